@@ -232,14 +232,6 @@ impl Threshold {
         }
     }
 
-    /// The threshold and the verdict, for the end of a remark.
-    pub(crate) fn verdict(&self, figures: &[f64]) -> String {
-        let both = if figures.len() > 1 { " for both" } else { "" };
-        let is_met = figures.iter().all(|figure| self.is_met(*figure));
-        let met = if is_met { "met" } else { "NOT met" };
-        format!("(threshold {} {}{both}: {met})", self.value, self.unit)
-    }
-
     pub(crate) fn claim(&self) -> String {
         self.says.replace("{}", &format!("{} {}", self.value, self.unit))
     }
@@ -286,7 +278,6 @@ mod tests {
         assert!(most.is_met(-50.0) && !most.is_met(-49.9) && !most.is_met(f64::NAN));
         assert_eq!(most.claim(), "both together change it by -50 % or more");
         assert_eq!(most.show(-52.14), "-52.1 %");
-        assert_eq!(most.verdict(&[-60.0, -40.0]), "(threshold -50 % for both: NOT met)");
         case.threshold("nothing").unwrap_err();
     }
 

@@ -169,12 +169,12 @@ pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> 
     dirty.write(FILE_BYTES)?;
     let deadline = TimeLimit { seconds: task.seconds }.deadline();
     let bursts = deadline.share(BURSTS_SHARE);
-    let mut sources = vec![Source::Fault];
+    let mut sources = vec![Source::faults()];
     for reserved in RESERVES {
         sources.push(Source::pool(BURST_FRAMES, reserved)?);
     }
     let new = |name| Measured::new(name, Figures::new());
-    let mut of_sources: Vec<_> = sources.iter().map(|source| new(source.name())).collect();
+    let mut of_sources: Vec<_> = sources.iter().map(|source| new(source.name.clone())).collect();
     for round in 0..task.rounds {
         if round >= LEAST_ROUNDS && bursts.is_over() {
             break;
@@ -232,68 +232,60 @@ impl DirtyPages {
     }
 }
 
-/// A way to get frames.
+/// A way to get frames: from a pool, or by a page fault each on fresh memory, as any program does.
 #[derive(Debug)]
-enum Source {
-    /// A page fault each, on fresh memory: what any program pays.
-    Fault,
-    Pool {
-        pool: PagePool,
-        reserved: u32,
-    },
+struct Source {
+    name: String,
+    pool: Option<PagePool>,
 }
 
 impl Source {
-    /// A pool for `frames` at a time, which has had them once, so that its reserve is as full as it gets.
-    fn pool(frames: u32, reserved: u32) -> Result<Self> {
-        let settings = PagePoolSettings::new(frames, reserved);
-        let pool = PagePool::new(&Budget::new(BUDGET_BYTES), settings).context("a page pool")?;
-        let source = Self::Pool { pool, reserved };
-        source.take(frames)?;
-        Ok(source)
+    fn faults() -> Self {
+        Self { name: "system (page faults)".to_owned(), pool: None }
     }
 
-    fn name(&self) -> String {
-        match self {
-            Self::Fault => "system (page faults)".to_owned(),
-            Self::Pool { reserved: 0, .. } => "pool without reserve".to_owned(),
-            Self::Pool { reserved, .. } => format!("reserve of {reserved}"),
-        }
+    /// A pool for `frames` at a time.
+    fn pool(frames: u32, reserved: u32) -> Result<Self> {
+        let name = match reserved {
+            0 => "pool without reserve".to_owned(),
+            reserved => format!("reserve of {reserved}"),
+        };
+        Ok(Self { name, pool: Some(filled_pool(frames, reserved, frames)?) })
     }
 
     /// Gets frames, writes to each, and returns all of them.
     fn take(&self, frames: u32) -> Result<Figures> {
         let count = usize::try_from(frames)?;
-        let mut figures = Vec::with_capacity(count);
-        let mut note = |before: Instant| {
+        let length = if self.pool.is_some() { 0 } else { count * FRAME_BYTES };
+        let mut mapping = Mapping::anonymous(length.max(FRAME_BYTES), PageSize::Small)
+            .context("mapping memory")?;
+        let mut fresh = mapping.bytes_mut().chunks_mut(FRAME_BYTES);
+        let (mut figures, mut held) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut before = Instant::now();
+        for _ in 0..frames {
+            if let Some(pool) = &self.pool {
+                let mut frame =
+                    pool.allocate(AllocPolicy::MustSucceed).context("allocating a frame")?;
+                write_first(&mut frame);
+                held.push(frame);
+            } else if let Some(frame) = fresh.next() {
+                write_first(frame);
+            }
             let now = Instant::now();
             figures.push((FRAME, (now - before).as_secs_f64() * 1e6));
-            now
-        };
-        match self {
-            Self::Fault => {
-                let mapping = Mapping::anonymous(count * FRAME_BYTES, PageSize::Small);
-                let mut mapping = mapping.context("mapping memory")?;
-                let mut before = Instant::now();
-                for frame in mapping.bytes_mut().chunks_mut(FRAME_BYTES) {
-                    write_first(frame);
-                    before = note(before);
-                }
-            }
-            Self::Pool { pool, .. } => {
-                let mut held = Vec::with_capacity(count);
-                let mut before = Instant::now();
-                for _ in 0..frames {
-                    let frame = pool.allocate(AllocPolicy::MustSucceed);
-                    let mut frame = frame.context("allocating a frame")?;
-                    write_first(&mut frame);
-                    held.push(frame);
-                    before = note(before);
-                }
-            }
+            before = now;
         }
         Ok(figures)
     }
+}
+
+/// A pool that has had so many frames once, so that its reserve is as full as it gets.
+fn filled_pool(frames: u32, reserved: u32, taken: u32) -> Result<PagePool> {
+    let settings = PagePoolSettings::new(frames, reserved);
+    let pool = PagePool::new(&Budget::new(BUDGET_BYTES), settings).context("a page pool")?;
+    let fill = (0..taken).map(|_| pool.allocate(AllocPolicy::MustSucceed));
+    drop(fill.collect::<Result<Vec<Frame>, _>>().context("filling a reserve")?);
+    Ok(pool)
 }
 
 fn write_first(frame: &mut [u8]) {
@@ -303,56 +295,33 @@ fn write_first(frame: &mut [u8]) {
     }
 }
 
-/// The pages that a stream may refer back to decide how many frames an extent needs: distance in pages, and one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Window {
-    /// `max_distance` 65535.
-    Kib64,
-    /// `max_distance` 16383.
-    Kib16,
-}
-
-impl Window {
-    const fn frames(self) -> u32 {
-        match self {
-            Self::Kib64 => 17,
-            Self::Kib16 => 5,
-        }
-    }
-}
-
-/// What readahead does when a frame is not at hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Readahead {
-    /// It gets one from the system, as everybody does.
-    MustSucceed,
-    /// The request is dropped, and repeated if its page is needed.
-    BestEffort,
-}
+/// Frames that an extent needs at most: the distance that a stream may refer back, in pages, and one. `max_distance` 65535
+/// and 16383.
+const WINDOWS: [(&str, u32); 2] = [("64k", 17), ("16k", 5)];
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Variant {
-    window: Window,
-    readahead: Readahead,
+    window: (&'static str, u32),
+    /// Readahead for which no frame is at hand is dropped, and repeated if its page is needed. Else it gets a frame from the
+    /// system, as everybody does.
+    is_best_effort: bool,
     reserved: u32,
 }
 
 impl Variant {
     /// The first is the baseline.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        RESERVES.into_iter().flat_map(|reserved| {
-            [Window::Kib64, Window::Kib16].into_iter().flat_map(move |window| {
-                let readahead = [Readahead::MustSucceed, Readahead::BestEffort].into_iter();
-                readahead.map(move |readahead| Self { window, readahead, reserved })
-            })
+        let of = |reserved| WINDOWS.into_iter().map(move |window| (reserved, window));
+        let of = RESERVES.into_iter().flat_map(of);
+        of.flat_map(|(reserved, window)| {
+            [false, true].map(|is_best_effort| Self { window, is_best_effort, reserved })
         })
     }
 
     pub(crate) fn name(self) -> String {
-        let window = if self.window == Window::Kib64 { "64k" } else { "16k" };
-        let is_best_effort = self.readahead == Readahead::BestEffort;
-        let effort = if is_best_effort { ", best effort" } else { "" };
+        let (window, effort) =
+            (self.window.0, if self.is_best_effort { ", best effort" } else { "" });
         match self.reserved {
             0 => format!("{window}{effort}"),
             frames => format!("{window}{effort}, reserve of {frames}"),
@@ -368,12 +337,8 @@ struct Player {
 }
 
 impl Player {
-    /// Its reserve is as full as it gets.
     fn new(variant: Variant) -> Result<Self> {
-        let settings = PagePoolSettings::new(POOL_FRAMES, variant.reserved);
-        let pool = PagePool::new(&Budget::new(BUDGET_BYTES), settings).context("a page pool")?;
-        let fill = (0..variant.reserved.max(1)).map(|_| pool.allocate(AllocPolicy::MustSucceed));
-        drop(fill.collect::<Result<Vec<Frame>, _>>().context("filling a reserve")?);
+        let pool = filled_pool(POOL_FRAMES, variant.reserved, variant.reserved.max(1))?;
         Ok(Self { variant, pool })
     }
 
@@ -402,16 +367,14 @@ impl Player {
         launch: &mut Launch,
     ) -> Result<Vec<PageRequest>> {
         let (mut held, mut dropped) = (Vec::new(), Vec::new());
-        let window = self.variant.window;
+        let (_, window) = self.variant.window;
         for request in needed {
             held.extend(self.get(request.frames(window), AllocPolicy::MustSucceed, launch)?);
             launch.repeated += 1;
         }
         for request in burst {
-            let policy = match (request.purpose, self.variant.readahead) {
-                (Purpose::Demand, _) | (_, Readahead::MustSucceed) => AllocPolicy::MustSucceed,
-                _ => AllocPolicy::MayFail,
-            };
+            let may_fail = self.variant.is_best_effort && request.purpose != Purpose::Demand;
+            let policy = if may_fail { AllocPolicy::MayFail } else { AllocPolicy::MustSucceed };
             match self.get(request.frames(window), policy, launch)? {
                 Some(frames) => held.push(frames),
                 None => {
@@ -477,8 +440,8 @@ struct PageRequest {
 
 impl PageRequest {
     /// Bounce frames: one for each page before, and beyond a window the oldest again.
-    fn frames(self, window: Window) -> u32 {
-        self.pages_before.min(window.frames())
+    fn frames(self, window: u32) -> u32 {
+        self.pages_before.min(window)
     }
 }
 
@@ -539,8 +502,7 @@ mod tests {
 
     const SHARES: RequestArguments =
         RequestArguments { extents: ExtentMix::Mail, readahead: 50, used: 50 };
-    const BEST_EFFORT: Variant =
-        Variant { window: Window::Kib64, readahead: Readahead::BestEffort, reserved: 0 };
+    const BEST_EFFORT: Variant = Variant { window: WINDOWS[0], is_best_effort: true, reserved: 0 };
 
     /// The sums of the figures of one launch.
     fn played<const N: usize>(
@@ -557,14 +519,14 @@ mod tests {
 
     #[test]
     fn the_first_variant_is_the_baseline() {
-        let first = Variant { readahead: Readahead::MustSucceed, ..BEST_EFFORT };
+        let first = Variant { is_best_effort: false, ..BEST_EFFORT };
         assert_eq!((Variant::all().next(), Variant::all().count()), (Some(first), 12));
     }
 
     #[test]
     fn readahead_is_dropped_where_it_may_be_and_repeated_only_where_it_is_needed() {
         use Purpose::{Demand, ReadaheadUsed as Used, ReadaheadWasted as Wasted};
-        let must_succeed = Variant { readahead: Readahead::MustSucceed, ..BEST_EFFORT };
+        let must_succeed = Variant { is_best_effort: false, ..BEST_EFFORT };
         let reserve = Variant { reserved: 64, ..BEST_EFFORT };
         let figures = [DROPPED, REPEATED, FRAMES, FROM_SYSTEM];
         for (variant, requests, expected) in [
@@ -587,9 +549,10 @@ mod tests {
 
     #[test]
     fn every_source_gives_as_many_frames_as_requested() {
-        for source in [Source::Fault, Source::pool(32, 0).unwrap(), Source::pool(32, 8).unwrap()] {
+        for source in [Source::faults(), Source::pool(32, 0).unwrap(), Source::pool(32, 8).unwrap()]
+        {
             for _ in 0..2 {
-                assert_eq!(source.take(32).unwrap().len(), 32, "{}", source.name());
+                assert_eq!(source.take(32).unwrap().len(), 32, "{}", source.name);
             }
         }
     }
@@ -607,7 +570,7 @@ mod tests {
                     (0..100).flat_map(|at| requests_of(RequestArguments { extents, ..SHARES }, at));
                 f64::from(launches.map(|request| request.frames(window)).sum::<u32>())
             };
-            of(Window::Kib16) / of(Window::Kib64)
+            of(5) / of(17)
         };
         assert!((0.59..0.63).contains(&saved(ExtentMix::Mail)));
         assert!((0.78..0.86).contains(&saved(ExtentMix::Debian)));
@@ -615,20 +578,17 @@ mod tests {
 
     #[test]
     fn a_request_never_needs_more_than_its_window() {
-        let frames = |pages_before, window| {
-            PageRequest { pages_before, purpose: Purpose::Demand }.frames(window)
-        };
-        assert_eq!((frames(500, Window::Kib64), frames(500, Window::Kib16)), (17, 5));
-        assert_eq!(frames(0, Window::Kib64), 0);
+        let frames =
+            |pages_before| PageRequest { pages_before, purpose: Purpose::Demand }.frames(17);
+        assert_eq!([500, 17, 3, 0].map(frames), [17, 17, 3, 0]);
     }
 
     #[test]
     fn sixty_four_frames_are_enough_for_nineteen_bursts_of_twenty() {
         let launches: Vec<_> = (0..100).map(|number| requests_of(SHARES, number)).collect();
         let bursts = launches.iter().flat_map(|requests| requests.chunks(IN_FLIGHT));
-        let frames = |burst: &[PageRequest]| -> u32 {
-            burst.iter().map(|request| request.frames(Window::Kib64)).sum()
-        };
+        let frames =
+            |burst: &[PageRequest]| -> u32 { burst.iter().map(|request| request.frames(17)).sum() };
         let mut held: Vec<u32> = bursts.map(frames).collect();
         held.sort_unstable();
         assert!((50..=80).contains(&held[held.len() * 95 / 100]));

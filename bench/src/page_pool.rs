@@ -76,7 +76,7 @@ impl Experiment for PagePoolArguments {
         let group = Group::of_memory(u64::from(limit) << 20)?;
         let command = command(Role::PoolLaunches, &Self { iterations, ..self.clone() })?;
         let (columns, charged): (Vec<Column>, _) = run_in(&group, command)?;
-        add(&mut context.report, &columns)?;
+        add(&mut context.report, &columns);
         let taken = columns.first().map_or(0, |column| column.launch.len());
         if taken < usize::from(iterations) {
             context.report.remark(format!("{taken} of {iterations} rounds: the time was over"));
@@ -178,8 +178,8 @@ fn share(reserve: &Samples, system: &Samples) -> f64 {
     reserve.sum() / (reserve.sum() + system.sum()) * 100.0
 }
 
-fn add(report: &mut Report, columns: &[Column]) -> Result<()> {
-    let Some(first) = columns.first() else { return Ok(()) };
+fn add(report: &mut Report, columns: &[Column]) {
+    let Some(first) = columns.first() else { return };
     let baseline = first.getting.summary();
     let title =
         "Getting memory to decode into, in the last of 16 launches at the limit of a memory cgroup";
@@ -224,7 +224,7 @@ fn add(report: &mut Report, columns: &[Column]) -> Result<()> {
     let covered = covering.map(|column| share(&column.from_reserve, &column.from_system));
     for (threshold, figure) in [("reserve", saved), ("demand", covered)] {
         let why = if figure.is_some() { BEYOND } else { "no row for it" };
-        report.claim("001", threshold, figure.as_slice(), why)?;
+        report.judge(threshold, "", figure);
+        report.explain(threshold, why);
     }
-    Ok(())
 }

@@ -53,7 +53,7 @@ pub(crate) struct Claim {
 impl Claim {
     /// Met if every figure meets the threshold. The figure is the only one, or the least and the most.
     fn of(origin: &str, threshold: &Threshold, judged: &Judged) -> Self {
-        let Judged { figures, explanation, .. } = judged;
+        let Judged { figures, explanation } = judged;
         let mut sorted: Vec<_> = figures.iter().collect();
         sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
         let missed = figures.iter().filter(|(_, figure)| !threshold.is_met(*figure)).count();
@@ -112,8 +112,6 @@ struct LeftOut {
 struct Judged {
     figures: Vec<(String, f64)>,
     explanation: String,
-    /// Whether the experiment has added the claim itself.
-    is_done: bool,
 }
 
 /// The result of one experiment.
@@ -252,53 +250,12 @@ impl Report {
             let own = [self.experiment.clone()];
             let origins = [&threshold.origins, &self.case.origins].map(Vec::as_slice);
             let origins = origins.into_iter().chain([own.as_slice()]).find(|list| !list.is_empty());
-            for origin in origins.into_iter().flatten().filter(|_| !of.is_done) {
+            for origin in origins.into_iter().flatten() {
                 self.claims.push(Claim::of(origin, threshold, &of));
             }
         }
         let unknown: Vec<_> = judged.into_keys().collect();
         ensure!(unknown.is_empty(), "no such threshold: {}", unknown.join(", "));
-        Ok(())
-    }
-
-    /// A remark that ends with the verdict on these figures.
-    pub(crate) fn judged_remark(&mut self, text: &str, name: &str, figures: &[f64]) -> Result<()> {
-        let verdict = self.threshold(name)?.verdict(figures);
-        self.judged.entry(name.to_owned()).or_default().is_done = true;
-        self.remark(format!("{text} {verdict}"));
-        Ok(())
-    }
-
-    pub(crate) fn add_claim(&mut self, claim: Claim) {
-        self.claims.push(claim);
-    }
-
-    /// Judges figures by a threshold of the case. `otherwise` is the reason if there are none, or the known cause where
-    /// the threshold is missed.
-    pub(crate) fn claim(
-        &mut self,
-        origin: &str,
-        name: &str,
-        figures: &[f64],
-        otherwise: &str,
-    ) -> Result<()> {
-        let threshold = self.threshold(name)?;
-        let is_known = !figures.is_empty() && figures.iter().all(|figure| !figure.is_nan());
-        let verdict = match figures.iter().all(|figure| threshold.is_met(*figure)) {
-            _ if !is_known => Verdict::NotMeasured(otherwise.to_owned()),
-            true => Verdict::Met,
-            false => Verdict::NotMet,
-        };
-        let shown: Vec<String> = figures.iter().map(|figure| threshold.show(*figure)).collect();
-        let is_explained = verdict == Verdict::NotMet && !otherwise.is_empty();
-        self.judged.entry(name.to_owned()).or_default().is_done = true;
-        self.add_claim(Claim {
-            origin: origin.to_owned(),
-            claim: threshold.claim(),
-            figure: if is_known { shown.join(" and ") } else { String::new() },
-            verdict,
-            why_not: is_explained.then(|| otherwise.to_owned()),
-        });
         Ok(())
     }
 
@@ -418,12 +375,6 @@ mod tests {
     use crate::statistics::Samples;
     use crate::table::Table;
 
-    fn printed(report: &Report) -> String {
-        let mut text = Vec::new();
-        report.print(&mut text).unwrap();
-        String::from_utf8(text).unwrap()
-    }
-
     #[test]
     fn a_claim_is_by_the_worst_of_its_figures() {
         let said = |name: &str, figures: &[(&str, f64)]| {
@@ -470,7 +421,8 @@ mod tests {
             report.peer_command("cat", vec!["cat".to_owned(), "a b".to_owned()]);
             report.leave_out("mount", "no /dev/fuse");
         }
-        report.claim("001", "reserve", &[-97.0], "").unwrap();
+        report.judge("reserve", "", -97.0);
+        report.claim_judged().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("new");
         report.write_folder(&inner).unwrap();
@@ -481,26 +433,12 @@ mod tests {
         let text = std::fs::read_to_string(inner.join("pages.md")).unwrap();
         assert!(text.contains("| a   |   b |") && text.contains("a remark"), "{text}");
         assert_eq!(text.matches("left out: mount: no /dev/fuse").count(), 1, "{text}");
-        assert!(text.ends_with("-95 % or more: -97.0 % here, met\n"), "{text}");
-        assert_eq!(value["claims"][0]["verdict"], "met");
+        assert!(text.contains("-95 % or more: -97.0 % here, met\n"), "{text}");
+        let claims = value["claims"].as_array().unwrap();
+        assert_eq!(claims.iter().filter(|claim| claim["verdict"] == "met").count(), 1);
         assert_eq!(value["peer_commands"].as_array().unwrap().len(), 1);
         assert_eq!(value["peer_commands"][0]["words"][1], "a b");
         assert!(inner.join("pages.svg").exists() && inner.join("pages-2.svg").exists());
-    }
-
-    #[test]
-    fn figures_are_judged_and_missing_ones_are_not_measured() {
-        let mut report = Report::new("jobs", &()).unwrap();
-        report.claim("003", "two-threads", &[-48.0, -46.0], "").unwrap();
-        report.claim("003", "two-threads", &[-48.0, -40.0], "memory is slow").unwrap();
-        report.claim("003", "two-threads", &[f64::NAN], "one CPU").unwrap();
-        report.claim("003", "no such threshold", &[0.0], "").unwrap_err();
-        let said = report.claims.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(said[0].ends_with(" or more: -48.0 % and -46.0 % here, met"), "{said:?}");
-        assert!(said[1].ends_with("-40.0 % here, NOT met (memory is slow)"), "{said:?}");
-        assert!(said[2].ends_with("not measured: one CPU"), "{said:?}");
-        report.judged_remark("2 threads: -50 %", "two-threads", &[-50.0]).unwrap();
-        assert!(printed(&report).contains("2 threads: -50 % (threshold -45 %: met)"));
     }
 
     #[test]
