@@ -14,6 +14,8 @@ mod demo;
 #[cfg(test)]
 mod drop_in;
 #[cfg(test)]
+mod failure_points;
+#[cfg(test)]
 mod feature;
 #[cfg(test)]
 mod hung_source;
