@@ -1,5 +1,6 @@
 //! A build whose source fails at any of its reads, and a build with any amount of memory: a named error and nothing left
 //! behind, or the same image.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first unexpected value")]
 
 use std::collections::BTreeMap;
 use std::fs;

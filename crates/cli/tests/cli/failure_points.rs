@@ -132,7 +132,7 @@ fn finish(mut command: Command, dir: &Dir, about: &dyn std::fmt::Debug) -> (Exit
             break status;
         }
         if Instant::now() > deadline {
-            drop(kill_process_group(Pid::from_child(&child), Signal::KILL));
+            kill_process_group(Pid::from_child(&child), Signal::KILL).ok();
             child.wait().unwrap();
             panic!("hangs: {about:?}");
         }
@@ -439,7 +439,7 @@ fn a_mount_whose_start_fails_at_any_call_works_or_is_not_there() {
         // Everything ends here, whatever it does: the daemon is in the group of its tracer.
         let is_hung = found.is_none() || Instant::now() >= deadline;
         if is_hung {
-            drop(kill_process_group(Pid::from_child(&child), Signal::KILL));
+            kill_process_group(Pid::from_child(&child), Signal::KILL).ok();
         }
         while place.mount().is_some() {
             // A killed daemon may leave a mount that answers nothing, and no more than that.
