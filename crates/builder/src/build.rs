@@ -124,6 +124,10 @@ fn build_with(
     let devices = of_blob.as_ref().map_or(tree.devices(), std::slice::from_ref);
     front.write(options, &mut written, report.blocks, devices)?;
     context.check_cancelled()?;
+    let spilled = tree.store().stats();
+    report.store_bytes = spilled.memory_bytes_peak;
+    report.spilled_bytes = spilled.file_bytes;
+    tree.store().check()?;
     observer.phase(BuildPhase::Publish);
     image.publish(&written.head, blob, observer)?;
     Ok(report)
@@ -159,16 +163,13 @@ fn report(
     metadata: &MetadataWriter<'_>,
     data: &DataMap,
 ) -> BuildReport {
-    let order = &metadata.inode_order.order;
     let mut report = BuildReport {
         block_bytes: options.block_size.bytes(),
-        inodes: order.len() as u64,
+        inodes: metadata.inode_order.len() as u64,
         ..BuildReport::default()
     };
-    let files = order.iter().filter_map(|id| {
-        let content = tree.node(*id).content()?;
-        Some((id.index(), content.bytes()))
-    });
+    let files = metadata.inode_order.iter();
+    let files = files.filter_map(|id| Some((id.index(), tree.content_bytes(id)?)));
     report.add_data(data, options.block_size, u16::from(options.blob.is_some()), files);
     report
 }

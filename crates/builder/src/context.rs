@@ -3,21 +3,22 @@
 //!
 //! [`BuildMemory`] is the one budget of a build: each part is charged before it takes anything, in this order.
 //!
-//! 1. The tree, with what the metadata keeps for each of its inodes.
+//! 1. The store ([`crate::spill`]) with the tree, the extents of files and what the metadata keeps for each inode: a
+//!    quarter of the budget at most. What does not fit lies in a file.
 //! 2. The search for duplicates: half of the budget at most, given back when the search is over.
 //! 3. The tables of a pass over file data ([`DataTables`]): packed parts, known pclusters, the largest index, chunk
 //!    tables.
 //! 4. Threads and batches in flight: what is left. The least that they need is kept free for them.
 //!
 //! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only. Part 4
-//! depends on the host. Not counted are the extents of files, 40 bytes each, which stay in memory until the
-//! metadata is written, and the digests of stored chunks, about 100 bytes each.
+//! depends on the host.
 
 use std::cell::RefCell;
 
 use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
+use crate::spill::SpillStore;
 use crate::tree::Tree;
 use crate::{BuildObserver, BuildOptions, Error, ErrorKind, Result};
 
@@ -27,8 +28,12 @@ const DEDUPE_SHARE: u64 = 2;
 const KNOWN_PCLUSTERS_SHARE: u64 = 8;
 /// Bytes of an entry in the table of known pclusters.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
-/// Bytes of a part of the packed inode: the part itself, and its entries in two tables of digests.
-const PACKED_PART_BYTES: u64 = 256;
+/// Bytes that a part of the packed inode takes in memory at most: its slots in two indexes, while they grow.
+const PACKED_PART_BYTES: u64 = 64;
+/// The store takes one part in so many of the budget at most.
+const STORE_SHARE: u64 = 4;
+/// What the store takes at least, as far as its share allows: the tables of a small tree.
+const STORE_BYTES_MIN: u64 = 1 << 20;
 
 /// What every step of a build is given.
 #[derive(Clone, Copy)]
@@ -57,6 +62,7 @@ pub(crate) fn check_cancelled(cancel: &CancelToken) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct BuildMemory {
     budget: Budget,
+    store: SpillStore,
     /// Charges that last as long as the build.
     kept: RefCell<Vec<Charge>>,
 }
@@ -87,15 +93,20 @@ impl BuildMemory {
     /// The budget of `options`, charged with `tree`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`] if the tree takes more than all of it.
+    /// Threads of the budget that are not available.
     pub(crate) fn new(options: &BuildOptions, tree: &Tree) -> Result<Self> {
-        let memory = Self { budget: Budget::new(options.memory_bytes), kept: RefCell::default() };
-        let tree_bytes = tree.memory_bytes();
-        if tree_bytes > options.memory_bytes {
-            return Err(memory.too_little(tree_bytes));
-        }
-        memory.keep(memory.charge_up_to(tree_bytes)?);
+        let store = tree.store().clone();
+        let budget = Budget::new(options.memory_bytes);
+        let memory = Self { budget, store, kept: RefCell::default() };
+        let bytes = tree.store_bytes().max(STORE_BYTES_MIN).min(options.memory_bytes / STORE_SHARE);
+        memory.store.set_memory_max(bytes);
+        memory.keep(memory.charge_up_to(bytes)?);
         Ok(memory)
+    }
+
+    /// Where the tables of the build lie that grow with the number of files.
+    pub(crate) fn store(&self) -> &SpillStore {
+        &self.store
     }
 
     /// All of the budget, in bytes.
@@ -154,6 +165,11 @@ impl BuildMemory {
 }
 
 impl DataTables {
+    /// How many parts of the packed inode may be found again.
+    pub(crate) fn packed_parts_max(&self) -> usize {
+        usize::try_from(self.packed_parts.bytes() / PACKED_PART_BYTES).unwrap_or(usize::MAX)
+    }
+
     /// How many pclusters may be known.
     pub(crate) fn known_pclusters_max(&self) -> usize {
         let count = self.known_pclusters.bytes() / KNOWN_PCLUSTER_BYTES;
@@ -200,18 +216,17 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_charged_and_one_that_is_too_large_is_refused() {
+    fn the_store_has_a_share_of_the_memory_and_no_more_than_the_tree_needs() {
         let mut tree = Tree::new(metadata());
-        for _ in 0..1000 {
+        for _ in 0..10_000 {
             tree.add(file(b"abc")).unwrap();
         }
-        let build = |memory_bytes| {
+        let charged = |memory_bytes| {
             let options = BuildOptions { memory_bytes, ..BuildOptions::default() };
-            BuildMemory::new(&options, &tree)
+            let memory = BuildMemory::new(&options, &tree).unwrap();
+            memory.limit_bytes() - memory.available_bytes()
         };
-        let memory = build(1 << 20).unwrap();
-        assert!((100_000..1 << 20).contains(&(memory.limit_bytes() - memory.available_bytes())));
-        let error = build(100_000).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{error}");
+        assert_eq!(charged(1 << 20), 256 << 10);
+        assert!((1_000_000..3_000_000).contains(&charged(1 << 30)), "{}", charged(1 << 30));
     }
 }

@@ -5,14 +5,90 @@ use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat};
 use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::Result;
+use crate::spill::SpillStore;
+use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::paged::{PagedArray, PagedBytes};
 
 /// Where the contents of all regular files lie, and of directories that are compressed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct DataMap {
-    /// By the index of the inode in its tree; `None` for what is no regular file and no compressed directory.
-    pub(crate) files: Vec<Option<FileData>>,
+    /// By the index of the inode in its tree: where its data is described, and 1; 0 for what is no regular file and no
+    /// compressed directory.
+    places: PagedArray<u64>,
+    descriptions: PagedBytes,
     /// The packed inode, which holds the fragments of other inodes, if there are any.
     pub(crate) packed: Option<InternalFile>,
+}
+
+impl DataMap {
+    /// A map of `count` inodes that have no data.
+    pub(crate) fn new(store: &SpillStore, count: usize) -> Self {
+        let places = PagedArray::zeros(store, count);
+        Self { places, descriptions: PagedBytes::new(store), packed: None }
+    }
+
+    /// The data of the inode with this index.
+    pub(crate) fn get(&self, index: usize) -> Option<FileData> {
+        let place = self.places.get(index)?.checked_sub(1)?;
+        Some(FileData::decode(&self.descriptions.read_blob(place)))
+    }
+
+    /// How many inodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether the inode with this index has data.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.places.get(index).is_some_and(|place| place > 0)
+    }
+
+    /// Adds the data of another inode.
+    pub(crate) fn push(&mut self, data: &FileData) {
+        let place = self.descriptions.append_blob(&data.encode());
+        self.places.push(place + 1);
+    }
+
+    /// Takes over the data of `files`, which `nodes` are in their order.
+    pub(crate) fn adopt(&mut self, files: Self, nodes: impl Iterator<Item = u32>) {
+        if self.descriptions.len() == 0 {
+            for (place, node) in files.places.iter().zip(nodes) {
+                self.places.set(node as usize, place);
+            }
+            self.descriptions = files.descriptions;
+            return;
+        }
+        for (file, node) in nodes.enumerate() {
+            if let Some(data) = files.get(file) {
+                self.set(node as usize, &data);
+            }
+        }
+    }
+
+    /// Sets the data of the inode with this index.
+    pub(crate) fn set(&mut self, index: usize, data: &FileData) {
+        let place = self.descriptions.append_blob(&data.encode());
+        self.places.set(index, place + 1);
+    }
+
+    /// The data of all inodes, by their indexes; for tests.
+    #[cfg(test)]
+    pub(crate) fn files(&self) -> Vec<Option<FileData>> {
+        (0..self.places.len()).map(|index| self.get(index)).collect()
+    }
+
+    /// A map of these.
+    #[cfg(test)]
+    pub(crate) fn of_files(files: &[Option<FileData>], packed: Option<InternalFile>) -> Self {
+        let store = SpillStore::new(crate::SpillOptions::default());
+        let mut map = Self { packed, ..Self::new(&store, files.len()) };
+        for (index, data) in files.iter().enumerate() {
+            if let Some(data) = data {
+                map.set(index, data);
+            }
+        }
+        map
+    }
 }
 
 /// A file without a name: the packed inode or the metabox.
@@ -49,7 +125,64 @@ pub(crate) enum FileData {
     Compressed(CompressedData),
 }
 
+/// Kinds of data in their encoded form.
+const FLAT: u64 = 0;
+const HOLE: u64 = 1;
+const CHUNKS: u64 = 2;
+const COMPRESSED: u64 = 3;
+
 impl FileData {
+    /// Its encoded form, which has about 10 bytes an extent.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut encoder = Encoder::default();
+        match self {
+            Self::Flat { start_block, tail } => {
+                encoder.number(FLAT).number(start_block.map_or(0, |block| block + 1)).string(tail);
+            }
+            Self::Hole => drop(encoder.number(HOLE)),
+            Self::Chunks { format, places } => {
+                encoder.number(CHUNKS).number(format.to_bits().into());
+                for place in places {
+                    match place {
+                        Some(ChunkAddress { device, block }) => {
+                            encoder.number(u64::from(*device) + 1).number(*block);
+                        }
+                        None => drop(encoder.number(0)),
+                    }
+                }
+            }
+            Self::Compressed(data) => {
+                encoder.number(COMPRESSED);
+                data.encode(&mut encoder);
+            }
+        }
+        encoder.bytes
+    }
+
+    /// What [`encode`](Self::encode) made.
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let mut decoder = Decoder::new(bytes);
+        match decoder.number() {
+            COMPRESSED => Self::Compressed(CompressedData::decode(&mut decoder)),
+            CHUNKS => {
+                let format = ChunkFormat::parse(u16::try_from(decoder.number()).unwrap_or(0));
+                let mut places = Vec::new();
+                while !decoder.is_empty() {
+                    places.push(decoder.number().checked_sub(1).map(|device| ChunkAddress {
+                        device: u16::try_from(device).unwrap_or(u16::MAX),
+                        block: decoder.number(),
+                    }));
+                }
+                format.map_or(Self::Hole, |format| Self::Chunks { format, places })
+            }
+            HOLE => Self::Hole,
+            _ => {
+                let start_block = decoder.number().checked_sub(1);
+                Self::Flat { start_block, tail: decoder.string().into() }
+            }
+        }
+    }
+
     /// Bytes of the file that lie in the packed inode.
     pub(crate) fn fragment_bytes(&self) -> u64 {
         match self {
@@ -70,7 +203,71 @@ pub(crate) struct CompressedData {
     pub(crate) fragment: Option<PackedFragment>,
 }
 
+/// Marks of an extent in its encoded form, below its length.
+const PARTIAL: u64 = 1;
+const INLINE: u64 = 1;
+const FRAGMENT: u64 = 2;
+
+/// An algorithm as a number; 0 for none.
+fn algorithm_number(algorithm: Option<AlgorithmId>) -> u64 {
+    let number = |algorithm| AlgorithmId::ALL.iter().position(|one| *one == algorithm);
+    algorithm.and_then(number).map_or(0, |number| number as u64 + 1)
+}
+
+fn algorithm_of(number: u64) -> Option<AlgorithmId> {
+    let raw = u8::try_from(number.checked_sub(1)?).ok()?;
+    AlgorithmId::from_number(raw).ok()
+}
+
 impl CompressedData {
+    fn encode(&self, encoder: &mut Encoder) {
+        let marks = (u64::from(self.inline.is_some()) * INLINE)
+            | (u64::from(self.fragment.is_some()) * FRAGMENT);
+        encoder.number(marks).number(self.extents.len() as u64);
+        // Most extents lie behind the one before.
+        let mut next = 0;
+        for extent in &self.extents {
+            let marks = algorithm_number(extent.algorithm) << 1 | u64::from(extent.partial);
+            encoder.number(marks).number(extent.bytes).number(extent.pcluster_bytes.into());
+            encoder.signed(extent.address.wrapping_sub(next).cast_signed());
+            next = extent.address.wrapping_add(extent.pcluster_bytes.into());
+        }
+        if let Some(inline) = &self.inline {
+            encoder.number(algorithm_number(inline.algorithm)).number(inline.bytes);
+            encoder.string(&inline.pcluster);
+        }
+        if let Some(fragment) = &self.fragment {
+            encoder.number(fragment.bytes).number(fragment.offset);
+        }
+    }
+
+    fn decode(decoder: &mut Decoder<'_>) -> Self {
+        let (marks, count) = (decoder.number(), decoder.number());
+        let mut data = Self::default();
+        let mut next = 0_u64;
+        for _ in 0..count {
+            if decoder.is_empty() {
+                break;
+            }
+            let marks = decoder.number();
+            let (bytes, pcluster_bytes) = (decoder.number(), decoder.short());
+            let address = next.wrapping_add(decoder.signed().cast_unsigned());
+            next = address.wrapping_add(pcluster_bytes.into());
+            let (algorithm, partial) = (algorithm_of(marks >> 1), marks & PARTIAL != 0);
+            data.extents.push(DataExtent { bytes, algorithm, address, pcluster_bytes, partial });
+        }
+        if marks & INLINE != 0 {
+            let (algorithm, bytes) = (algorithm_of(decoder.number()), decoder.number());
+            data.inline =
+                Some(InlineExtent { bytes, algorithm, pcluster: decoder.string().into() });
+        }
+        if marks & FRAGMENT != 0 {
+            let bytes = decoder.number();
+            data.fragment = Some(PackedFragment { bytes, offset: decoder.number() });
+        }
+        data
+    }
+
     /// The length of the file, which its parts add up to; `None` past 2^64.
     pub(crate) fn bytes(&self) -> Option<u64> {
         let ends = [

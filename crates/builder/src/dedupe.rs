@@ -29,10 +29,11 @@ use fingerprint_index::{CHUNK_ENTRY_BYTES, FingerprintIndex};
 use match_finder::{MatchFinder, MatchThresholds};
 use match_selector::{MatchSelector, SplitCosts};
 use match_verifier::MatchVerifier;
+pub(crate) use ranges::DedupeFiles;
 use ranges::{ConcatenatedFiles, DuplicateRange};
 
 use crate::Result;
-use crate::tree::Content;
+use crate::spill::SpillStore;
 
 /// The options of a search for duplicates.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +44,9 @@ pub(crate) struct DedupeOptions {
     pub(crate) pcluster_bytes: u32,
     /// Threads at most; none: as many as CPUs are granted.
     pub(crate) jobs: Option<usize>,
-    /// Memory in bytes that the search takes at most, apart from buffers (under 1 MiB a thread), the
-    /// readers' own and 50 bytes a file. With less memory it finds fewer ranges; 1/40 of the
-    /// bytes of the files is enough for all.
+    /// Memory in bytes that the search takes for chunks and candidates, apart from buffers (under 1 MiB a thread) and
+    /// the readers' own; a quarter more is for files that are equal as a whole. With less memory it finds fewer
+    /// ranges; 1/40 of the bytes of the files is enough for all.
     pub(crate) memory_bytes: u64,
 }
 
@@ -74,8 +75,8 @@ pub(crate) enum DedupePiece {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DedupePlan {
     pieces: Vec<DedupePiece>,
-    /// Where the pieces of each file end.
-    ends: Vec<usize>,
+    /// The files that are not one piece of their own, ascending, and where the pieces of each end.
+    ends: Vec<(usize, usize)>,
 }
 
 impl DedupePlan {
@@ -86,21 +87,30 @@ impl DedupePlan {
     /// `cancel` is cancelled; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for more than
     /// 2^64 bytes.
     pub(crate) fn find(
-        files: &[&Content],
+        files: DedupeFiles<'_>,
         options: &DedupeOptions,
+        store: &SpillStore,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let ordered = match options.jobs {
             Some(jobs) => OrderedPipeline::new().max_threads(jobs),
             None => OrderedPipeline::new(),
         };
-        DedupeSearch { options, ordered, digest: CHUNK_HASH, cancel }.run(files)
+        DedupeSearch { options, ordered, digest: CHUNK_HASH, store, cancel }.run(files)
     }
 
-    /// The pieces of `file`, in order and without gaps; none for an empty file.
+    /// The pieces of `file`, in order and without gaps; none for a file that is empty or one piece of its own.
     pub(crate) fn pieces(&self, file: usize) -> &[DedupePiece] {
-        let start = file.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.pieces[start..self.ends[file]]
+        let Ok(index) = self.ends.binary_search_by_key(&file, |(file, _)| *file) else {
+            return &[];
+        };
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        &self.pieces[start..self.ends[index].1]
+    }
+
+    /// The files that are not one piece of their own, ascending.
+    pub(crate) fn cut_files(&self) -> Vec<usize> {
+        self.ends.iter().map(|(file, _)| *file).collect()
     }
 
     /// How many bytes of the files are copies.
@@ -132,9 +142,19 @@ impl DedupePlan {
                 place = copy.target + copy.bytes;
             }
             plan.push_own(place, places.end, cuts);
-            plan.ends.push(plan.pieces.len());
+            plan.end_file(file);
         }
         plan
+    }
+
+    fn end_file(&mut self, file: usize) {
+        let before = self.ends.last().map_or(0, |(_, end)| *end);
+        match self.pieces[before..] {
+            [] => {}
+            // As it is without a plan.
+            [DedupePiece::Own { .. }] => drop(self.pieces.pop()),
+            _ => self.ends.push((file, self.pieces.len())),
+        }
     }
 
     fn push_own(&mut self, start: u64, end: u64, cuts: &BTreeSet<u64>) {
@@ -155,12 +175,13 @@ struct DedupeSearch<'a> {
     options: &'a DedupeOptions,
     ordered: OrderedPipeline<'a>,
     digest: ChunkHash,
+    store: &'a SpillStore,
     cancel: &'a CancelToken,
 }
 
 impl DedupeSearch<'_> {
-    fn run(&self, files: &[&Content]) -> Result<DedupePlan> {
-        let concat = ConcatenatedFiles::new(files)?;
+    fn run(&self, files: DedupeFiles<'_>) -> Result<DedupePlan> {
+        let concat = ConcatenatedFiles::new(files, self.store)?;
         let limits = DedupeLimits::new(self.options, concat.bytes());
         let index = FingerprintIndex::new(limits.chunks, limits.chunks_max);
         let mut candidates = MatchFinder::new(&concat, limits.thresholds, index);
@@ -185,6 +206,11 @@ impl DedupeSearch<'_> {
 /// the piece.
 const CANDIDATE_BYTES: u64 = 192;
 
+/// The table of whole files takes one part in so many of the memory, beside chunks and candidates.
+const WHOLE_FILES_SHARE: u64 = 4;
+/// Bytes of an entry in it at most, while it grows.
+const WHOLE_FILE_BYTES: u64 = 40;
+
 /// What follows from the options and the number of bytes.
 #[derive(Debug)]
 struct DedupeLimits {
@@ -206,7 +232,8 @@ impl DedupeLimits {
         let costs = SplitCosts::of_compression(options.block_bytes, options.pcluster_bytes);
         let average = 2_u64 << bits;
         let cdc = CdcParams { bits };
-        let thresholds = MatchThresholds { bytes_min: costs.piece_bytes_min, count_max };
+        let files_max = saturated(options.memory_bytes / WHOLE_FILES_SHARE / WHOLE_FILE_BYTES);
+        let thresholds = MatchThresholds { bytes_min: costs.piece_bytes_min, count_max, files_max };
         let chunks = saturated(bytes / average + bytes / average / 16);
         Self { cdc, costs, thresholds, chunks, chunks_max: saturated(chunks_max) }
     }

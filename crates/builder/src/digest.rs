@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use crate::Result;
 use crate::context::check_cancelled;
 use crate::split::SEGMENT_BYTES;
-use crate::tree::{Content, NodeId, Tree};
+use crate::tree::{Content, Tree};
 
 /// The SHA-256 of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,16 +63,14 @@ const DIGEST_PREFIX: &[u8] = b"sha256:";
 /// A file that cannot be read or has changed, with its path; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once `cancel` is cancelled.
 pub fn add_digests(tree: &mut Tree, name: &[u8], cancel: &CancelToken) -> Result<()> {
     let mut buffer = Vec::new();
-    let mut digests: Vec<(NodeId, Box<[u8]>)> = Vec::new();
-    for (id, node) in tree.nodes() {
-        let Some(content) = node.content().filter(|content| content.bytes() > 0) else { continue };
-        let digest = Sha256Digest::of_file(content, &mut buffer, cancel);
+    for id in tree.ids() {
+        let content = tree.content(id).filter(|content| content.bytes() > 0);
+        let Some(content) = content else { continue };
+        let digest = Sha256Digest::of_file(&content, &mut buffer, cancel);
         let digest = digest.map_err(|error| error.at(content.source().name()))?;
-        digests.push((id, [DIGEST_PREFIX, digest.bytes()].concat().into()));
+        tree.set_xattr(id, name, &[DIGEST_PREFIX, digest.bytes()].concat());
     }
-    for (id, value) in digests {
-        tree.node_mut(id).metadata.xattrs.insert(name.into(), value);
-    }
+    tree.store().check()?;
     Ok(())
 }
 
@@ -86,7 +84,7 @@ mod tests {
         let mut tree = Tree::new(metadata());
         let (some, none) = (tree.add(file(b"abc")).unwrap(), tree.add(file(b"")).unwrap());
         add_digests(&mut tree, b"erofs.fingerprint.v1", &CancelToken::new()).unwrap();
-        let found = |id| tree.node(id).metadata.xattrs.get(&b"erofs.fingerprint.v1"[..]);
+        let found = |id| tree.node(id).metadata.xattrs.get(&b"erofs.fingerprint.v1"[..]).cloned();
         let value = found(some).unwrap();
         assert_eq!((&value[..7], value.len()), (DIGEST_PREFIX, 39));
         assert_eq!(value[7..11], [0xba, 0x78, 0x16, 0xbf]);

@@ -43,6 +43,7 @@ use ferrofs_workers::CancelToken;
 use crate::context::check_cancelled;
 use crate::decompress::Compression;
 use crate::import::spool::SpoolOptions;
+use crate::spill::{SpillOptions, SpillStore};
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
 
@@ -104,7 +105,7 @@ pub enum TarContentMode {
 }
 
 /// How [`from_tar`] works.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TarImportOptions {
     /// The compression of the archive; `None`: detected by its first bytes.
@@ -121,6 +122,8 @@ pub struct TarImportOptions {
     pub accounts: Option<AccountFiles>,
     /// The spool for contents that can be read only once.
     pub spool: SpoolOptions,
+    /// Where the tree lies; `None`: in memory.
+    pub store: Option<SpillStore>,
     /// How many bytes an archive may have.
     pub input: InputLimit,
     /// The most data ranges of a sparse file. The map of a file is in memory, with 48 bytes for each.
@@ -138,6 +141,7 @@ option_setters! { TarImportOptions {
     concatenated: bool,
     accounts: Option<AccountFiles>,
     spool: SpoolOptions,
+    store: Option<SpillStore>,
     input: InputLimit,
     sparse_extents_max: usize,
     missing_mtime: Timestamp,
@@ -158,6 +162,7 @@ impl Default for TarImportOptions {
             concatenated: false,
             accounts: None,
             spool: SpoolOptions::default(),
+            store: None,
             input: InputLimit::default(),
             sparse_extents_max: SPARSE_EXTENTS_MAX,
             missing_mtime: Timestamp { seconds: 0, nanoseconds: 0 },
@@ -198,7 +203,9 @@ pub fn from_tar_layers(
         mtime: options.missing_mtime,
         xattrs: BTreeMap::new(),
     };
-    let mut layer_merger = LayerMerger::new(missing, options.whiteouts);
+    let store = options.store.clone();
+    let store = store.unwrap_or_else(|| SpillStore::new(SpillOptions::default()));
+    let mut layer_merger = LayerMerger::new(missing, options.whiteouts, &store);
     for (number, source) in sources.into_iter().enumerate() {
         if number > 0 {
             layer_merger.next_layer();

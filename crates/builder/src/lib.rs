@@ -17,6 +17,7 @@ mod data_map;
 mod decompress;
 mod dedupe;
 mod digest;
+mod digest_index;
 mod error;
 mod image_file;
 pub mod import;
@@ -26,6 +27,7 @@ mod options;
 pub mod output;
 mod packed_file;
 mod report;
+mod spill;
 mod split;
 mod superblock;
 #[cfg(test)]
@@ -45,6 +47,7 @@ pub use options::{
     OutputMode, SuperblockTime,
 };
 pub use report::{AlgorithmStats, BuildObserver, BuildPhase, BuildReport, NoopObserver};
+pub use spill::{SpillOptions, SpillStats, SpillStore};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

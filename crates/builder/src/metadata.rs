@@ -25,7 +25,7 @@ mod placement;
 mod time_base;
 mod xattrs;
 
-use ferrofs_ondisk::Nid;
+use ferrofs_ondisk::{FileType, Nid};
 
 use crate::BuildPhase;
 use crate::context::BuildContext;
@@ -35,11 +35,12 @@ use crate::metadata::allocator::{InodeAllocator, SLOT_BYTES};
 use crate::metadata::directory::Directories;
 use crate::metadata::inode::{InodeRecords, InodeTail};
 use crate::metadata::inode_order::path_of;
-use crate::metadata::placement::{AreaItem, InodePlacement, MetaboxGenerator, MetadataArea};
+use crate::metadata::placement::{InodePlacement, MetaboxGenerator, MetadataArea};
 use crate::metadata::xattrs::XattrPlan;
 use crate::packed_file::PackedFile;
+use crate::spill::paged::PagedBytes;
 use crate::split::GeneratedFile;
-use crate::tree::{Node, NodeId, NodeKind, Tree, memory_content};
+use crate::tree::{Node, NodeId, NodeKind, Tree, stored_content};
 use crate::write_data::{write_metabox, write_packed};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
@@ -84,10 +85,10 @@ impl<'t> MetadataWriter<'t> {
     /// Whatever an image cannot hold, with the path.
     pub(crate) fn new(tree: &'t Tree, options: &'t BuildOptions) -> Result<Self> {
         let inode_order = InodeOrder::new(tree)?;
-        let xattrs = XattrPlan::new(tree, &inode_order.order, options)
+        let xattrs = XattrPlan::new(tree, &inode_order, options)
             .map_err(|(id, error)| error.at(path_of(tree, id)))?;
-        let of_inodes = inode_order.order.iter().map(|id| tree.node(*id).metadata.mtime);
-        let times = SuperblockTimes::choose(options.time, options.wide, of_inodes);
+        let of_inodes = inode_order.iter().map(|id| tree.record(id).mtime);
+        let times = SuperblockTimes::choose(options.time, options.wide, of_inodes, tree.store());
         let layout = InodeAllocator::new(options.block_size, 0);
         Ok(Self { tree, options, inode_order, xattrs, times, layout, root_at: 0, head_bytes: 0 })
     }
@@ -98,13 +99,13 @@ impl<'t> MetadataWriter<'t> {
     /// # Errors
     /// A value of the root that an image cannot hold.
     pub(crate) fn place_root(&mut self, front_bytes: u64) -> Result<()> {
-        let mut data = DataMap::default();
+        let mut data = DataMap::new(self.tree.store(), 1);
         if self.options.compress_directories {
             // How much it takes does not depend on where its fragment lies.
-            data.files.push(Some(packed_directory(0, 0)));
+            data.set(0, &packed_directory(0, 0));
         }
         let records = InodeRecords { prepared: self, data: &data };
-        let inode_extent = records.inode_extent(&records.record(0, 0)?)?;
+        let inode_extent = records.inode_extent(&records.record(&records.load(0)?, 0)?)?;
         self.layout = InodeAllocator::new(self.options.block_size, front_bytes);
         self.root_at = self.layout.place(inode_extent);
         let block = u64::from(self.options.block_size.bytes());
@@ -194,7 +195,7 @@ impl<'t> MetadataWriter<'t> {
             packed,
             metabox,
             xattr_block,
-            inodes: self.inode_order.order.len() as u64 + nids.iter().flatten().count() as u64,
+            inodes: self.inode_order.len() as u64 + nids.iter().flatten().count() as u64,
         })
     }
 
@@ -206,15 +207,9 @@ impl<'t> MetadataWriter<'t> {
 
     /// Gives every directory its place in the packed inode, in which the ends of files take `at` bytes.
     fn pack_directories(&self, data: &mut DataMap, mut at: u64) -> Result<()> {
-        data.files.resize(self.tree.len(), None);
-        for &id in &self.inode_order.order {
-            if !matches!(self.node(id).kind, NodeKind::Directory(_)) {
-                continue;
-            }
+        for id in self.inode_order.iter().filter(|id| self.tree.is_directory(*id)) {
             let bytes = self.directories().bytes(id)?;
-            if let Some(place) = data.files.get_mut(id.index()) {
-                *place = Some(packed_directory(bytes, at));
-            }
+            data.set(id.index(), &packed_directory(bytes, at));
             // Names are in memory, so that these sums are far from their end.
             at = at.saturating_add(bytes);
         }
@@ -230,17 +225,25 @@ impl<'t> MetadataWriter<'t> {
         context: &BuildContext<'_>,
     ) -> Result<Option<InternalFile>> {
         if self.options.compress_directories {
-            let mut all = Vec::new();
-            for (number, id) in self.inode_order.order.iter().enumerate() {
+            let mut all = PagedBytes::new(self.tree.store());
+            let block = u64::from(self.options.block_size.bytes());
+            for (number, id) in self.inode_order.iter().enumerate() {
                 check_cancelled(number, context)?;
-                if matches!(self.node(*id).kind, NodeKind::Directory(_)) {
-                    all.extend(self.directories().render(*id, &|id| placement.nid(id))?);
+                if !self.tree.is_directory(id) {
+                    continue;
                 }
+                let start = all.len();
+                self.directories().for_each_block(id, &|id| placement.nid(id), &mut |bytes| {
+                    let at = start + (all.len() - start).next_multiple_of(block);
+                    all.append_zeros(at - all.len());
+                    all.append(bytes);
+                    Ok(())
+                })?;
             }
-            let bytes = all.len() as u64;
-            packed.add_file(&memory_content("the directories", 0, all, bytes), None)?;
+            self.tree.store().check()?;
+            packed.add_file(&stored_content("the directories", all), None)?;
         }
-        let Some(content) = packed.take_content() else { return Ok(None) };
+        let Some(content) = packed.into_content() else { return Ok(None) };
         context.observer.phase(BuildPhase::Data);
         let written = write_packed(&content, context, image)?;
         context.observer.phase(BuildPhase::Metadata);
@@ -270,7 +273,7 @@ impl<'t> MetadataWriter<'t> {
         Directories::new(self.tree, &self.inode_order, options.block_size, options.omit_dot)
     }
 
-    fn node(&self, id: NodeId) -> &'t Node {
+    fn node(&self, id: NodeId) -> Node {
         self.tree.node(id)
     }
 }
@@ -291,9 +294,9 @@ impl InodeRecords<'_, '_> {
     ) -> Result<Vec<u8>> {
         for (count, (start, item)) in placement.area.iter().enumerate() {
             check_cancelled(count, context)?;
-            match item {
-                AreaItem::Inode(number) => area.put(*start, &self.render(*number, placement)?)?,
-                AreaItem::SharedXattrs => area.put(*start, &self.prepared.xattrs.shared)?,
+            match item.checked_sub(1) {
+                Some(number) => area.put(start, &self.render(number as usize, placement)?)?,
+                None => area.put(start, &self.prepared.xattrs.shared)?,
             }
         }
         area.end(self.block_size().offset_of(placement.area_end_block).ok_or_else(too_large)?)
@@ -302,14 +305,21 @@ impl InodeRecords<'_, '_> {
     /// The bytes of an inode with what stands behind it.
     fn render(&self, number: usize, placement: &InodePlacement) -> Result<Vec<u8>> {
         let prepared = self.prepared;
-        let Some(&id) = prepared.inode_order.order.get(number) else { return Ok(Vec::new()) };
-        let record = self.record(number, placement.block(id))?;
+        let loaded = self.load(number)?;
+        let id = loaded.id;
+        let record = self.record(&loaded, placement.block(id))?;
         let shared_at = self.block_size().within(placement.shared_at);
         let xattrs = prepared.xattrs.body_of_node(id, shared_at)?;
         let directory_tail = match record.tail {
-            InodeTail::DirectoryTail(bytes) => {
-                let mut all = prepared.directories().render(id, &|id| placement.nid(id))?;
-                all.split_off(all.len().saturating_sub(bytes as usize))
+            InodeTail::DirectoryTail(_) => {
+                let mut last = Vec::new();
+                let directories = prepared.directories();
+                directories.for_each_block(id, &|id| placement.nid(id), &mut |block| {
+                    last.clear();
+                    last.extend_from_slice(block);
+                    Ok(())
+                })?;
+                last
             }
             _ => Vec::new(),
         };
@@ -324,26 +334,32 @@ impl InodeRecords<'_, '_> {
         image: &mut ImageWriter,
         context: &BuildContext<'_>,
     ) -> Result<()> {
-        for (number, &id) in self.prepared.inode_order.order.iter().enumerate() {
+        for (number, id) in self.prepared.inode_order.iter().enumerate() {
             check_cancelled(number, context)?;
-            let kind = &self.prepared.node(id).kind;
-            if !matches!(kind, NodeKind::Directory(_) | NodeKind::Symlink(_)) {
+            let file_type = self.prepared.tree.file_type(id);
+            if !matches!(file_type, FileType::Directory | FileType::Symlink) {
                 continue;
             }
-            let record = self.record(number, placement.block(id))?;
+            let loaded = self.load(number)?;
+            let record = self.record(&loaded, placement.block(id))?;
             let blocks = self.own_blocks(&record);
             if blocks == 0 {
                 continue;
             }
-            let whole = blocks.saturating_mul(u64::from(self.block_size().bytes()));
-            let whole = usize::try_from(whole).map_err(|_| too_large())?;
-            match kind {
-                NodeKind::Symlink(target) => image.write(target)?,
-                _ => {
-                    let bytes = self.prepared.directories().render(id, &|id| placement.nid(id))?;
-                    image.write(bytes.get(..whole).unwrap_or(&bytes))?;
-                }
-            }
+            let NodeKind::Symlink(target) = &loaded.node.kind else {
+                let mut left = blocks;
+                let directories = self.prepared.directories();
+                directories.for_each_block(id, &|id| placement.nid(id), &mut |block| {
+                    if left > 0 {
+                        left -= 1;
+                        image.write(block)?;
+                        image.fill_block()?;
+                    }
+                    Ok(())
+                })?;
+                continue;
+            };
+            image.write(target)?;
             image.fill_block()?;
         }
         Ok(())

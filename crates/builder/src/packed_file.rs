@@ -1,13 +1,15 @@
 //! The packed inode before it is written: which parts of which files lie in it, each once. This module holds no
 //! bytes of files; they are read again from their sources when the packed inode is compressed.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::compress::output::FileTail;
 use crate::digest::Sha256Digest;
-use crate::tree::{Content, ContentReader, ContentSource, memory_content};
+use crate::digest_index::DigestIndex;
+use crate::spill::SpillStore;
+use crate::spill::paged::PagedArray;
+use crate::tree::{Content, ContentReader, ContentSource, ContentTable, memory_content};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
 
 /// Tails with the same end that are compared with a new one, at most.
@@ -19,12 +21,25 @@ const COMPARE_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct PackedFile {
     sharing: FragmentSharing,
-    parts: Vec<PackedPart>,
+    parts: PackedParts,
     bytes: u64,
-    by_digest: HashMap<(Sha256Digest, u64), u64>,
-    /// Parts by the digest of their last bytes.
-    by_end: HashMap<Sha256Digest, Vec<usize>>,
+    /// Where what has a digest and a length lies. Entries beyond what memory allows are not kept, so that later tails
+    /// are stored again.
+    by_digest: DigestIndex,
+    /// The numbers of parts by the digest of their last bytes.
+    by_end: DigestIndex,
 }
+
+/// The parts, and their contents.
+#[derive(Debug)]
+struct PackedParts {
+    records: PagedArray<PartRecord>,
+    contents: ContentTable,
+}
+
+/// A part as it is stored: where its content is described, the length of the content, where the part starts in it and
+/// in the packed inode. It ends where the next one starts.
+type PartRecord = ((u64, u64), (u64, u64));
 
 /// A range of a file, and where it lies in the packed inode.
 #[derive(Clone, Debug)]
@@ -34,20 +49,46 @@ struct PackedPart {
     at: u64,
 }
 
+impl PackedParts {
+    fn get(&self, index: usize, packed_bytes: u64) -> Option<PackedPart> {
+        let ((place, bytes), (start, at)) = self.records.get(index)?;
+        let next = self.records.get(index + 1).map_or(packed_bytes, |(_, (_, next))| next);
+        let range = start..start.saturating_add(next.saturating_sub(at));
+        Some(PackedPart { content: self.contents.get(place, bytes), range, at })
+    }
+}
+
 impl PackedFile {
     /// With `prefix` at its start, which belongs to no file.
-    pub(crate) fn new(prefix: &[u8], sharing: FragmentSharing) -> Self {
-        let (parts, bytes) = (Vec::new(), 0);
-        let (by_digest, by_end) = (HashMap::new(), HashMap::new());
-        let mut this = Self { sharing, parts, bytes, by_digest, by_end };
+    pub(crate) fn new(prefix: &[u8], sharing: FragmentSharing, store: &SpillStore) -> Self {
+        let mut this = Self {
+            sharing,
+            parts: PackedParts {
+                records: PagedArray::new(store),
+                contents: ContentTable::new(store),
+            },
+            bytes: 0,
+            by_digest: DigestIndex::new(store),
+            by_end: DigestIndex::new(store),
+        };
         if !prefix.is_empty() {
             let bytes = prefix.len() as u64;
             let name = "the prefixes of xattrs";
-            let content = memory_content(name, 0, prefix.to_vec(), bytes);
-            this.parts.push(PackedPart { content, range: 0..bytes, at: 0 });
+            this.push(&memory_content(name, 0, prefix.to_vec(), bytes), 0, 0);
             this.bytes = bytes;
         }
         this
+    }
+
+    /// Bounds the parts that can be found again.
+    pub(crate) fn set_known_max(&mut self, count: usize) {
+        self.by_digest.set_count_max(count);
+        self.by_end.set_count_max(count);
+    }
+
+    fn push(&mut self, content: &Content, start: u64, at: u64) {
+        let place = self.parts.contents.add(content);
+        self.parts.records.push(((place, content.bytes()), (start, at)));
     }
 
     /// Puts the end of a file in, unless it is there already and may be shared. Returns where it lies.
@@ -62,14 +103,16 @@ impl PackedFile {
                 return self.append(content, range);
             }
         }
-        if let Some(&at) = self.by_digest.get(&(tail.digest, tail.bytes)) {
+        if let Some(at) = self.by_digest.find(&tail.digest, |bytes, _| bytes == tail.bytes) {
             return Ok(at);
         }
         let range = content.bytes().saturating_sub(tail.bytes)..content.bytes();
         let mut found = None;
-        for &part in tail.end.iter().filter_map(|end| self.by_end.get(end)).flatten() {
-            if let Some(part) = self.parts.get(part)
-                && ends_with(part, content, range.clone())?
+        let candidates = tail.end.map_or_else(Vec::new, |end| self.by_end.all(&end));
+        for part in &candidates {
+            let part = usize::try_from(*part).unwrap_or(usize::MAX);
+            if let Some(part) = self.parts.get(part, self.bytes)
+                && ends_with(&part, content, range.clone())?
             {
                 found = Some(part.at + (part.range.end - part.range.start) - tail.bytes);
                 break;
@@ -78,14 +121,11 @@ impl PackedFile {
         if let Some(at) = found {
             return Ok(at);
         }
-        if let Some(end) = tail.end {
-            let candidates = self.by_end.entry(end).or_default();
-            if candidates.len() < CANDIDATES_MAX {
-                candidates.push(self.parts.len());
-            }
+        if let Some(end) = tail.end.filter(|_| candidates.len() < CANDIDATES_MAX) {
+            self.by_end.push(&end, 0, self.parts.records.len() as u64);
         }
         let at = self.append(content, range)?;
-        self.by_digest.insert((tail.digest, tail.bytes), at);
+        self.by_digest.push(&tail.digest, tail.bytes, at);
         Ok(at)
     }
 
@@ -95,12 +135,16 @@ impl PackedFile {
         content: &Content,
         digest: Option<Sha256Digest>,
     ) -> Result<u64> {
-        let key = digest.map(|digest| (digest, content.bytes()));
-        if let Some(&at) = key.and_then(|key| self.by_digest.get(&key)) {
+        let find = |digest: &Sha256Digest| {
+            self.by_digest.find(digest, |bytes, _| bytes == content.bytes())
+        };
+        if let Some(at) = digest.as_ref().and_then(find) {
             return Ok(at);
         }
         let at = self.append(content, 0..content.bytes())?;
-        self.by_digest.extend(key.map(|key| (key, at)));
+        if let Some(digest) = digest {
+            self.by_digest.push(&digest, content.bytes(), at);
+        }
         Ok(at)
     }
 
@@ -115,15 +159,15 @@ impl PackedFile {
         self.bytes = end.ok_or_else(|| {
             Error::new(ErrorKind::Unsupported("a packed inode of 2^63 bytes or more".to_owned()))
         })?;
-        self.parts.push(PackedPart { content: content.clone(), range, at });
+        self.push(content, range.start, at);
         Ok(at)
     }
 
-    /// The packed inode as a file to be read; none if it is empty.
-    pub(crate) fn take_content(&mut self) -> Option<Content> {
-        let parts = std::mem::take(&mut self.parts);
-        (self.bytes > 0)
-            .then(|| Content::new(Arc::new(PackedSource { parts: parts.into() }), self.bytes))
+    /// The packed inode as a file to be read; none if it is empty. Nothing can be added behind that.
+    pub(crate) fn into_content(self) -> Option<Content> {
+        let Self { parts, bytes, .. } = self;
+        let source = PackedSource { parts: Arc::new(parts), bytes };
+        (bytes > 0).then(|| Content::new(Arc::new(source), bytes))
     }
 }
 
@@ -153,11 +197,13 @@ fn ends_with(part: &PackedPart, content: &Content, range: Range<u64>) -> Result<
 
 /// The packed inode as a content source: it reads from the sources of its parts.
 struct PackedSource {
-    parts: Arc<[PackedPart]>,
+    parts: Arc<PackedParts>,
+    bytes: u64,
 }
 
 struct PackedReader {
-    parts: Arc<[PackedPart]>,
+    parts: Arc<PackedParts>,
+    bytes: u64,
     /// The part that was read last, which a long one goes on with.
     current: Option<(usize, Box<dyn ContentReader>)>,
 }
@@ -168,20 +214,29 @@ impl ContentSource for PackedSource {
     }
 
     fn open(&self) -> Result<Box<dyn ContentReader>> {
-        Ok(Box::new(PackedReader { parts: Arc::clone(&self.parts), current: None }))
+        Ok(Box::new(PackedReader {
+            parts: Arc::clone(&self.parts),
+            bytes: self.bytes,
+            current: None,
+        }))
     }
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
-        let end = self.parts.last().map_or(0, |part| part.at + (part.range.end - part.range.start));
-        Ok(std::iter::once(0..end).collect())
+        Ok(std::iter::once(0..self.bytes).collect())
     }
 }
 
 impl PackedReader {
+    /// The part in which a byte lies, and its number.
+    fn part_at(&self, offset: u64) -> Option<(usize, PackedPart)> {
+        let index =
+            self.parts.records.partition_point(|(_, (_, at))| at <= offset).checked_sub(1)?;
+        Some((index, self.parts.get(index, self.bytes)?))
+    }
+
     /// Reads from one part what of it belongs into `buffer`, and says how much that is.
     fn read_part(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let index = self.parts.partition_point(|part| part.at <= offset);
-        let found = index.checked_sub(1).and_then(|index| Some((index, self.parts.get(index)?)));
+        let found = self.part_at(offset);
         let gone = || Error::new(ErrorKind::Internal("a read behind the end of the packed inode"));
         let (index, part) = found.ok_or_else(gone)?;
         let start = part.range.start + (offset - part.at);
@@ -221,9 +276,8 @@ impl ContentReader for PackedReader {
 impl PackedReader {
     /// The error at the file that the part comes from, not at the packed inode.
     fn named(&self, error: Error, offset: u64) -> Error {
-        let index = self.parts.partition_point(|part| part.at <= offset);
-        match index.checked_sub(1).and_then(|index| self.parts.get(index)) {
-            Some(part) => error.at(part.content.source().name()),
+        match self.part_at(offset) {
+            Some((_, part)) => error.at(part.content.source().name()),
             None => error,
         }
     }
@@ -234,8 +288,13 @@ mod tests {
     use super::*;
     use crate::test_source::content;
 
+    fn new(prefix: &[u8], sharing: FragmentSharing) -> PackedFile {
+        PackedFile::new(prefix, sharing, &SpillStore::new(crate::SpillOptions::default()))
+    }
+
     fn read(packed: &mut PackedFile) -> Vec<u8> {
-        let content = packed.take_content().unwrap();
+        let content =
+            std::mem::replace(packed, new(&[], FragmentSharing::Off)).into_content().unwrap();
         let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
         let (prefix, back) = bytes.split_at_mut(3);
         let mut reader = content.source().open().unwrap();
@@ -250,7 +309,7 @@ mod tests {
         let (one, same) = (content("one", &long), content("same", &long));
         let end = content("end", &long[100..]);
         let other = content("other", &long[..100]);
-        let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
+        let mut packed = new(&[], FragmentSharing::Parts);
         assert_eq!(packed.add_tail(&one, FileTail::of(&long)).unwrap(), 0);
         assert_eq!(packed.add_tail(&same, FileTail::of(&long)).unwrap(), 0);
         assert_eq!(packed.add_tail(&end, FileTail::of(&long[100..])).unwrap(), 100);
@@ -261,7 +320,7 @@ mod tests {
     #[test]
     fn a_longer_tail_with_the_same_end_is_stored_again() {
         let long: Vec<u8> = (0..200).collect();
-        let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
+        let mut packed = new(&[], FragmentSharing::Parts);
         packed.add_tail(&content("short", &long[100..]), FileTail::of(&long[100..])).unwrap();
         assert_eq!(packed.add_tail(&content("long", &long), FileTail::of(&long)).unwrap(), 100);
     }
@@ -269,7 +328,7 @@ mod tests {
     #[test]
     fn only_the_end_of_a_file_goes_in() {
         let whole: Vec<u8> = (0..50).collect();
-        let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
+        let mut packed = new(&[], FragmentSharing::Parts);
         packed.add_tail(&content("file", &whole), FileTail::of(&whole[40..])).unwrap();
         assert_eq!(read(&mut packed), &whole[40..]);
     }
@@ -278,7 +337,7 @@ mod tests {
     fn sharing_is_of_parts_of_files_or_off() {
         let long: Vec<u8> = (0..200).collect();
         let places = |sharing| {
-            let mut packed = PackedFile::new(b"front", sharing);
+            let mut packed = new(b"front", sharing);
             let mut add = |name, bytes: &[u8], tail: &[u8]| {
                 packed.add_tail(&content(name, bytes), FileTail::of(tail)).unwrap()
             };
@@ -296,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_prefix_comes_first() {
-        let mut packed = PackedFile::new(b"front", FragmentSharing::Parts);
+        let mut packed = new(b"front", FragmentSharing::Parts);
         packed.add_file(&content("file", b"file"), None).unwrap();
         assert_eq!(read(&mut packed), b"frontfile");
     }

@@ -38,6 +38,10 @@ pub struct BuildReport {
     pub shared_fragment_bytes: u64,
     /// Bytes of the packed inode, decoded.
     pub packed_bytes: u64,
+    /// The most bytes of memory that the tree and the tables of the build took.
+    pub store_bytes: u64,
+    /// Bytes of the temporary file for what did not fit into that memory; 0 without one.
+    pub spilled_bytes: u64,
 }
 
 /// What a way of storing data was used for.
@@ -73,8 +77,9 @@ impl BuildReport {
         // Data is written in this order, so a pcluster that lies below what has been seen is an old one.
         let mut seen = 0;
         for (index, bytes) in files {
+            let data = map.get(index);
             self.content_bytes += bytes;
-            match map.files.get(index).and_then(Option::as_ref) {
+            match &data {
                 Some(FileData::Compressed(compressed)) => {
                     self.add_compressed(compressed, &mut seen);
                 }
@@ -96,7 +101,8 @@ impl BuildReport {
         }
         let Some(packed) = &map.packed else { return };
         self.packed_bytes = packed.bytes;
-        let fragments = map.files.iter().flatten().map(FileData::fragment_bytes);
+        let fragments = (0..map.len()).filter_map(|index| map.get(index));
+        let fragments = fragments.map(|data| data.fragment_bytes());
         let fragment_bytes = fragments.fold(0, u64::saturating_add);
         self.shared_fragment_bytes = fragment_bytes.saturating_sub(packed.bytes);
         match &packed.data {
@@ -208,7 +214,7 @@ mod tests {
     fn a_pcluster_counts_where_it_is_first_used() {
         let first = compressed(vec![extent(4096, 9000), extent(8192, 9000)], None);
         let second = compressed(vec![extent(4096, 9000), extent(12288, 100)], None);
-        let map = DataMap { files: vec![Some(first), Some(second)], packed: None };
+        let map = DataMap::of_files(&[Some(first), Some(second)], None);
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, block_size(), 0, [(0, 18000), (1, 9100)].into_iter());
         let stored = AlgorithmStats { bytes_in: 18100, bytes_out: 12288, pclusters: 3 };
@@ -222,7 +228,7 @@ mod tests {
         let file = compressed(Vec::new(), fragment);
         let data = compressed(vec![extent(4096, 1000)], None);
         let packed = Some(InternalFile { bytes: 1000, data });
-        let map = DataMap { files: vec![Some(file.clone()), Some(file)], packed };
+        let map = DataMap::of_files(&[Some(file.clone()), Some(file)], packed);
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, block_size(), 0, [(0, 700), (1, 700)].into_iter());
         assert_eq!((report.packed_bytes, report.shared_fragment_bytes), (1000, 400));
@@ -236,7 +242,7 @@ mod tests {
         let place = |device, block| Some(ChunkAddress { device, block });
         let places = vec![place(2, 7), None, place(0, 3)];
         let chunks = FileData::Chunks { format, places };
-        let map = DataMap { files: vec![Some(chunks)], packed: None };
+        let map = DataMap::of_files(&[Some(chunks)], None);
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, block_size(), 0, [(0, 20000)].into_iter());
         let stored = AlgorithmStats { bytes_in: 20000, bytes_out: 8192, pclusters: 0 };
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn a_flat_file_takes_its_blocks_and_its_tail() {
         let flat = FileData::Flat { start_block: Some(1), tail: [0; 10].into() };
-        let map = DataMap { files: vec![None, Some(flat)], packed: None };
+        let map = DataMap::of_files(&[None, Some(flat)], None);
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, block_size(), 0, [(1, 4106)].into_iter());
         let stored = AlgorithmStats { bytes_in: 4106, bytes_out: 4106, pclusters: 0 };

@@ -1,10 +1,11 @@
 //! Splits files into tasks, and collects tasks into batches. Splits lie at fixed offsets of the files, so that
 //! the image never depends on which thread works on what. Of the files nothing is read but where holes are.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::dedupe::DedupePiece;
-use crate::tree::{Content, memory_content};
+use crate::spill::paged::PagedArray;
+use crate::tree::{Content, NodeId, Tree, memory_content};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
 
 /// A file is split at multiples of this: long enough that what a split costs (half a block, and the history of
@@ -19,6 +20,9 @@ const BATCH_TASKS_MAX: usize = 256;
 pub(crate) trait FilePieces {
     /// The pieces of a file, by its place in the data order.
     fn pieces(&self, file: usize) -> &[DedupePiece];
+
+    /// The files that have other pieces than one of their own, ascending.
+    fn cut_files(&self) -> Vec<usize>;
 }
 
 /// Makes batches of tasks, in the order in which they are to be committed.
@@ -62,11 +66,49 @@ impl Default for FileCompression {
     }
 }
 
+/// Contents in data order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FileList<'f> {
+    /// These.
+    Contents(&'f [Content]),
+    /// Those of these inodes of a tree.
+    Nodes(&'f Tree, &'f PagedArray<u32>),
+}
+
+impl FileList<'_> {
+    /// How many there are.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Contents(contents) => contents.len(),
+            Self::Nodes(_, nodes) => nodes.len(),
+        }
+    }
+
+    /// The size of a file in bytes; 0 for one that is not there.
+    pub(crate) fn bytes(self, file: usize) -> u64 {
+        match self {
+            Self::Contents(contents) => contents.get(file).map_or(0, Content::bytes),
+            Self::Nodes(tree, nodes) => {
+                let id = nodes.get(file).map(NodeId::from_index);
+                id.and_then(|id| tree.content_bytes(id)).unwrap_or(0)
+            }
+        }
+    }
+
+    /// A file.
+    pub(crate) fn content(self, file: usize) -> Option<Content> {
+        match self {
+            Self::Contents(contents) => contents.get(file).cloned(),
+            Self::Nodes(tree, nodes) => tree.content(NodeId::from_index(nodes.get(file)?)),
+        }
+    }
+}
+
 /// Files that are to be stored, in data order, and what is known of them.
 #[derive(Clone, Copy)]
 pub(crate) struct FileSet<'f> {
     /// Their contents.
-    pub(crate) contents: &'f [Content],
+    pub(crate) contents: FileList<'f>,
     /// By file; none stands for the default for all.
     pub(crate) compressions: &'f [FileCompression],
     /// What deduplication found.
@@ -156,8 +198,8 @@ pub(crate) struct StorageModes {
 pub(crate) struct TaskSplitter<'f> {
     files: FileSet<'f>,
     modes: StorageModes,
-    /// By file: the end of what others copy from it into their middle.
-    copied_until: Vec<u64>,
+    /// By file: the end of what others copy from it into their middle; 0 for files that are not here.
+    copied_until: HashMap<usize, u64>,
     /// Sizes of files that come more than once.
     duplicate_sizes: Vec<u64>,
     next: usize,
@@ -173,7 +215,7 @@ impl<'f> TaskSplitter<'f> {
     ) -> Result<Self> {
         let copied_until = match files.pieces {
             Some(pieces) => copied_until(files.contents, pieces)?,
-            None => Vec::new(),
+            None => HashMap::new(),
         };
         let compares = modes.usual == StorageMode::Packed && sharing != FragmentSharing::Off;
         let duplicate_sizes = if compares { duplicate_sizes(files.contents) } else { Vec::new() };
@@ -184,7 +226,8 @@ impl<'f> TaskSplitter<'f> {
     fn split_next_file(&mut self) -> Result<()> {
         let file = self.next;
         self.next += 1;
-        let Some(content) = self.files.contents.get(file) else { return Ok(()) };
+        let Some(content) = self.files.contents.content(file) else { return Ok(()) };
+        let content = &content;
         let bytes = content.bytes();
         let (mode, profile) = match self.files.compressions.get(file).copied().unwrap_or_default() {
             FileCompression::Profile(profile) => (self.modes.usual, profile),
@@ -226,7 +269,7 @@ impl<'f> TaskSplitter<'f> {
             self.ready.pop_front()?
         };
         if let TaskKind::Encode(constraints) = &mut task.kind {
-            let copied_until = self.copied_until.get(task.file).copied().unwrap_or(0);
+            let copied_until = self.copied_until.get(&task.file).copied().unwrap_or(0);
             constraints.may_end_apart = copied_until <= task.start;
             let is_whole = task.start == 0 && task.bytes == task.content.bytes();
             constraints.may_be_flat = is_whole && copied_until == 0;
@@ -236,7 +279,8 @@ impl<'f> TaskSplitter<'f> {
 
     fn split_pieces(&mut self, file: usize, content: &Content, profile: usize) {
         let whole = [DedupePiece::Own { bytes: content.bytes() }];
-        let pieces = self.files.pieces.map_or(&whole[..], |pieces| pieces.pieces(file));
+        let pieces = self.files.pieces.map_or(&[][..], |pieces| pieces.pieces(file));
+        let pieces = if pieces.is_empty() { &whole[..] } else { pieces };
         let mut start = 0;
         for &piece in pieces {
             let (bytes, kind) = match piece {
@@ -304,44 +348,44 @@ impl TaskSource for TaskSplitter<'_> {
 
 /// By file: the end of what is copied from it to a place where the end of a file cannot be. Checks, too,
 /// that the pieces of each file cover it.
-fn copied_until(files: &[Content], pieces: &dyn FilePieces) -> Result<Vec<u64>> {
-    let mut until = vec![0_u64; files.len()];
-    for (file, content) in files.iter().enumerate() {
-        let mut at = 0_u64;
+fn copied_until(files: FileList<'_>, pieces: &dyn FilePieces) -> Result<HashMap<usize, u64>> {
+    let mut until = HashMap::new();
+    for file in pieces.cut_files() {
+        let (mut at, file_bytes) = (0_u64, files.bytes(file));
         for &piece in pieces.pieces(file) {
             let (DedupePiece::Own { bytes } | DedupePiece::Copy { bytes, .. }) = piece;
-            let end = at.checked_add(bytes).filter(|end| bytes > 0 && *end <= content.bytes());
-            at = end.ok_or_else(|| uncovered(content))?;
+            let end = at.checked_add(bytes).filter(|end| bytes > 0 && *end <= file_bytes);
+            at = end.ok_or_else(|| uncovered(files, file))?;
             let DedupePiece::Copy { of, offset, bytes } = piece else { continue };
-            if of > file || at == content.bytes() {
+            if of > file || at == file_bytes {
                 continue;
             }
-            if let Some(until) = until.get_mut(of) {
-                *until = (*until).max(offset.saturating_add(bytes));
-            }
+            let until = until.entry(of).or_insert(0);
+            *until = offset.saturating_add(bytes).max(*until);
         }
-        if at != content.bytes() {
-            return Err(uncovered(content));
+        if at != file_bytes {
+            return Err(uncovered(files, file));
         }
     }
     Ok(until)
 }
 
-fn uncovered(content: &Content) -> Error {
-    let kind = ErrorKind::Internal("the pieces of a file do not add up to it");
-    Error::new(kind).at(content.source().name())
+fn uncovered(files: FileList<'_>, file: usize) -> Error {
+    let error = Error::new(ErrorKind::Internal("the pieces of a file do not add up to it"));
+    match files.content(file) {
+        Some(content) => error.at(content.source().name()),
+        None => error,
+    }
 }
 
-fn duplicate_sizes(files: &[Content]) -> Vec<u64> {
-    let mut sizes: Vec<u64> = files.iter().map(Content::bytes).collect();
-    sizes.sort_unstable();
-    let duplicates = sizes.windows(2).filter_map(|pair| match pair {
-        [one, other] if one == other => Some(*one),
-        _ => None,
-    });
-    let mut duplicates: Vec<u64> = duplicates.collect();
-    duplicates.dedup();
-    duplicates
+/// The sizes that several files have.
+fn duplicate_sizes(files: FileList<'_>) -> Vec<u64> {
+    let mut is_duplicate = BTreeMap::new();
+    for file in 0..files.len() {
+        let bytes = files.bytes(file);
+        is_duplicate.entry(bytes).and_modify(|is_duplicate| *is_duplicate = true).or_insert(false);
+    }
+    is_duplicate.into_iter().filter_map(|(bytes, is_it)| is_it.then_some(bytes)).collect()
 }
 
 /// Generates the next bytes of a file: as many as its argument.
@@ -392,7 +436,8 @@ mod tests {
     fn a_source_that_claims_everything_is_cut_no_faster_than_it_is_worked_on() {
         let bytes = u64::MAX >> 1;
         let huge = [shrunk_content("huge", &[], bytes)];
-        let files = FileSet { contents: &huge, compressions: &[], pieces: None };
+        let files =
+            FileSet { contents: FileList::Contents(&huge), compressions: &[], pieces: None };
         for usual in [StorageMode::Compressed, StorageMode::Flat { holes: false }] {
             let modes = StorageModes { usual, uncompressed: usual };
             let mut splitter = TaskSplitter::new(files, modes, FragmentSharing::Off).unwrap();

@@ -1,32 +1,53 @@
 //! A file tree, ready to be built: every inode once, names sorted, contents readable again.
 //!
 //! The importers make it, the rest of the crate reads it. Contents stay where they are until a thread
-//! reads a range of them.
+//! reads a range of them. Inodes, names and attributes lie in a [`SpillStore`]: a tree takes about 48 bytes an inode,
+//! 16 and its bytes a name, and what says where the content is, and not all of it has to be in memory.
 
 mod content;
+mod content_table;
+mod names;
+mod node;
+mod record;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::ops::{Deref, DerefMut};
 
 use ferrofs_ondisk::FileType;
 
+use crate::spill::ordered_map::OrderedMap;
+use crate::spill::paged::{PagedArray, PagedBytes};
+use crate::spill::{SpillOptions, SpillStore};
 use crate::{Error, ErrorKind, Result};
 
-pub(crate) use content::memory_content;
-pub use content::{Content, ContentReader, ContentSource, Device, DeviceAddress, SourceExtent};
+pub use content::{
+    Content, ContentProvider, ContentReader, ContentSource, Device, DeviceAddress, SourceExtent,
+};
+pub(crate) use content::{memory_content, stored_content};
+pub(crate) use content_table::ContentTable;
 pub use ferrofs_ondisk::Timestamp;
+pub use names::{Entries, TreeNames};
+pub use node::{Metadata, Node, NodeId, NodeKind, Xattrs};
+pub(crate) use record::NodeRecord;
+use record::XattrSets;
 
-/// What an inode takes: the node, and what a build keeps for it, such as its number, its place and its data.
-const NODE_BYTES: u64 = size_of::<Node>() as u64 + 200;
-/// What an entry of a map takes beside its key and value: its share of the map, and two allocations.
-const ENTRY_BYTES: u64 = 64;
-/// What a content takes: its source and its entry in the order of files.
-const CONTENT_BYTES: u64 = 160;
+/// What an inode takes in the store, with what a build keeps for it, such as its number, its place and its data.
+const NODE_BYTES: u64 = 160;
+/// What a name takes in the store beside its bytes.
+const ENTRY_BYTES: u64 = 24;
 
 /// A file tree. Node 0 is the root, which is a directory.
 #[derive(Debug)]
 pub struct Tree {
-    nodes: Vec<Node>,
+    store: SpillStore,
+    nodes: PagedArray<NodeRecord>,
+    targets: PagedBytes,
+    contents: ContentTable,
+    xattrs: XattrSets,
+    /// What the names in a directory name: by the number of the directory, with the lowest byte last, and the name.
+    entries: OrderedMap,
+    name_bytes: u64,
+    names: u64,
     devices: Vec<Device>,
 }
 
@@ -34,17 +55,45 @@ impl Tree {
     /// The root directory.
     pub const ROOT: NodeId = NodeId::ROOT;
 
-    /// A tree of nothing but a root directory.
+    /// A tree of nothing but a root directory, all of which is in memory.
     #[must_use]
     pub fn new(root: Metadata) -> Self {
-        Self { nodes: vec![Node::directory(root)], devices: Vec::new() }
+        Self::in_store(root, &SpillStore::new(SpillOptions::default()))
     }
 
-    /// About what the tree takes in memory, with what a build keeps for each of its inodes. It depends on the
-    /// tree only, not on the allocator.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        let bytes = self.nodes.iter().map(|node| NODE_BYTES + node.heap_bytes());
-        bytes.fold(0, u64::saturating_add)
+    /// A tree of nothing but a root directory in `store`.
+    #[must_use]
+    pub fn in_store(root: Metadata, store: &SpillStore) -> Self {
+        let mut tree = Self {
+            store: store.clone(),
+            nodes: PagedArray::new(store),
+            targets: PagedBytes::new(store),
+            contents: ContentTable::new(store),
+            xattrs: XattrSets::new(store),
+            entries: OrderedMap::new(store),
+            name_bytes: 0,
+            names: 0,
+            devices: Vec::new(),
+        };
+        let record = tree.encode(&Node::directory(root), 1);
+        tree.nodes.push(record);
+        tree
+    }
+
+    /// Where the tree lies.
+    #[must_use]
+    pub fn store(&self) -> &SpillStore {
+        &self.store
+    }
+
+    /// About what the tree takes in its store, with what a build keeps for each of its inodes. It depends on the
+    /// tree only, not on how much of it is in memory.
+    pub(crate) fn store_bytes(&self) -> u64 {
+        let inodes = (self.len() as u64).saturating_mul(NODE_BYTES);
+        let names = self.names.saturating_mul(ENTRY_BYTES).saturating_add(self.name_bytes);
+        let bytes = inodes.saturating_add(names);
+        let others = [self.targets.len(), self.contents.bytes(), self.xattrs.bytes()];
+        others.into_iter().fold(bytes, u64::saturating_add)
     }
 
     /// Adds a device that contents lie on, and returns its number.
@@ -64,13 +113,15 @@ impl Tree {
     }
 
     /// Every inode once, in the order in which they were added.
-    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        (0..).map(NodeId::from_index).zip(&self.nodes)
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, Node)> {
+        self.ids().map(|id| (id, self.node(id)))
     }
 
-    /// The same, to be changed.
-    pub fn nodes_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut Node)> {
-        (0..).map(NodeId::from_index).zip(&mut self.nodes)
+    /// The ids of all inodes, in the order in which they were added.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        // There are no more than 32 bits count.
+        let count = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        (0..count).map(NodeId::from_index)
     }
 
     /// How many inodes there are.
@@ -82,7 +133,7 @@ impl Tree {
     /// Never: there is a root.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.nodes.len() == 0
     }
 
     /// The inode `id`, which must come from this tree.
@@ -90,35 +141,91 @@ impl Tree {
     /// # Panics
     /// For the id of another tree.
     #[must_use]
-    pub fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id.index()]
+    pub fn node(&self, id: NodeId) -> Node {
+        let record = self.record(id);
+        let metadata = Metadata {
+            permissions: record.permissions,
+            uid: record.uid,
+            gid: record.gid,
+            mtime: record.mtime,
+            xattrs: self.xattrs.get(record.xattrs),
+        };
+        Node { metadata, kind: self.kind(&record) }
     }
 
-    /// The inode `id`, to be changed.
+    /// The inode `id`, to be changed. The change is in the tree when the returned value is dropped.
     ///
     /// # Panics
     /// For the id of another tree.
     #[must_use]
-    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.nodes[id.index()]
+    pub fn node_mut(&mut self, id: NodeId) -> NodeMut<'_> {
+        let node = self.node(id);
+        NodeMut { tree: self, id, node }
+    }
+
+    /// What the inode `id` is, without its target or content.
+    ///
+    /// # Panics
+    /// For the id of another tree.
+    #[must_use]
+    pub fn file_type(&self, id: NodeId) -> FileType {
+        self.record(id).file_type
+    }
+
+    /// Whether the inode `id` is a directory.
+    ///
+    /// # Panics
+    /// For the id of another tree.
+    #[must_use]
+    pub fn is_directory(&self, id: NodeId) -> bool {
+        self.file_type(id) == FileType::Directory
+    }
+
+    /// The content of the inode `id`, if it is a regular file.
+    ///
+    /// # Panics
+    /// For the id of another tree.
+    #[must_use]
+    pub fn content(&self, id: NodeId) -> Option<Content> {
+        let record = self.record(id);
+        (record.file_type == FileType::Regular).then(|| self.contents.get(record.blob, record.size))
+    }
+
+    /// The size of the content of the inode `id`, if it is a regular file.
+    ///
+    /// # Panics
+    /// For the id of another tree.
+    #[must_use]
+    pub fn content_bytes(&self, id: NodeId) -> Option<u64> {
+        let record = self.record(id);
+        (record.file_type == FileType::Regular).then_some(record.size)
     }
 
     /// Adds an inode that has no name yet.
     ///
     /// # Errors
-    /// More inodes than 32 bits count.
+    /// More inodes than 32 bits count; the host cannot store the tree.
+    #[expect(clippy::needless_pass_by_value, reason = "an importer is done with the inode")]
     pub fn add(&mut self, node: Node) -> Result<NodeId> {
-        let index = u32::try_from(self.nodes.len()).map_err(|_| {
-            Error::new(ErrorKind::Unsupported("more than 4,294,967,295 inodes".to_owned()))
+        let index = u32::try_from(self.nodes.len()).ok().filter(|index| *index < u32::MAX);
+        let index = index.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported("more than 4,294,967,294 inodes".to_owned()))
         })?;
-        self.nodes.push(node);
+        let record = self.encode(&node, 0);
+        self.nodes.push(record);
+        self.store.check()?;
         Ok(NodeId::from_index(index))
     }
 
     /// What `name` in the directory `parent` names.
     #[must_use]
     pub fn child(&self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        self.node(parent).entries()?.get(name).copied()
+        self.tagged_child(parent, name).map(|(child, _)| child)
+    }
+
+    /// The same, with the tag of the name.
+    pub(crate) fn tagged_child(&self, parent: NodeId, name: &[u8]) -> Option<(NodeId, u32)> {
+        self.entries.get(&names::entry_key(parent, name)).map(names::split_value)
     }
 
     /// Gives `child` the name `name` in `parent`, in place of what had it, which is returned.
@@ -126,6 +233,16 @@ impl Tree {
     /// # Errors
     /// `parent` is no directory, or the name is one that the format cannot store, or `.` or `..`.
     pub fn link(&mut self, parent: NodeId, name: &[u8], child: NodeId) -> Result<Option<NodeId>> {
+        self.link_tagged(parent, name, (child, 0))
+    }
+
+    /// The same with a tag, which is 0 for other names.
+    pub(crate) fn link_tagged(
+        &mut self,
+        parent: NodeId,
+        name: &[u8],
+        child: (NodeId, u32),
+    ) -> Result<Option<NodeId>> {
         ferrofs_ondisk::dirent::check_name(name)
             .map_err(|error| Error::new(ErrorKind::Format(error)))?;
         if matches!(name, b"." | b"..") {
@@ -134,13 +251,24 @@ impl Tree {
                 name.escape_ascii()
             ))));
         }
-        let NodeKind::Directory(entries) = &mut self.node_mut(parent).kind else {
+        if !self.is_directory(parent) {
             return Err(Error::new(ErrorKind::Unsupported(format!(
                 "the parent of {} is not a directory",
                 name.escape_ascii()
             ))));
-        };
-        Ok(entries.insert(name.into(), child))
+        }
+        let value = names::join_value(child);
+        let before = self.entries.insert(&names::entry_key(parent, name), value);
+        let before = before.map(|value| names::split_value(value).0);
+        match before {
+            Some(before) => self.count_name(before, u32::saturating_sub),
+            None => {
+                self.names += 1;
+                self.name_bytes += name.len() as u64;
+            }
+        }
+        self.count_name(child.0, u32::saturating_add);
+        Ok(before)
     }
 
     /// Takes `name` out of the directory `parent`, and returns what it named. The inode stays in the tree,
@@ -149,10 +277,35 @@ impl Tree {
     /// # Panics
     /// For the id of another tree.
     pub fn unlink(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        let NodeKind::Directory(entries) = &mut self.node_mut(parent).kind else {
-            return None;
-        };
-        entries.remove(name)
+        let value = self.entries.remove(&names::entry_key(parent, name))?;
+        let (child, _) = names::split_value(value);
+        self.count_name(child, u32::saturating_sub);
+        (self.names, self.name_bytes) = (self.names - 1, self.name_bytes - name.len() as u64);
+        Some(child)
+    }
+
+    /// Changes the tag of a name.
+    pub(crate) fn set_tag(&mut self, parent: NodeId, name: &[u8], tag: u32) {
+        let key = names::entry_key(parent, name);
+        if let Some((child, _)) = self.entries.get(&key).map(names::split_value) {
+            self.entries.insert(&key, names::join_value((child, tag)));
+        }
+    }
+
+    fn count_name(&mut self, id: NodeId, change: impl Fn(u32, u32) -> u32) {
+        self.edit(id, |record| record.names = change(record.names, 1));
+    }
+
+    /// The entries of a directory in byte order, without `.` and `..`; none if `id` is no directory.
+    #[must_use]
+    pub fn entries(&self, id: NodeId) -> Entries<'_> {
+        Entries::new(&self.entries, id)
+    }
+
+    /// Every name in depth-first order, each directory's in byte order.
+    #[must_use]
+    pub fn names(&self) -> TreeNames<'_> {
+        TreeNames::new(self)
     }
 
     /// Visits every name in depth-first order, each directory's in byte order: the path, relative to the
@@ -165,170 +318,155 @@ impl Tree {
         &self,
         mut visit: impl FnMut(&[u8], NodeId) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let mut path = Vec::new();
-        visit(&path, Self::ROOT)?;
-        let mut open = vec![(self.node(Self::ROOT).entries().into_iter().flatten(), 0)];
-        while let Some((entries, parent_bytes)) = open.last_mut() {
-            path.truncate(*parent_bytes);
-            let Some((name, &id)) = entries.next() else {
-                open.pop();
-                continue;
-            };
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-            visit(&path, id)?;
-            if let Some(entries) = self.node(id).entries() {
-                open.push((Some(entries).into_iter().flatten(), path.len()));
-            }
+        let mut names = self.names();
+        while let Some(id) = names.advance() {
+            visit(names.path(), id)?;
         }
         Ok(())
     }
-}
 
-/// Which inode of a tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(u32);
-
-impl NodeId {
-    pub(super) const ROOT: Self = Self(0);
-
-    pub(super) fn from_index(index: u32) -> Self {
-        Self(index)
+    /// Whether some content may lie on devices: only importers of archives and images say so.
+    pub(crate) fn has_extents(&self) -> bool {
+        self.contents.has_extents()
     }
 
-    /// The number of the inode in its tree, from 0.
-    #[must_use]
-    pub fn index(self) -> usize {
-        self.0 as usize
+    /// The record of an inode.
+    ///
+    /// # Panics
+    /// For the id of another tree.
+    pub(crate) fn record(&self, id: NodeId) -> NodeRecord {
+        self.nodes.get(id.index()).expect("an id of this tree")
     }
-}
 
-/// An inode.
-#[derive(Debug)]
-pub struct Node {
-    /// Owner, permissions, time and xattrs.
-    pub metadata: Metadata,
-    /// What it is.
-    pub kind: NodeKind,
-}
-
-/// What an inode is.
-#[derive(Debug)]
-pub enum NodeKind {
-    /// A directory: its entries in byte order, without `.` and `..`.
-    Directory(BTreeMap<Box<[u8]>, NodeId>),
-    /// A regular file.
-    File(Content),
-    /// A symlink and its target.
-    Symlink(Box<[u8]>),
-    /// A character device.
-    CharacterDevice {
-        /// Major number, 12 bits.
-        major: u32,
-        /// Minor number, 20 bits.
-        minor: u32,
-    },
-    /// A block device.
-    BlockDevice {
-        /// Major number, 12 bits.
-        major: u32,
-        /// Minor number, 20 bits.
-        minor: u32,
-    },
-    /// A FIFO.
-    Fifo,
-    /// A socket.
-    Socket,
-}
-
-impl NodeKind {
-    /// What it is called in an image.
-    #[must_use]
-    pub fn file_type(&self) -> FileType {
-        match self {
-            Self::Directory(_) => FileType::Directory,
-            Self::File(_) => FileType::Regular,
-            Self::Symlink(_) => FileType::Symlink,
-            Self::CharacterDevice { .. } => FileType::CharDevice,
-            Self::BlockDevice { .. } => FileType::BlockDevice,
-            Self::Fifo => FileType::Fifo,
-            Self::Socket => FileType::Socket,
+    /// Changes the record of an inode.
+    pub(crate) fn edit(&mut self, id: NodeId, change: impl FnOnce(&mut NodeRecord)) {
+        let before = self.record(id);
+        let mut record = before;
+        change(&mut record);
+        if record != before {
+            self.nodes.set(id.index(), record);
         }
     }
-}
 
-impl Node {
-    /// An empty directory.
-    #[must_use]
-    pub fn directory(metadata: Metadata) -> Self {
-        Self { metadata, kind: NodeKind::Directory(BTreeMap::new()) }
+    /// The set of xattrs with this number, and how many sets there are.
+    pub(crate) fn xattr_set(&self, number: u32) -> Xattrs {
+        self.xattrs.get(number)
     }
 
-    /// About what it takes on the heap.
-    fn heap_bytes(&self) -> u64 {
-        let xattrs = self.metadata.xattrs.iter();
-        let xattrs = xattrs.map(|(name, value)| ENTRY_BYTES + (name.len() + value.len()) as u64);
-        let of_kind = match &self.kind {
-            NodeKind::Directory(entries) => {
-                entries.keys().map(|name| ENTRY_BYTES + name.len() as u64).sum()
+    pub(crate) fn xattr_sets(&self) -> usize {
+        self.xattrs.len()
+    }
+
+    /// Gives the inode `id` an xattr.
+    ///
+    /// # Panics
+    /// For the id of another tree.
+    pub fn set_xattr(&mut self, id: NodeId, name: &[u8], value: &[u8]) {
+        let mut xattrs = self.xattrs.get(self.record(id).xattrs);
+        xattrs.insert(name.into(), value.into());
+        let number = self.xattrs.add(&xattrs);
+        self.edit(id, |record| record.xattrs = number);
+    }
+
+    /// Drops the xattrs that `keeps` does not hold for, from all inodes.
+    pub(crate) fn filter_xattrs(&mut self, keeps: impl Fn(&[u8]) -> bool) {
+        let mut filtered = PagedArray::<u32>::new(&self.store);
+        filtered.push(0);
+        for number in (1..self.xattrs.len()).map_while(|number| u32::try_from(number).ok()) {
+            let mut xattrs = self.xattrs.get(number);
+            let count = xattrs.len();
+            xattrs.retain(|name, _| keeps(name));
+            let is_same = xattrs.len() == count;
+            filtered.push(if is_same { number } else { self.xattrs.add(&xattrs) });
+        }
+        for id in self.ids() {
+            self.edit(id, |record| {
+                record.xattrs = filtered.get(record.xattrs as usize).unwrap_or(0);
+            });
+        }
+    }
+
+    fn encode(&mut self, node: &Node, names: u32) -> NodeRecord {
+        let device = |major: u32, minor: u32| u64::from(major) << 32 | u64::from(minor);
+        let (size, blob) = match &node.kind {
+            NodeKind::Symlink(target) => (target.len() as u64, self.targets.append_blob(target)),
+            NodeKind::File(content) => (content.bytes(), self.contents.add(content)),
+            NodeKind::CharacterDevice { major, minor } | NodeKind::BlockDevice { major, minor } => {
+                (device(*major, *minor), 0)
             }
-            NodeKind::File(content) => {
-                let extents = content.extents().map_or(0, <[SourceExtent]>::len);
-                CONTENT_BYTES + (extents * size_of::<SourceExtent>()) as u64
-            }
-            NodeKind::Symlink(target) => target.len() as u64,
-            _ => 0,
+            NodeKind::Directory | NodeKind::Fifo | NodeKind::Socket => (0, 0),
         };
-        xattrs.sum::<u64>() + of_kind
-    }
-
-    /// The entries, if this is a directory.
-    #[must_use]
-    pub fn entries(&self) -> Option<&BTreeMap<Box<[u8]>, NodeId>> {
-        match &self.kind {
-            NodeKind::Directory(entries) => Some(entries),
-            _ => None,
+        NodeRecord {
+            file_type: node.kind.file_type(),
+            permissions: node.metadata.permissions,
+            uid: node.metadata.uid,
+            gid: node.metadata.gid,
+            mtime: node.metadata.mtime,
+            xattrs: self.xattrs.add(&node.metadata.xattrs),
+            names,
+            size,
+            blob,
         }
     }
 
-    /// The content, if this is a regular file.
-    #[must_use]
-    pub fn content(&self) -> Option<&Content> {
-        match &self.kind {
-            NodeKind::File(content) => Some(content),
-            _ => None,
+    fn kind(&self, record: &NodeRecord) -> NodeKind {
+        let major = u32::try_from(record.size >> 32).unwrap_or(u32::MAX);
+        let minor = u32::try_from(record.size & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        match record.file_type {
+            FileType::Directory => NodeKind::Directory,
+            FileType::Symlink => NodeKind::Symlink(self.targets.read_blob(record.blob).into()),
+            FileType::CharDevice => NodeKind::CharacterDevice { major, minor },
+            FileType::BlockDevice => NodeKind::BlockDevice { major, minor },
+            FileType::Fifo => NodeKind::Fifo,
+            FileType::Socket => NodeKind::Socket,
+            _ => NodeKind::File(self.contents.get(record.blob, record.size)),
         }
     }
 }
 
-/// Owner, permissions, time and xattrs of an inode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metadata {
-    /// Permission bits with set-uid, set-gid and sticky: 0o7777 at most.
-    pub permissions: u16,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Modification time.
-    pub mtime: Timestamp,
-    /// Extended attributes by their full name, as in `security.capability`.
-    pub xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+/// An inode that is changed. The tree gets the change when this is dropped.
+#[derive(Debug)]
+pub struct NodeMut<'t> {
+    tree: &'t mut Tree,
+    id: NodeId,
+    node: Node,
+}
+
+impl Deref for NodeMut<'_> {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl DerefMut for NodeMut<'_> {
+    fn deref_mut(&mut self) -> &mut Node {
+        &mut self.node
+    }
+}
+
+impl Drop for NodeMut<'_> {
+    fn drop(&mut self) {
+        let names = self.tree.record(self.id).names;
+        let record = self.tree.encode(&self.node, names);
+        self.tree.nodes.set(self.id.index(), record);
+    }
 }
 
 /// Visits every regular file that has a name, in the order of [`Tree::walk`], with the first of its names.
-pub(crate) fn files_in_order<'t>(
-    tree: &'t Tree,
-    mut visit: impl FnMut(&[u8], NodeId, &'t Content),
-) {
-    let mut is_seen = vec![false; tree.len()];
+pub(crate) fn files_in_order(tree: &Tree, mut visit: impl FnMut(&[u8], NodeId)) {
+    let mut is_seen = PagedBytes::new(&tree.store);
+    is_seen.append_zeros(tree.len() as u64);
     let walked: Result<(), Infallible> = tree.walk(|path, node| {
-        let content = tree.node(node).content();
-        if let (Some(content), Some(seen @ false)) = (content, is_seen.get_mut(node.index())) {
-            *seen = true;
-            visit(path, node, content);
+        if tree.file_type(node) != FileType::Regular {
+            return Ok(());
+        }
+        let mut seen = [0];
+        is_seen.read(node.index() as u64, &mut seen);
+        if seen == [0] {
+            is_seen.write(node.index() as u64, &[1]);
+            visit(path, node);
         }
         Ok(())
     });
@@ -389,7 +527,7 @@ mod order_tests {
             tree.link(Tree::ROOT, name, node).unwrap();
         }
         let mut visited = Vec::new();
-        files_in_order(&tree, |path, node, _| visited.push((path.to_vec(), node)));
+        files_in_order(&tree, |path, node| visited.push((path.to_vec(), node)));
         assert_eq!(visited, [(b"a".to_vec(), early), (b"b".to_vec(), late)]);
     }
 }

@@ -12,22 +12,25 @@ mod pipeline;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, HashSet};
+
 use crate::compress::profiles::CompressionProfiles;
 use crate::context::{BuildContext, DataNeeds};
-use crate::data_map::{FileData, InternalFile};
-use crate::dedupe::{DedupeOptions, DedupePiece, DedupePlan};
+use crate::data_map::InternalFile;
+use crate::dedupe::{DedupeFiles, DedupeOptions, DedupePiece, DedupePlan};
 use crate::packed_file::PackedFile;
+use crate::spill::paged::PagedArray;
 use crate::split::{
-    FileCompression, FilePieces, FileSet, GeneratedFile, StorageMode, StorageModes, TaskSource,
-    TaskSplitter,
+    FileCompression, FileList, FilePieces, FileSet, GeneratedFile, StorageMode, StorageModes,
+    TaskSource, TaskSplitter,
 };
-use crate::tree::{Content, Tree, files_in_order, memory_content};
+use crate::tree::{Content, NodeId, Tree, files_in_order, memory_content};
 use crate::{
     BlockSink, BuildPhase, DataMap, Deduplication, Error, ErrorKind, Fragments, NoopObserver,
     Result,
 };
 use chunk_tables::{CHUNK_ENTRY_BYTES, ChunkTableBudget, ChunkTableParams, DeviceReferences};
-use commit::{CommitParams, CommittedFiles, Committer, INDEX_ENTRY_BYTES};
+use commit::{CommitParams, Committed, CommittedFiles, Committer, INDEX_ENTRY_BYTES};
 use pipeline::DataPipeline;
 
 /// Writes the data of all regular files of `tree` to `sink`. What is to lie in the packed inode is gathered
@@ -46,31 +49,28 @@ pub(crate) fn write_data(
     let profiles = CompressionProfiles::new(options)?;
     let has_hints = !options.hints.all().is_empty();
     let mut map = map_device_files(tree, context, &profiles, sink)?;
-    let (mut nodes, mut contents, mut compressions) = (Vec::new(), Vec::new(), Vec::new());
-    files_in_order(tree, |path, node, content| {
-        if map.files.get(node.index()).is_some_and(Option::is_some) {
+    let (mut nodes, mut compressions) = (PagedArray::new(tree.store()), Vec::new());
+    files_in_order(tree, |path, node| {
+        if map.has(node.index()) {
             return;
         }
-        nodes.push(node);
-        contents.push(content.clone());
+        nodes.push(node.number());
         if has_hints {
             compressions.push(profiles.choose(options, path));
         }
     });
-    let mut files = FileSet { contents: &contents, compressions: &compressions, pieces: None };
+    let contents = FileList::Nodes(tree, &nodes);
+    let mut files = FileSet { contents, compressions: &compressions, pieces: None };
     let plan = match StorageMode::of(options) {
         StorageMode::Compressed => find_duplicates(files, &profiles, context)?,
         // Chunks are compared by themselves; what goes to the packed inode, there.
         StorageMode::Chunks(_) | StorageMode::Flat { .. } | StorageMode::Packed => None,
     };
     files.pieces = plan.as_deref();
-    let packed = PackedFile::new(packed_prefix, options.fragment_sharing);
+    let packed = PackedFile::new(packed_prefix, options.fragment_sharing, tree.store());
     let (data, packed) = write_files(files, packed, context, sink)?;
-    for (node, data) in nodes.into_iter().zip(data) {
-        if let Some(place) = map.files.get_mut(node.index()) {
-            *place = Some(data);
-        }
-    }
+    map.adopt(data, nodes.iter());
+    tree.store().check()?;
     Ok((map, packed))
 }
 
@@ -81,14 +81,17 @@ fn map_device_files(
     profiles: &CompressionProfiles,
     sink: &mut dyn BlockSink,
 ) -> Result<DataMap> {
-    let mut map = DataMap { files: vec![None; tree.len()], packed: None };
-    let mut on_devices = Vec::new();
-    files_in_order(tree, |_, node, content| {
-        if let Some(extents) = content.extents() {
-            on_devices.push((node, content, extents));
+    let mut map = DataMap::new(tree.store(), tree.len());
+    if tree.devices().is_empty() && !tree.has_extents() {
+        return Ok(map);
+    }
+    let mut on_devices = PagedArray::new(tree.store());
+    files_in_order(tree, |_, node| {
+        if tree.content(node).is_some_and(|content| content.extents().is_some()) {
+            on_devices.push(node.number());
         }
     });
-    if on_devices.is_empty() {
+    if on_devices.len() == 0 {
         return Ok(map);
     }
     let params = ChunkTableParams::new(context.options, context.options.block_size.bytes().into());
@@ -97,13 +100,15 @@ fn map_device_files(
     let tables = context.memory.charge_tables(&needs, least_bytes)?;
     let mut budget = ChunkTableBudget::new(tables.chunk_tables, context.memory.limit_bytes());
     let mut references = DeviceReferences { devices: tree.devices(), params, sink };
-    for (node, content, extents) in on_devices {
+    for node in on_devices.iter().map(NodeId::from_index) {
         context.check_cancelled()?;
-        let data = references.refer(content, extents, &mut budget);
+        let Some(content) = tree.content(node) else { continue };
+        let extents = content.extents().unwrap_or_default();
+        let data = references.refer(&content, extents, &mut budget);
         let data = data.map_err(|error| error.at(content.source().name()))?;
         context.observer.bytes_done(data.as_ref().map_or(0, |_| content.bytes()));
-        if let Some(place) = map.files.get_mut(node.index()) {
-            *place = data;
+        if let Some(data) = data {
+            map.set(node.index(), &data);
         }
     }
     context.memory.keep(budget.into_used());
@@ -116,7 +121,7 @@ pub(crate) fn write_files(
     packed: PackedFile,
     context: &BuildContext<'_>,
     sink: &mut dyn BlockSink,
-) -> Result<(Vec<FileData>, PackedFile)> {
+) -> Result<(DataMap, PackedFile)> {
     let options = context.options;
     let modes = StorageModes {
         usual: StorageMode::of(options),
@@ -127,7 +132,7 @@ pub(crate) fn write_files(
     let committed = pass.run(splitter, context, sink)?;
     context.memory.keep(committed.chunk_tables);
     context.memory.keep(committed.packed_parts);
-    Ok((committed.files, committed.packed))
+    Ok((committed.committed.files, committed.committed.packed))
 }
 
 /// A pass over file data.
@@ -153,8 +158,12 @@ impl DataPass<'_> {
         let tables = context.memory.charge_tables(&needs, threads_bytes)?;
         let pipeline = DataPipeline::new(self.profiles, context)?;
         let copied = copied_files(self.files);
+        let files = DataMap::new(context.memory.store(), 0);
+        let mut packed = self.packed;
+        packed.set_known_max(tables.packed_parts_max());
         let reencoder = pipeline.worker(context);
-        let mut committer = Committer::new(params, tables, sink, reencoder, copied, self.packed);
+        let mut committer =
+            Committer::new(params, tables, sink, reencoder, copied, Committed { files, packed });
         pipeline.run(source, &mut committer, context)?;
         Ok(committer.into_committed())
     }
@@ -162,14 +171,13 @@ impl DataPass<'_> {
     /// What the tables of the pass can grow to.
     fn needs(&self, context: &BuildContext<'_>, params: &CommitParams) -> DataNeeds {
         let contents = self.files.contents;
-        let sum = |count: &dyn Fn(u64) -> u64| {
-            contents.iter().map(|content| count(content.bytes())).fold(0, u64::saturating_add)
-        };
+        let sizes = || (0..contents.len()).map(|file| contents.bytes(file));
+        let sum = |count: &dyn Fn(u64) -> u64| sizes().map(count).fold(0, u64::saturating_add);
         let entries =
             params.table.map_or(0, |table| sum(&|bytes| bytes.div_ceil(table.chunk_bytes)));
         let shares = self.profiles.params.shares_pclusters;
         let packs = context.options.fragments != Fragments::None;
-        let largest = contents.iter().map(Content::bytes).max().unwrap_or(0);
+        let largest = sizes().max().unwrap_or(0);
         DataNeeds {
             packed_parts: if packs { contents.len() as u64 } else { 0 },
             pclusters: if shares { sum(&|bytes| bytes.div_ceil(params.block)) } else { 0 },
@@ -189,7 +197,7 @@ pub(crate) fn write_packed(
     sink: &mut dyn BlockSink,
 ) -> Result<InternalFile> {
     let profiles = CompressionProfiles::new(context.options)?.of_packed(context.options);
-    let whole = std::slice::from_ref(content);
+    let whole = FileList::Contents(std::slice::from_ref(content));
     let mut files = FileSet { contents: whole, compressions: &[], pieces: None };
     // Ends of files are compared as they are packed; whole files may have equal parts.
     let plan = match StorageMode::of(context.options) {
@@ -215,7 +223,7 @@ pub(crate) fn write_metabox(
     let profiles = CompressionProfiles::new(context.options)?.of_metabox(context.options)?;
     file.is_compressed = profiles.count() > 0;
     let content = memory_content("the metabox", 0, Vec::new(), file.bytes);
-    let whole = std::slice::from_ref(&content);
+    let whole = FileList::Contents(std::slice::from_ref(&content));
     let files = FileSet { contents: whole, compressions: &[], pieces: None };
     write_internal(files, profiles, file, context, sink)
 }
@@ -230,13 +238,14 @@ fn write_internal(
     sink: &mut dyn BlockSink,
 ) -> Result<InternalFile> {
     let context = BuildContext { observer: &NoopObserver, ..*context };
-    let packed = PackedFile::new(&[], context.options.fragment_sharing);
+    let sharing = context.options.fragment_sharing;
+    let packed = PackedFile::new(&[], sharing, context.memory.store());
     let modes =
         StorageModes { usual: StorageMode::Compressed, uncompressed: StorageMode::Compressed };
     let pass = DataPass { files, profiles, packed, modes };
-    let data = pass.run(source, &context, sink)?.files.pop();
+    let data = pass.run(source, &context, sink)?.committed.files.get(0);
     let data = data.ok_or_else(|| Error::new(ErrorKind::Internal("a file that is not there")))?;
-    let bytes = files.contents.first().map_or(0, Content::bytes);
+    let bytes = files.contents.bytes(0);
     Ok(InternalFile { bytes, data })
 }
 
@@ -253,26 +262,26 @@ fn find_duplicates(
     }
     context.observer.phase(BuildPhase::Deduplicate);
     let charge = context.memory.charge_dedupe()?;
-    let find = |files: &[&Content], profile| {
+    let find = |files: DedupeFiles<'_>, profile| {
         let options = DedupeOptions {
             block_bytes: options.block_size.bytes(),
             pcluster_bytes: u32::try_from(profiles.pcluster(profile)).unwrap_or(u32::MAX),
             jobs: options.jobs,
             memory_bytes: charge.bytes(),
         };
-        DedupePlan::find(files, &options, context.cancel)
+        DedupePlan::find(files, &options, context.memory.store(), context.cancel)
     };
+    let contents = files.contents;
     let plan: Box<dyn FilePieces> = if files.compressions.is_empty() {
-        Box::new(find(&files.contents.iter().collect::<Vec<_>>(), 0)?)
+        Box::new(find(DedupeFiles { contents, chosen: None }, 0)?)
     } else {
-        let mut all = DedupePlanByProfile::without_copies(files.contents);
+        let mut all = DedupePlanByProfile::default();
         for profile in 0..profiles.count() {
             let profile_of = |file: &usize| files.compressions.get(*file);
             let is_it = |file: &usize| profile_of(file) == Some(&FileCompression::Profile(profile));
-            let chosen: Vec<usize> = (0..files.contents.len()).filter(is_it).collect();
-            let of_profile: Vec<&Content> =
-                chosen.iter().filter_map(|file| files.contents.get(*file)).collect();
-            all.take_over(&find(&of_profile, profile)?, &chosen);
+            let chosen: Vec<usize> = (0..contents.len()).filter(is_it).collect();
+            let of_profile = DedupeFiles { contents, chosen: Some(&chosen) };
+            all.take_over(&find(of_profile, profile)?, &chosen);
         }
         Box::new(all)
     };
@@ -284,23 +293,20 @@ impl FilePieces for DedupePlan {
     fn pieces(&self, file: usize) -> &[DedupePiece] {
         self.pieces(file)
     }
+
+    fn cut_files(&self) -> Vec<usize> {
+        self.cut_files()
+    }
 }
 
 /// The plans of files of several profiles, put together.
-struct DedupePlanByProfile(Vec<Vec<DedupePiece>>);
+#[derive(Default)]
+struct DedupePlanByProfile(BTreeMap<usize, Vec<DedupePiece>>);
 
 impl DedupePlanByProfile {
-    fn without_copies(files: &[Content]) -> Self {
-        let own = |file: &Content| match file.bytes() {
-            0 => Vec::new(),
-            bytes => vec![DedupePiece::Own { bytes }],
-        };
-        Self(files.iter().map(own).collect())
-    }
-
     /// Takes over the plan for some of the files: those with the numbers `chosen`.
     fn take_over(&mut self, plan: &DedupePlan, chosen: &[usize]) {
-        for (number, file) in chosen.iter().enumerate() {
+        for number in plan.cut_files() {
             let pieces = plan.pieces(number).iter().map(|piece| match *piece {
                 DedupePiece::Copy { of, offset, bytes } => {
                     let of = chosen.get(of).copied().unwrap_or(usize::MAX);
@@ -308,8 +314,8 @@ impl DedupePlanByProfile {
                 }
                 own @ DedupePiece::Own { .. } => own,
             });
-            if let Some(place) = self.0.get_mut(*file) {
-                *place = pieces.collect();
+            if let Some(file) = chosen.get(number) {
+                self.0.insert(*file, pieces.collect());
             }
         }
     }
@@ -317,21 +323,23 @@ impl DedupePlanByProfile {
 
 impl FilePieces for DedupePlanByProfile {
     fn pieces(&self, file: usize) -> &[DedupePiece] {
-        self.0.get(file).map_or(&[], Vec::as_slice)
+        self.0.get(&file).map_or(&[], Vec::as_slice)
+    }
+
+    fn cut_files(&self) -> Vec<usize> {
+        self.0.keys().copied().collect()
     }
 }
 
-/// By file: whether others copy from it.
-fn copied_files(files: FileSet<'_>) -> Vec<bool> {
-    let mut is_copied = vec![false; files.pieces.map_or(0, |_| files.contents.len())];
-    for file in 0..is_copied.len() {
-        for piece in files.pieces.map_or(&[][..], |pieces| pieces.pieces(file)) {
-            if let DedupePiece::Copy { of, .. } = piece
-                && let Some(copied) = is_copied.get_mut(*of)
-            {
-                *copied = true;
-            }
-        }
+/// The files that others copy from.
+fn copied_files(files: FileSet<'_>) -> HashSet<usize> {
+    let mut copied = HashSet::new();
+    let Some(pieces) = files.pieces else { return copied };
+    for file in pieces.cut_files() {
+        copied.extend(pieces.pieces(file).iter().filter_map(|piece| match piece {
+            DedupePiece::Copy { of, .. } => Some(*of),
+            DedupePiece::Own { .. } => None,
+        }));
     }
-    is_copied
+    copied
 }

@@ -220,8 +220,8 @@ fn digests_are_marked_and_the_root_has_room() {
         let inode = image.resolve(b"/file-8").unwrap().unwrap();
         assert_eq!(image.xattrs(&inode).unwrap().len(), usize::from(is_listed));
         // The digest of two equal files is there, whether it is listed or not.
-        let digest = tree.node(tree.child(Tree::ROOT, b"file-8").unwrap()).metadata.xattrs.values();
-        let digest = digest.last().unwrap();
+        let node = tree.node(tree.child(Tree::ROOT, b"file-8").unwrap());
+        let digest = node.metadata.xattrs.values().last().unwrap();
         assert!(built.bytes().windows(digest.len()).any(|window| *window == **digest));
         let root = image.resolve(b"/").unwrap().unwrap();
         assert!(root.has_xattrs() && image.xattrs(&root).unwrap().is_empty());

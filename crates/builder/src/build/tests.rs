@@ -128,7 +128,8 @@ fn map_files(
         });
         files.push(data.transpose()?);
     }
-    Ok((DataMap { files, packed: None }, PackedFile::new(&[], FragmentSharing::Parts)))
+    let packed = PackedFile::new(&[], FragmentSharing::Parts, tree.store());
+    Ok((DataMap::of_files(&files, None), packed))
 }
 
 /// One of everything, and many of some.
@@ -228,7 +229,7 @@ pub(crate) fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, NodeFacts> {
         let node = tree.node(id);
         let metadata = &node.metadata;
         let (kind_bits, device, content) = match &node.kind {
-            NodeKind::Directory(_) => (0o040_000, None, Vec::new()),
+            NodeKind::Directory => (0o040_000, None, Vec::new()),
             NodeKind::File(content) => {
                 let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
                 content.source().open()?.read_exact_at(0, &mut bytes)?;
@@ -591,6 +592,6 @@ fn the_report_counts_what_lies_in_the_image() {
     assert_eq!(report.bytes, fs::metadata(&path).unwrap().len());
     assert_eq!(report.inodes, tree.len() as u64);
     assert_eq!(report.blocks * 4096, report.bytes);
-    let content: u64 = tree.nodes().filter_map(|(_, node)| node.content()).map(|c| c.bytes()).sum();
+    let content: u64 = tree.ids().filter_map(|id| tree.content_bytes(id)).sum();
     assert_eq!(report.content_bytes, content);
 }

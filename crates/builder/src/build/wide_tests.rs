@@ -348,8 +348,8 @@ fn far_away(
     let mut forms = forms.into_iter();
     let files = tree.nodes().map(|(_, node)| node.content().and_then(|_| forms.next()));
     Ok((
-        DataMap { files: files.collect(), packed: None },
-        PackedFile::new(&[], FragmentSharing::Parts),
+        DataMap::of_files(&files.collect::<Vec<_>>(), None),
+        PackedFile::new(&[], FragmentSharing::Parts, tree.store()),
     ))
 }
 

@@ -78,7 +78,7 @@ impl ChunkScan<'_> {
 
     fn read(&self, part: ScanRange, buffer: &mut [u8], chunks: &mut Vec<CdcChunk>) -> Result<()> {
         check_cancelled(self.cancel)?;
-        let source = self.concat.content(part.file).source();
+        let source = self.concat.source(part.file);
         self.read_open(part, buffer, chunks).map_err(|error| error.at(source.name()))
     }
 
@@ -88,7 +88,7 @@ impl ChunkScan<'_> {
         buffer: &mut [u8],
         chunks: &mut Vec<CdcChunk>,
     ) -> Result<()> {
-        let mut reader = self.concat.content(part.file).source().open()?;
+        let mut reader = self.concat.source(part.file).open()?;
         let longest = self.cdc.longest();
         let mut offset = part.start;
         let mut kept = 0;
@@ -131,7 +131,8 @@ impl Iterator for ScanBatches<'_> {
         let mut room = PART_BYTES;
         while room > 0 && batch.len() < PARTS_MAX && self.next.0 < self.concat.len() {
             let (file, start) = self.next;
-            let bytes = self.concat.content(file).bytes();
+            let places = self.concat.range(file);
+            let bytes = places.end - places.start;
             // Counted within the file: a split must not depend on what comes before the file.
             let end = bytes.min(start.saturating_add(PART_BYTES));
             if start < end {

@@ -33,6 +33,8 @@ pub(super) struct MatchThresholds {
     pub(super) bytes_min: u64,
     /// Candidates that are kept at most.
     pub(super) count_max: usize,
+    /// Files that are kept at most, to find those that are equal as a whole.
+    pub(super) files_max: usize,
 }
 
 /// Takes the chunks in order, and collects candidates.
@@ -41,8 +43,8 @@ pub(super) struct MatchFinder<'a> {
     concat: &'a ConcatenatedFiles<'a>,
     thresholds: MatchThresholds,
     fingerprints: FingerprintIndex,
-    /// The first file with that many bytes and that digest of its digests.
-    wholes: HashMap<(u64, u64), usize>,
+    /// The first file with that hash of its length and its digests, and at most [`MatchThresholds::files_max`].
+    wholes: HashMap<u64, u32>,
     found: Vec<MatchCandidate>,
     /// The place of the next chunk.
     place: u64,
@@ -134,8 +136,17 @@ impl<'a> MatchFinder<'a> {
     fn close_file(&mut self) {
         let CurrentFile { number, places, digest, found_before } = &self.file;
         let bytes = places.end - places.start;
-        let first = *self.wholes.entry((bytes, *digest)).or_insert(*number);
-        if first != *number {
+        let hash = xxh3_64_with_seed(&bytes.to_le_bytes(), *digest);
+        let known = self.wholes.get(&hash).map(|first| *first as usize);
+        if known.is_none() && self.wholes.len() < self.thresholds.files_max {
+            self.wholes.extend(u32::try_from(*number).ok().map(|number| (hash, number)));
+        }
+        // Two lengths may have the same hash.
+        let is_equal = |first: &usize| {
+            let places = self.concat.range(*first);
+            places.end - places.start == bytes
+        };
+        if let Some(first) = known.filter(is_equal) {
             self.found.truncate(*found_before);
             self.found.push(MatchCandidate {
                 target: places.start,

@@ -229,7 +229,7 @@ impl<'a> CompareSide<'a> {
             let (file, mut reader) = self.open.remove(0);
             reader.check_unchanged().map_err(|error| self.at_source(file, error))?;
         }
-        let reader = self.concat.content(file).source().open();
+        let reader = self.concat.source(file).open();
         self.open.push((file, reader.map_err(|error| self.at_source(file, error))?));
         Ok(())
     }
@@ -242,21 +242,19 @@ impl<'a> CompareSide<'a> {
         let bytes = usize::try_from(bytes).map_or(WINDOW_BYTES, |bytes| bytes.min(WINDOW_BYTES));
         let buffer = &mut self.buffer[..bytes];
         if let Err(error) = reader.read_exact_at(place - self.start, buffer) {
-            return Err(error.at(self.concat.content(*file).source().name()));
+            return Err(error.at(self.concat.source(*file).name()));
         }
         Ok(&self.buffer[..bytes])
     }
 
     fn check_unchanged(&mut self) -> Result<()> {
         for (file, reader) in &mut self.open {
-            reader
-                .check_unchanged()
-                .map_err(|error| error.at(self.concat.content(*file).source().name()))?;
+            reader.check_unchanged().map_err(|error| error.at(self.concat.source(*file).name()))?;
         }
         Ok(())
     }
 
     fn at_source(&self, file: usize, error: Error) -> Error {
-        error.at(self.concat.content(file).source().name())
+        error.at(self.concat.source(file).name())
     }
 }

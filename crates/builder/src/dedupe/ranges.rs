@@ -2,16 +2,38 @@
 //! is one number; only the plan has files and offsets again.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::tree::Content;
+use crate::spill::SpillStore;
+use crate::spill::paged::PagedArray;
+use crate::split::FileList;
+use crate::tree::{ContentSource, memory_content};
 use crate::{Error, ErrorKind, Result};
+
+/// Files in data order: all of a list, or those with these numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DedupeFiles<'f> {
+    pub(crate) contents: FileList<'f>,
+    pub(crate) chosen: Option<&'f [usize]>,
+}
+
+impl DedupeFiles<'_> {
+    fn len(self) -> usize {
+        self.chosen.map_or(self.contents.len(), <[usize]>::len)
+    }
+
+    fn number(self, file: usize) -> usize {
+        self.chosen.map_or(file, |chosen| chosen.get(file).copied().unwrap_or(usize::MAX))
+    }
+}
 
 /// The files of an image, concatenated without gaps.
 #[derive(Debug)]
 pub(super) struct ConcatenatedFiles<'f> {
-    files: &'f [&'f Content],
+    files: DedupeFiles<'f>,
     /// Where each file starts, and behind them where the last one ends.
-    starts: Vec<u64>,
+    starts: PagedArray<u64>,
+    bytes: u64,
 }
 
 impl<'f> ConcatenatedFiles<'f> {
@@ -19,18 +41,23 @@ impl<'f> ConcatenatedFiles<'f> {
     ///
     /// # Errors
     /// Together they have more bytes than 64 bits count.
-    pub(super) fn new(files: &'f [&'f Content]) -> Result<Self> {
-        let mut starts = Vec::with_capacity(files.len() + 1);
-        let mut end = 0_u64;
-        starts.push(end);
-        for file in files {
-            end = end.checked_add(file.bytes()).ok_or_else(|| {
+    pub(super) fn new(files: DedupeFiles<'f>, store: &SpillStore) -> Result<Self> {
+        let mut starts = PagedArray::new(store);
+        let mut bytes = 0_u64;
+        starts.push(bytes);
+        for file in 0..files.len() {
+            let more = files.contents.bytes(files.number(file));
+            bytes = bytes.checked_add(more).ok_or_else(|| {
                 let what = "files of more than 2^64 bytes together";
-                Error::new(ErrorKind::Unsupported(what.to_owned())).at(file.source().name())
+                let error = Error::new(ErrorKind::Unsupported(what.to_owned()));
+                match files.contents.content(files.number(file)) {
+                    Some(content) => error.at(content.source().name()),
+                    None => error,
+                }
             })?;
-            starts.push(end);
+            starts.push(bytes);
         }
-        Ok(Self { files, starts })
+        Ok(Self { files, starts, bytes })
     }
 
     /// How many files there are.
@@ -40,24 +67,27 @@ impl<'f> ConcatenatedFiles<'f> {
 
     /// The bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
-        self.starts[self.files.len()]
+        self.bytes
     }
 
-    /// The file with the index `file`.
-    pub(super) fn content(&self, file: usize) -> &'f Content {
-        self.files[file]
+    /// The source of the file with the index `file`.
+    pub(super) fn source(&self, file: usize) -> Arc<dyn ContentSource> {
+        let content = self.files.contents.content(self.files.number(file));
+        let lost = || memory_content("a file that is not there", 0, Vec::new(), 0);
+        content.unwrap_or_else(lost).source()
     }
 
     /// The places of `file`.
     pub(super) fn range(&self, file: usize) -> Range<u64> {
-        self.starts[file]..self.starts[file + 1]
+        let start = |file| self.starts.get(file).unwrap_or(self.bytes);
+        start(file)..start(file + 1)
     }
 
     /// The file that `place` lies in; empty files hold no place. `place` is less than
     /// [`bytes`](Self::bytes).
     pub(super) fn file_at(&self, place: u64) -> usize {
         debug_assert!(place < self.bytes(), "place {place} lies behind all files");
-        self.starts.partition_point(|&start| start <= place) - 1
+        self.starts.partition_point(|start| start <= place).saturating_sub(1)
     }
 }
 

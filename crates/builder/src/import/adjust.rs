@@ -10,10 +10,11 @@ pub use super::overlay::{
     whiteout,
 };
 
-use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+use ferrofs_ondisk::FileType;
+
+use crate::tree::{NodeId, NodeRecord, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
 
 /// The changes to a tree. The default changes nothing.
@@ -46,15 +47,17 @@ impl Adjustments {
     /// # Errors
     /// An owner plus its offset exceeds 32 bits; the error names the path in the tree.
     pub fn apply(&self, tree: &mut Tree) -> Result<()> {
-        let refused = tree.nodes_mut().find_map(|(id, node)| {
-            self.owners.apply(&mut node.metadata).err().map(|error| (id, error))
-        });
-        if let Some((id, error)) = refused {
-            return Err(error.at(first_path(tree, id)));
+        for id in tree.ids() {
+            let mut applied = Ok(());
+            tree.edit(id, |record| {
+                self.mtime.apply(&mut record.mtime);
+                applied = self.owners.apply(&mut record.uid, &mut record.gid);
+            });
+            applied.map_err(|error| error.at(first_path(tree, id)))?;
         }
-        for (_, node) in tree.nodes_mut() {
-            self.mtime.apply(&mut node.metadata);
-            self.xattrs.apply(&mut node.metadata.xattrs);
+        match &self.xattrs {
+            XattrFilter::All => {}
+            filter => tree.filter_xattrs(|name| filter.keeps(name)),
         }
         if let Some(compact_time) = self.compact_time {
             compact_time.apply(tree);
@@ -98,13 +101,13 @@ pub enum MtimePolicy {
 }
 
 impl MtimePolicy {
-    pub(super) fn apply(self, metadata: &mut Metadata) {
+    pub(super) fn apply(self, mtime: &mut Timestamp) {
         let seconds = match self {
             Self::Keep => return,
-            Self::Clamp(seconds) if metadata.mtime.seconds < seconds => return,
+            Self::Clamp(seconds) if mtime.seconds < seconds => return,
             Self::All(seconds) | Self::Clamp(seconds) => seconds,
         };
-        metadata.mtime = Timestamp { seconds, nanoseconds: 0 };
+        *mtime = Timestamp { seconds, nanoseconds: 0 };
     }
 }
 
@@ -122,32 +125,24 @@ pub struct CompactTime {
 
 impl CompactTime {
     pub(super) fn apply(self, tree: &mut Tree) {
-        let mut links = vec![0_u32; tree.len()];
-        for (_, node) in tree.nodes() {
-            for id in node.entries().into_iter().flat_map(|entries| entries.values()) {
-                if let Some(count) = links.get_mut(id.index()) {
-                    *count = count.saturating_add(1);
+        for id in tree.ids() {
+            tree.edit(id, |record| {
+                if is_compact(record) {
+                    record.mtime = Timestamp { seconds: self.seconds, nanoseconds: 0 };
                 }
-            }
-        }
-        for (id, node) in tree.nodes_mut() {
-            if is_compact(node, links.get(id.index()).copied().unwrap_or(0)) {
-                node.metadata.mtime = Timestamp { seconds: self.seconds, nanoseconds: 0 };
-            }
+            });
         }
     }
 }
 
 /// Whether everything but its time fits into a compact inode. The links of a directory always fit:
 /// too many are stored as 1, which means "not counted".
-fn is_compact(node: &Node, links: u32) -> bool {
+fn is_compact(record: &NodeRecord) -> bool {
     let short = u32::from(u16::MAX);
-    let has_short_size = match &node.kind {
-        NodeKind::File(content) => u32::try_from(content.bytes()).is_ok(),
-        _ => true,
-    };
-    let has_short_count = matches!(node.kind, NodeKind::Directory(_)) || links <= short;
-    node.metadata.uid <= short && node.metadata.gid <= short && has_short_size && has_short_count
+    let is_file = record.file_type == FileType::Regular;
+    let has_short_size = !is_file || u32::try_from(record.size).is_ok();
+    let has_short_count = record.file_type == FileType::Directory || record.names <= short;
+    record.uid <= short && record.gid <= short && has_short_size && has_short_count
 }
 
 /// Changes of owners and groups: forced ones first, then offsets, as in mkfs.erofs.
@@ -180,11 +175,9 @@ impl OwnerOverrides {
 
     /// # Errors
     /// A sum exceeds 32 bits. mkfs.erofs 1.9 prints a message and stores the wrapped number.
-    pub(super) fn apply(&self, metadata: &mut Metadata) -> Result<()> {
-        let uid = self.force_uid.unwrap_or(metadata.uid);
-        let gid = self.force_gid.unwrap_or(metadata.gid);
-        metadata.uid = shifted("uid", uid, self.uid_offset)?;
-        metadata.gid = shifted("gid", gid, self.gid_offset)?;
+    pub(super) fn apply(&self, uid: &mut u32, gid: &mut u32) -> Result<()> {
+        *uid = shifted("uid", self.force_uid.unwrap_or(*uid), self.uid_offset)?;
+        *gid = shifted("gid", self.force_gid.unwrap_or(*gid), self.gid_offset)?;
         Ok(())
     }
 }
@@ -228,14 +221,6 @@ impl XattrFilter {
             }
         }
     }
-
-    pub(super) fn apply(&self, xattrs: &mut BTreeMap<Box<[u8]>, Box<[u8]>>) {
-        match self {
-            Self::All => {}
-            Self::None => xattrs.clear(),
-            Self::Named { .. } => xattrs.retain(|name, _| self.keeps(name)),
-        }
-    }
 }
 
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
@@ -248,7 +233,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{Content, ContentReader, ContentSource};
+    use crate::tree::{Content, ContentReader, ContentSource, Metadata, Node, NodeKind};
     use std::collections::BTreeMap;
     use std::ops::Range;
     use std::path::Path;

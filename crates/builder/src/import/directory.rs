@@ -4,7 +4,7 @@
 //! It needs neither recursion nor long paths, so a tree may be as deep as the host can make it. A
 //! symlink that replaces a directory during the walk is an error and is never followed.
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,10 +17,12 @@ use super::directory_listing::{DirectoryListing, HostXattrs, TypeHint, XattrRead
 use crate::context::check_cancelled;
 use crate::import::adjust::{Adjustments, ExcludePatterns, XattrFilter};
 use crate::import::host_file::{
-    DataRanges, FileFingerprint, HostFile, HostLocation, SourceDirectory, SourceRoot, changed,
-    input,
+    DataRanges, DirectoryTable, FileFingerprint, HostFile, HostLocation, SourceRoot, changed, input,
 };
-use crate::tree::{Content, Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+use crate::spill::ordered_map::OrderedMap;
+use crate::spill::paged::PagedBytes;
+use crate::spill::{SpillOptions, SpillStore};
+use crate::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
 use crate::{BuildObserver, BuildPhase, Error, ErrorKind, Result};
 
 /// Imports the tree below the directory `source`. File contents are read later, when the image is
@@ -61,6 +63,8 @@ pub struct DirectoryOptions {
     pub hard_links: HardLinkPolicy,
     /// What happens to entries that cannot be read.
     pub unreadable: UnreadablePolicy,
+    /// Where the tree lies; `None`: in memory.
+    pub store: Option<SpillStore>,
 }
 
 option_setters! { DirectoryOptions {
@@ -68,6 +72,7 @@ option_setters! { DirectoryOptions {
     adjustments: Adjustments,
     hard_links: HardLinkPolicy,
     unreadable: UnreadablePolicy,
+    store: Option<SpillStore>,
 } }
 
 /// How an inode with several names is stored.
@@ -112,9 +117,9 @@ pub(super) struct DirectoryWalk<'a> {
     observer: &'a dyn BuildObserver,
     cancel: &'a CancelToken,
     tree: Tree,
-    directories: Vec<SourceDirectory>,
+    directories: DirectoryTable,
     /// The inodes with several names by device and inode number.
-    links: HashMap<((u32, u32), u64), NodeId>,
+    links: OrderedMap,
     /// The directories above the current one that have more subdirectories to visit, outermost
     /// first.
     frames: Vec<WalkFrame>,
@@ -122,6 +127,8 @@ pub(super) struct DirectoryWalk<'a> {
     closed_frames: usize,
     /// The current path, relative to the root.
     path: Vec<u8>,
+    /// The names of the directories that were not visited, of all frames, each behind its length.
+    pending: PagedBytes,
     listing: DirectoryListing,
     xattrs: XattrReader,
 }
@@ -134,15 +141,16 @@ struct WalkFrame {
     fingerprint: FileFingerprint,
     /// The length of its path.
     path_bytes: usize,
-    pending: std::vec::IntoIter<Box<[u8]>>,
+    /// What of the pending names are of this directory. The names of inner frames lie behind them.
+    pending: Range<u64>,
 }
 
 /// A directory as a node of the tree and as an entry in the table of directories.
 #[derive(Clone, Copy)]
 struct DirectoryPosition {
     node: NodeId,
-    /// Its number in the table of directories.
-    number: u32,
+    /// Its place in the table of directories.
+    number: u64,
 }
 
 /// The result of adding an entry of a listing.
@@ -168,17 +176,20 @@ impl<'a> DirectoryWalk<'a> {
         }
         let status =
             open_status(root.fd()).map_err(|errno| input("cannot examine", errno).at(source))?;
+        let store =
+            options.store.clone().unwrap_or_else(|| SpillStore::new(SpillOptions::default()));
         Ok(Self {
             root: Arc::new(root),
             options,
             observer,
             cancel,
-            tree: Tree::new(metadata(&status, HostXattrs::new())),
-            directories: Vec::new(),
-            links: HashMap::new(),
+            tree: Tree::in_store(metadata(&status, HostXattrs::new()), &store),
+            directories: DirectoryTable::new(&store),
+            links: OrderedMap::new(&store),
             frames: Vec::new(),
             closed_frames: 0,
             path: Vec::new(),
+            pending: PagedBytes::new(&store),
             listing: DirectoryListing::new(),
             xattrs: XattrReader::new(),
         })
@@ -196,13 +207,12 @@ impl<'a> DirectoryWalk<'a> {
         self.enter(root, None)?;
         while let Some(frame) = self.frames.last_mut() {
             self.path.truncate(frame.path_bytes);
-            match frame.pending.next() {
+            match next_pending(&self.pending, &mut frame.pending) {
                 Some(name) => self.descend(&name)?,
-                None => {
-                    self.frames.pop();
-                }
+                None => self.pop_frame(),
             }
         }
+        self.tree.store().check()?;
         self.root.set_directories(self.directories);
         Ok(self.tree)
     }
@@ -211,6 +221,7 @@ impl<'a> DirectoryWalk<'a> {
     fn descend(&mut self, name: &[u8]) -> Result<()> {
         self.observer.directory_started();
         check_cancelled(self.cancel)?;
+        self.tree.store().check()?;
         let reopened = self.reopen_innermost();
         push_part(&mut self.path, name);
         let result = match (reopened, self.frames.last()) {
@@ -219,9 +230,9 @@ impl<'a> DirectoryWalk<'a> {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let opened = rustix::fs::openat(fd, name, flags, Mode::empty());
                 let parent = *place;
-                if pending.len() == 0 {
+                if pending.is_empty() {
                     // This was the last subdirectory, so a chain of directories needs one frame.
-                    self.frames.pop();
+                    self.pop_frame();
                 }
                 match opened {
                     Ok(fd) => self.enter(fd, Some((parent, name))),
@@ -232,6 +243,12 @@ impl<'a> DirectoryWalk<'a> {
             (Ok(()), _) => Ok(()),
         };
         result.or_else(|error| self.leave_out(error))
+    }
+
+    fn pop_frame(&mut self) {
+        self.frames.pop();
+        // All names of the frames below were taken.
+        self.pending.truncate(self.frames.last().map_or(0, |frame| frame.pending.end));
     }
 
     /// Opens the innermost frame again if it was closed.
@@ -279,7 +296,7 @@ impl<'a> DirectoryWalk<'a> {
             fd: Some(fd),
             fingerprint: FileFingerprint::of(&status),
             path_bytes: self.path.len(),
-            pending: pending.into_iter(),
+            pending,
         });
         self.closed_frames = self.closed_frames.min(self.frames.len().saturating_sub(1));
         if self.frames.len() - self.closed_frames > OPEN_DIRECTORIES_MAX {
@@ -296,31 +313,18 @@ impl<'a> DirectoryWalk<'a> {
         metadata: Metadata,
         parent: Option<(DirectoryPosition, &[u8])>,
     ) -> Result<DirectoryPosition> {
-        let number = u32::try_from(self.directories.len()).map_err(|_| {
-            Error::new(ErrorKind::Unsupported("more than 4,294,967,295 directories".to_owned()))
-        })?;
-        let (node, parent, name) = match parent {
-            None => {
-                self.tree.node_mut(Tree::ROOT).metadata = metadata;
-                (Tree::ROOT, 0, [].as_slice())
-            }
-            Some((parent, name)) => {
-                let node = self.tree.add(Node::directory(metadata))?;
-                self.tree.link(parent.node, name, node).map_err(|error| self.here(error))?;
-                (node, parent.number, name)
-            }
+        let Some((parent, name)) = parent else {
+            self.tree.node_mut(Tree::ROOT).metadata = metadata;
+            return Ok(DirectoryPosition { node: Tree::ROOT, number: 0 });
         };
-        self.directories.push(SourceDirectory { parent, name: name.into() });
-        Ok(DirectoryPosition { node, number })
+        let node = self.tree.add(Node::directory(metadata))?;
+        self.tree.link(parent.node, name, node).map_err(|error| self.here(error))?;
+        Ok(DirectoryPosition { node, number: self.directories.add(parent.number, name) })
     }
 
     /// Adds the listed entries, and returns the names of the subdirectories.
-    fn add_entries(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        place: DirectoryPosition,
-    ) -> Result<Vec<Box<[u8]>>> {
-        let mut pending = Vec::new();
+    fn add_entries(&mut self, fd: BorrowedFd<'_>, place: DirectoryPosition) -> Result<Range<u64>> {
+        let start = self.pending.len();
         let directory_bytes = self.path.len();
         // Moved out of `self` while its names are in use.
         let listing = std::mem::replace(&mut self.listing, DirectoryListing::empty());
@@ -333,14 +337,18 @@ impl<'a> DirectoryWalk<'a> {
                 };
                 match entry {
                     Ok(AddedEntry::Done) => {}
-                    Ok(AddedEntry::Directory) => pending.push(name.into()),
+                    Ok(AddedEntry::Directory) => {
+                        // A name has 255 bytes at most.
+                        self.pending.append(&[u8::try_from(name.len()).unwrap_or(u8::MAX)]);
+                        self.pending.append(name);
+                    }
                     Err(error) => self.leave_out(error)?,
                 }
             }
             self.path.truncate(directory_bytes);
         }
         self.listing = listing;
-        Ok(pending)
+        Ok(start..self.pending.len())
     }
 
     /// Adds an entry, unless it is a directory.
@@ -359,8 +367,9 @@ impl<'a> DirectoryWalk<'a> {
             return Ok(AddedEntry::Directory);
         }
         let is_shared = status.stx_nlink > 1 && self.options.hard_links == HardLinkPolicy::Joined;
-        let identity = (fingerprint.device, fingerprint.inode);
-        let known = if is_shared { self.links.get(&identity).copied() } else { None };
+        let identity = identity_key(&fingerprint);
+        let known = if is_shared { self.links.get(&identity) } else { None };
+        let known = known.and_then(|node| u32::try_from(node).ok()).map(NodeId::from_index);
         let node = match known {
             Some(node) => node,
             None => {
@@ -369,7 +378,7 @@ impl<'a> DirectoryWalk<'a> {
             }
         };
         if is_shared {
-            self.links.insert(identity, node);
+            self.links.insert(&identity, node.index() as u64);
         }
         self.tree.link(place.node, name, node).map_err(|error| self.here(error))?;
         Ok(AddedEntry::Done)
@@ -437,7 +446,7 @@ impl<'a> DirectoryWalk<'a> {
         };
         let place = HostLocation { directory: place.number, name };
         let file = HostFile::new(&self.root, &place, fingerprint, spread);
-        Ok(NodeKind::File(Content::new(Arc::new(file), fingerprint.size)))
+        Ok(NodeKind::File(file.content()))
     }
 
     fn target(&self, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Box<[u8]>> {
@@ -487,6 +496,28 @@ impl<'a> DirectoryWalk<'a> {
     fn here(&self, error: Error) -> Error {
         error.at(self.root.host_path(&self.path))
     }
+}
+
+/// Takes the next of the names in the range `left` of `pending`.
+fn next_pending(pending: &PagedBytes, left: &mut Range<u64>) -> Option<Vec<u8>> {
+    if left.is_empty() {
+        return None;
+    }
+    let mut length = [0];
+    pending.read(left.start, &mut length);
+    let name = pending.read_vec(left.start + 1, length[0].into());
+    left.start = left.end.min(left.start + 1 + u64::from(length[0]));
+    Some(name)
+}
+
+/// What is the same for all names of an inode.
+fn identity_key(fingerprint: &FileFingerprint) -> [u8; 16] {
+    let ((major, minor), inode) = (fingerprint.device, fingerprint.inode);
+    let mut key = [0; 16];
+    key[..4].copy_from_slice(&major.to_be_bytes());
+    key[4..8].copy_from_slice(&minor.to_be_bytes());
+    key[8..].copy_from_slice(&inode.to_be_bytes());
+    key
 }
 
 fn push_part(path: &mut Vec<u8>, name: &[u8]) {
@@ -581,12 +612,13 @@ mod tests {
         push_part(&mut walk.path, b"dir");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = walk.root.open_below(b"dir", flags).unwrap();
+        walk.pending.append(b"\x03sub");
         walk.frames.push(WalkFrame {
             place: DirectoryPosition { node: Tree::ROOT, number: 0 },
             fingerprint: FileFingerprint::of(&open_status(fd.as_fd()).unwrap()),
             fd: None,
             path_bytes: walk.path.len(),
-            pending: vec![b"sub".as_slice().into()].into_iter(),
+            pending: 0..4,
         });
         walk.closed_frames = 1;
         std::fs::rename(folder.path().join("other"), folder.path().join("dir")).unwrap();

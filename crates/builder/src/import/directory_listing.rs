@@ -23,9 +23,16 @@ pub(super) struct DirectoryListing {
 /// The range of a name in the buffer, and the type of the entry.
 #[derive(Clone, Copy)]
 struct ListedEntry {
-    start: usize,
-    end: usize,
+    start: u32,
+    bytes: u8,
     hint: TypeHint,
+}
+
+impl ListedEntry {
+    fn range(self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..start + usize::from(self.bytes)
+    }
 }
 
 /// The type of an entry in the directory (`d_type`).
@@ -69,20 +76,20 @@ impl DirectoryListing {
                 FileType::Directory => TypeHint::Directory,
                 _ => TypeHint::Other,
             };
-            let start = self.names.len();
+            // A name has 255 bytes at most.
+            let bytes = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+            let start = u32::try_from(self.names.len()).map_err(|_| Errno::NOMEM)?;
             self.names.extend_from_slice(name);
-            self.entries.push(ListedEntry { start, end: self.names.len(), hint });
+            self.entries.push(ListedEntry { start, bytes, hint });
         }
         let names = &self.names;
-        self.entries.sort_unstable_by_key(|entry| names.get(entry.start..entry.end));
+        self.entries.sort_unstable_by_key(|entry| names.get(entry.range()));
         Ok(())
     }
 
     /// Names with their types, in byte order.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&[u8], TypeHint)> {
-        self.entries
-            .iter()
-            .filter_map(|entry| Some((self.names.get(entry.start..entry.end)?, entry.hint)))
+        self.entries.iter().filter_map(|entry| Some((self.names.get(entry.range())?, entry.hint)))
     }
 }
 

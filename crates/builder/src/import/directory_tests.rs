@@ -16,7 +16,7 @@ use super::directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, from_
 use crate::import::adjust::{
     Adjustments, ExcludePatterns, ORIGIN_XATTR, OverlayPolicy, OwnerOverrides, XattrFilter,
 };
-use crate::tree::{Node, NodeKind, Tree};
+use crate::tree::{Node, NodeId, NodeKind, Tree};
 use crate::{BuildObserver, Error, ErrorKind, NoopObserver, Result};
 
 /// Reports that the present test is skipped: on standard error, and in the file that
@@ -85,12 +85,16 @@ fn paths(tree: &Tree) -> Vec<Vec<u8>> {
     paths.into_inner().split_off(1)
 }
 
-fn node<'a>(tree: &'a Tree, path: &str) -> &'a Node {
+fn node(tree: &Tree, path: &str) -> Node {
+    tree.node(node_id(tree, path))
+}
+
+fn node_id(tree: &Tree, path: &str) -> NodeId {
     let mut id = Tree::ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         id = tree.child(id, name.as_bytes()).unwrap_or_else(|| panic!("{path}"));
     }
-    tree.node(id)
+    id
 }
 
 fn read(node: &Node) -> Vec<u8> {
@@ -284,8 +288,8 @@ fn files_directories_and_symlinks_come_with_their_content() {
     let tree = fixture.tree();
     let expected: [&[u8]; 6] = [b"a", b"b", b"b/c", b"b/c/file", b"dangling", b"link"];
     assert_eq!(paths(&tree), expected);
-    assert_eq!(read(node(&tree, "b/c/file")), b"content");
-    assert_eq!(read(node(&tree, "a")), b"");
+    assert_eq!(read(&node(&tree, "b/c/file")), b"content");
+    assert_eq!(read(&node(&tree, "a")), b"");
     let NodeKind::Symlink(target) = &node(&tree, "link").kind else { panic!() };
     assert_eq!(&**target, b"b/c");
     assert_eq!(tree.len(), 7);
@@ -309,7 +313,7 @@ fn a_symlink_to_the_source_is_followed() {
     let tree =
         from_directory(&link, &DirectoryOptions::default(), &NoopObserver, &CancelToken::new())
             .unwrap();
-    assert_eq!(read(node(&tree, "file")), b"1");
+    assert_eq!(read(&node(&tree, "file")), b"1");
 }
 
 #[test]
@@ -360,7 +364,7 @@ fn names_are_any_bytes() {
     assert_eq!(paths(&tree), sorted);
     for name in names {
         let id = tree.child(Tree::ROOT, name).unwrap();
-        assert_eq!(read(tree.node(id)), name);
+        assert_eq!(read(&tree.node(id)), name);
     }
 }
 
@@ -523,13 +527,13 @@ fn hard_links_are_one_inode_unless_separated() {
     let tree = fixture.tree();
     assert_eq!(tree.len(), 5);
     for name in ["file", "link"] {
-        let one = node(&tree, &format!("a/{name}"));
-        assert!(std::ptr::eq(one, node(&tree, &format!("b/{name}"))));
+        let one = node_id(&tree, &format!("a/{name}"));
+        assert_eq!(one, node_id(&tree, &format!("b/{name}")));
     }
     let options = DirectoryOptions { hard_links: HardLinkPolicy::Separate, ..Default::default() };
     let tree = fixture.import(&options).unwrap();
     assert_eq!(tree.len(), 7);
-    assert_eq!(read(node(&tree, "b/file")), b"1");
+    assert_eq!(read(&node(&tree, "b/file")), b"1");
 }
 
 #[test]
@@ -574,7 +578,7 @@ fn a_tree_of_five_thousand_levels_is_walked_and_read() {
     let tree = fixture.tree();
     assert_eq!(tree.len(), LEVELS + 2);
     let (_, file) = tree.nodes().find(|(_, node)| node.content().is_some()).unwrap();
-    assert_eq!(read(file), b"deep");
+    assert_eq!(read(&file), b"deep");
     let name = file.content().unwrap().source().name();
     assert_eq!(name.split('/').filter(|part| *part == "d").count(), LEVELS);
     // From below: what removes temporary folders holds a descriptor for each level.
@@ -615,7 +619,10 @@ fn a_deep_tree_with_branches_holds_few_directories_open() {
     .unwrap();
     assert_eq!(tree.len(), 1 + 3 * LEVELS);
     let files = tree.nodes().filter(|(_, node)| node.content().is_some());
-    assert_eq!(files.map(|(_, node)| read(node)).filter(|content| content == b"1").count(), LEVELS);
+    assert_eq!(
+        files.map(|(_, node)| read(&node)).filter(|content| content == b"1").count(),
+        LEVELS
+    );
     drop(observer);
     assert!((60..=70).contains(&most_open), "{most_open}");
 }

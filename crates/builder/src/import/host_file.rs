@@ -14,7 +14,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::tree::{ContentReader, ContentSource, Timestamp};
+use crate::spill::SpillStore;
+use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::paged::{PagedBytes, first};
+use crate::tree::{Content, ContentProvider, ContentReader, ContentSource, Timestamp};
 use crate::{Error, ErrorKind, Result};
 
 /// The most data ranges of a file; everything after the last one counts as data. The list then has
@@ -27,7 +30,7 @@ const RANGES_MAX: usize = 1 << 20;
 pub(super) struct HostFile {
     root: Arc<SourceRoot>,
     name: Box<[u8]>,
-    directory: u32,
+    directory: u64,
     spread: DataRanges,
     fingerprint: FileFingerprint,
 }
@@ -43,8 +46,8 @@ pub(super) enum DataRanges {
 
 /// The place of a file below the root of its source.
 pub(super) struct HostLocation<'a> {
-    /// The directory, as an index into the table of the root.
-    pub(super) directory: u32,
+    /// The directory, as its place in the table of the root.
+    pub(super) directory: u64,
     /// The name in that directory.
     pub(super) name: &'a [u8],
 }
@@ -63,6 +66,21 @@ impl HostFile {
             spread,
             fingerprint,
         }
+    }
+
+    /// Its content, which takes little memory in a tree.
+    pub(super) fn content(&self) -> Content {
+        let FileFingerprint { device, inode, size, .. } = self.fingerprint;
+        let stamp = &self.fingerprint;
+        let mut encoder = Encoder::default();
+        encoder.number(self.directory).string(&self.name);
+        encoder.number(u64::from(self.spread == DataRanges::Sparse));
+        encoder.number(device.0.into()).number(device.1.into()).number(inode);
+        encoder.signed(stamp.mtime_seconds).number(stamp.mtime_nanoseconds.into());
+        encoder.signed(stamp.ctime_seconds).number(stamp.ctime_nanoseconds.into());
+        encoder.number(size);
+        let root: Arc<dyn ContentProvider> = Arc::<SourceRoot>::clone(&self.root);
+        Content::of_provider(root, &encoder.bytes, size)
     }
 
     fn open_unchanged(&self) -> Result<OwnedFd> {
@@ -88,6 +106,24 @@ impl HostFile {
 
     fn located(&self, error: Error) -> Error {
         error.at(self.root.host_path(&self.root.relative(self.directory, &self.name)))
+    }
+}
+
+impl ContentProvider for SourceRoot {
+    fn content_source(self: Arc<Self>, key: &[u8]) -> Arc<dyn ContentSource> {
+        let mut decoder = Decoder::new(key);
+        let (directory, name) = (decoder.number(), decoder.string().into());
+        let spread = if decoder.number() == 1 { DataRanges::Sparse } else { DataRanges::Dense };
+        let fingerprint = FileFingerprint {
+            device: (decoder.short(), decoder.short()),
+            inode: decoder.number(),
+            mtime_seconds: decoder.signed(),
+            mtime_nanoseconds: decoder.short(),
+            ctime_seconds: decoder.signed(),
+            ctime_nanoseconds: decoder.short(),
+            size: decoder.number(),
+        };
+        Arc::new(HostFile { root: self, name, directory, spread, fingerprint })
     }
 }
 
@@ -282,19 +318,48 @@ pub(crate) struct SourceRoot {
     path: PathBuf,
     fd: OwnedFd,
     resolution: PathResolution,
-    directories: OnceLock<Box<[SourceDirectory]>>,
+    directories: OnceLock<DirectoryTable>,
 }
 
-/// An entry in the table of directories: a parent and a name. Number 0 is the root, whose name is
-/// empty.
+/// The table of directories: of each the place of its parent in the table, and its name. The root is at
+/// place 0, and has no name.
 ///
-/// A file refers to its directory by number and keeps no path, so a deep tree needs no more memory
+/// A file refers to its directory by its place and keeps no path, so a deep tree needs no more memory
 /// than a flat one.
-pub(crate) struct SourceDirectory {
-    /// The number of the parent, which is smaller than the own number.
-    pub(crate) parent: u32,
-    /// The name in the parent.
-    pub(crate) name: Box<[u8]>,
+#[derive(Debug)]
+pub(crate) struct DirectoryTable {
+    entries: PagedBytes,
+}
+
+/// The place of a parent and the length of the name.
+const DIRECTORY_HEAD_BYTES: usize = 8 + 2;
+
+impl DirectoryTable {
+    /// A table of nothing but the root.
+    pub(crate) fn new(store: &SpillStore) -> Self {
+        let mut table = Self { entries: PagedBytes::new(store) };
+        table.add(0, b"");
+        table
+    }
+
+    /// Adds the directory `name` of the one at place `parent`, and returns its place.
+    pub(crate) fn add(&mut self, parent: u64, name: &[u8]) -> u64 {
+        // A name has 255 bytes at most.
+        let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+        let place = self.entries.append(&parent.to_le_bytes());
+        self.entries.append(&length.to_le_bytes());
+        self.entries.append(name);
+        place
+    }
+
+    /// The place of the parent, and the name.
+    fn get(&self, place: u64) -> (u64, Vec<u8>) {
+        let mut head = [0; DIRECTORY_HEAD_BYTES];
+        self.entries.read(place, &mut head);
+        let length = u16::from_le_bytes(first(&head[8..])).into();
+        let name = self.entries.read_vec(place + DIRECTORY_HEAD_BYTES as u64, length);
+        (u64::from_le_bytes(first(&head)), name)
+    }
 }
 
 /// How a path is resolved.
@@ -334,8 +399,8 @@ impl SourceRoot {
     }
 
     /// Sets the table of directories, which must be complete before a file is opened.
-    pub(crate) fn set_directories(&self, directories: Vec<SourceDirectory>) {
-        let was_unset = self.directories.set(directories.into_boxed_slice()).is_ok();
+    pub(crate) fn set_directories(&self, directories: DirectoryTable) {
+        let was_unset = self.directories.set(directories).is_ok();
         assert!(was_unset, "a source is imported once");
     }
 
@@ -351,16 +416,17 @@ impl SourceRoot {
         self.path.join(OsStr::from_bytes(relative))
     }
 
-    /// The path, relative to the root, of `name` in the directory number `directory`.
-    pub(super) fn relative(&self, directory: u32, name: &[u8]) -> Vec<u8> {
-        let table = self.directories.get().map(Box::as_ref).unwrap_or_default();
-        let mut parts = vec![name];
-        let mut number = directory;
-        // Each number is smaller than the last, so the loop ends.
-        while number != 0 {
-            let Some(entry) = table.get(number as usize) else { break };
-            parts.push(&entry.name);
-            number = entry.parent.min(number.saturating_sub(1));
+    /// The path, relative to the root, of `name` in the directory at place `directory`.
+    pub(super) fn relative(&self, directory: u64, name: &[u8]) -> Vec<u8> {
+        let mut parts = vec![name.to_vec()];
+        let mut place = directory;
+        // Each place is smaller than the last, so the loop ends.
+        while place != 0
+            && let Some(table) = self.directories.get()
+        {
+            let (parent, name) = table.get(place);
+            parts.push(name);
+            place = parent.min(place - 1);
         }
         parts.reverse();
         parts.join(&b'/')
@@ -431,6 +497,8 @@ fn split(path: &[u8], bytes_max: usize) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spill::SpillOptions;
+    use crate::tree::{Node, NodeKind, Tree};
     use rustix::fs::AtFlags;
     use std::fs::{self, File};
     use std::os::unix::fs::{FileExt, symlink};
@@ -443,6 +511,7 @@ mod tests {
     struct HostFixture {
         folder: TempDir,
         root: Arc<SourceRoot>,
+        directory: u64,
     }
 
     impl HostFixture {
@@ -452,13 +521,11 @@ mod tests {
             let source = folder.path().join("source");
             fs::write(source.join("one/two/file"), content).unwrap();
             let root = SourceRoot::open(&source).unwrap().with_resolution(resolution);
-            let directory = |parent, name: &[u8]| SourceDirectory { parent, name: name.into() };
-            root.set_directories(vec![
-                directory(0, b""),
-                directory(0, b"one"),
-                directory(1, b"two"),
-            ]);
-            Self { folder, root: Arc::new(root) }
+            let mut table = DirectoryTable::new(&SpillStore::new(SpillOptions::default()));
+            let one = table.add(0, b"one");
+            let directory = table.add(one, b"two");
+            root.set_directories(table);
+            Self { folder, root: Arc::new(root), directory }
         }
 
         fn path(&self) -> PathBuf {
@@ -474,7 +541,7 @@ mod tests {
             };
             HostFile::new(
                 &self.root,
-                &HostLocation { directory: 2, name: b"file" },
+                &HostLocation { directory: self.directory, name: b"file" },
                 fingerprint,
                 spread,
             )
@@ -675,7 +742,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_file_is_small() {
-        // A million of them are kept at once; the two counts of an Arc come on top.
-        assert!(size_of::<HostFile>() <= 80, "{}", size_of::<HostFile>());
+        // A million of them are kept at once. A tree stores the name, and at most this beside it.
+        let fixture = HostFixture::new(PathResolution::Kernel, TEXT);
+        let mut tree = Tree::new(crate::test_source::metadata());
+        let before = tree.store_bytes();
+        let kind = NodeKind::File(fixture.file().content());
+        tree.add(Node { metadata: crate::test_source::metadata(), kind }).unwrap();
+        let bytes = tree.store_bytes() - before;
+        assert!(bytes <= 160 + 60, "{bytes}");
     }
 }

@@ -1,5 +1,7 @@
 //! The marks of overlay file systems: whiteouts and opaque directories, and their names in aufs.
 
+use ferrofs_ondisk::FileType;
+
 use crate::tree::{Metadata, Node, NodeId, NodeKind, Tree};
 
 /// The xattr of an opaque directory, which hides the entries of lower layers; its value is `y`.
@@ -81,29 +83,28 @@ pub fn mark_origin(directory: &mut Metadata) {
 }
 
 fn mark_origins(tree: &mut Tree) {
-    let mut parents: Vec<NodeId> = whiteouts(tree).map(|(parent, _)| parent).collect();
-    parents.dedup();
-    for parent in parents {
+    let parents = tree.ids().filter(|id| whiteouts(tree, *id).next().is_some());
+    for parent in parents.collect::<Vec<_>>() {
         mark_origin(&mut tree.node_mut(parent).metadata);
     }
 }
 
 fn strip(tree: &mut Tree) {
-    let whiteouts: Vec<_> = whiteouts(tree).map(|(parent, name)| (parent, name.clone())).collect();
-    for (parent, name) in whiteouts {
-        tree.unlink(parent, &name);
+    for parent in tree.ids() {
+        for name in whiteouts(tree, parent).collect::<Vec<_>>() {
+            tree.unlink(parent, &name);
+        }
     }
-    for (_, node) in tree.nodes_mut() {
-        node.metadata.xattrs.remove(OPAQUE_XATTR);
-    }
+    tree.filter_xattrs(|name| name != OPAQUE_XATTR);
 }
 
-/// The names of all whiteouts with their directories.
-fn whiteouts(tree: &Tree) -> impl Iterator<Item = (NodeId, &Box<[u8]>)> {
-    tree.nodes().flat_map(move |(parent, node)| {
-        let entries = node.entries().into_iter().flatten();
-        entries
-            .filter(|(_, child)| is_whiteout(tree.node(**child)))
-            .map(move |(name, _)| (parent, name))
+/// The names of the whiteouts in a directory; none if `id` is no directory.
+fn whiteouts(tree: &Tree, id: NodeId) -> impl Iterator<Item = Box<[u8]>> {
+    let is_directory = tree.is_directory(id);
+    let entries = is_directory.then(|| tree.entries(id)).into_iter().flatten();
+    entries.filter_map(|(name, child)| {
+        let record = tree.record(child);
+        let is_whiteout = record.file_type == FileType::CharDevice && record.size == 0;
+        is_whiteout.then_some(name)
     })
 }

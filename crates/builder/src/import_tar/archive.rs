@@ -9,7 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use super::pax::SparseExtent;
 use crate::import::spool::SpoolReader;
-use crate::tree::{Content, ContentReader, ContentSource, DeviceAddress, SourceExtent};
+use crate::spill::encoding::{Decoder, Encoder};
+use crate::tree::{
+    Content, ContentProvider, ContentReader, ContentSource, DeviceAddress, SourceExtent,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// Where the contents of the files of an archive are.
@@ -135,7 +138,7 @@ struct TarFileExtents {
 pub(super) fn content(
     archive: &Arc<TarArchive>,
     name: &[u8],
-    segments: Vec<SparseExtent>,
+    segments: &[SparseExtent],
     bytes: u64,
 ) -> Content {
     let parts = archive.device.map(|device| {
@@ -147,12 +150,30 @@ pub(super) fn content(
         };
         segments.iter().map(part).collect()
     });
-    let (archive, name, segments) = (Arc::clone(archive), name.into(), segments.into());
-    let member = TarFileContent(Arc::new(TarFileExtents { archive, name, segments, bytes }));
-    let content = Content::new(Arc::new(member), bytes);
+    let mut encoder = Encoder::default();
+    encoder.string(name).number(bytes);
+    for segment in segments {
+        encoder.number(segment.start).number(segment.bytes).number(segment.place);
+    }
+    let archive: Arc<dyn ContentProvider> = Arc::<TarArchive>::clone(archive);
+    let content = Content::of_provider(archive, &encoder.bytes, bytes);
     match parts {
         Some(parts) => content.on_devices(parts),
         None => content,
+    }
+}
+
+impl ContentProvider for TarArchive {
+    fn content_source(self: Arc<Self>, key: &[u8]) -> Arc<dyn ContentSource> {
+        let mut decoder = Decoder::new(key);
+        let (name, bytes) = (decoder.string().into(), decoder.number());
+        let mut segments = Vec::new();
+        while !decoder.is_empty() {
+            let (start, bytes) = (decoder.number(), decoder.number());
+            segments.push(SparseExtent { start, bytes, place: decoder.number() });
+        }
+        let extents = TarFileExtents { archive: self, name, segments: segments.into(), bytes };
+        Arc::new(TarFileContent(Arc::new(extents)))
     }
 }
 

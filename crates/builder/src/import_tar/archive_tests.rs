@@ -155,9 +155,9 @@ fn an_archive_that_changes_is_noticed_when_its_files_are_read() {
         from_tar(TarSource::Path(path.clone()), &TarImportOptions::default(), &CancelToken::new())
             .unwrap();
     let file = tree.child(crate::tree::Tree::ROOT, b"a").unwrap();
-    let content = tree.node(file).content().unwrap();
+    let content = tree.content(file).unwrap();
     assert_eq!(content.source().name(), format!("{}: a", path.display()));
-    assert_eq!(bytes_of(content), b"contents");
+    assert_eq!(bytes_of(&content), b"contents");
     let mut reader = content.source().open().unwrap();
     archive.push(0);
     fs::write(&path, &archive).unwrap();

@@ -243,7 +243,7 @@ impl EntryReader {
             segment.place =
                 segment.place.checked_add(place).ok_or_else(|| self.truncated(&shown(path)))?;
         }
-        Ok(archive::content(self.input.archive(), path, segments, bytes))
+        Ok(archive::content(self.input.archive(), path, &segments, bytes))
     }
 
     /// The content of a regular file without contents in the archive. `stored` is the size in its
@@ -261,7 +261,7 @@ impl EntryReader {
             Some(SparseForm::InRecords { bytes, .. } | SparseForm::BeforeData { bytes }) => *bytes,
             None => stored,
         };
-        let content = archive::content(self.input.archive(), path, Vec::new(), bytes);
+        let content = archive::content(self.input.archive(), path, &[], bytes);
         Ok(content.on_devices(Vec::new()))
     }
 
@@ -585,7 +585,7 @@ pub(super) fn contiguous_content(
 ) -> Content {
     let segment = SparseExtent { start: 0, bytes, place };
     let segments = if bytes == 0 { Vec::new() } else { vec![segment] };
-    archive::content(archive, name, segments, bytes)
+    archive::content(archive, name, &segments, bytes)
 }
 
 fn target(link: Vec<u8>) -> Result<Vec<u8>, String> {

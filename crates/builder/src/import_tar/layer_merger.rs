@@ -8,11 +8,15 @@
 //! OCI images: `.wh.NAME` deletes NAME, `.wh..wh..opq` everything that lower layers have in its
 //! directory. Other names that begin with `.wh..wh.` are internal to aufs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::mem;
+
+use ferrofs_ondisk::FileType;
 
 use super::entry_reader::{EntryKind, TarEntry};
 use super::{refused, shown};
+use crate::spill::SpillStore;
+use crate::spill::paged::PagedArray;
 use crate::tree::{Device, Metadata, Node, NodeId, NodeKind, Tree};
 use crate::{Error, ErrorKind, Result};
 
@@ -31,8 +35,8 @@ pub(super) struct LayerMerger {
     /// The metadata of directories without an entry.
     missing: Metadata,
     whiteouts: WhiteoutPolicy,
-    /// With several layers: the names of the current layer.
-    current_layer: Option<HashSet<(NodeId, Box<[u8]>)>>,
+    /// The number of the current layer, from 0, with which its names are tagged.
+    current_layer: u32,
     /// The directories in which the current layer has removed all lower names; they are not
     /// searched again.
     cleared: HashSet<NodeId>,
@@ -45,12 +49,12 @@ pub(super) struct LayerMerger {
 
 impl LayerMerger {
     /// A tree with only a root.
-    pub(super) fn new(missing: Metadata, whiteouts: WhiteoutPolicy) -> Self {
+    pub(super) fn new(missing: Metadata, whiteouts: WhiteoutPolicy, store: &SpillStore) -> Self {
         Self {
-            tree: Tree::new(missing.clone()),
+            tree: Tree::in_store(missing.clone(), store),
             missing,
             whiteouts,
-            current_layer: None,
+            current_layer: 0,
             cleared: HashSet::new(),
             marked: HashSet::new(),
             opaque: HashSet::new(),
@@ -60,7 +64,7 @@ impl LayerMerger {
 
     /// Begins the next layer, above all others.
     pub(super) fn next_layer(&mut self) {
-        self.current_layer = Some(HashSet::new());
+        self.current_layer += 1;
         self.cleared.clear();
     }
 
@@ -149,7 +153,7 @@ impl LayerMerger {
     fn place_directory(&mut self, parent: NodeId, name: &[u8], metadata: Metadata) -> Result<()> {
         let before = self.tree.child(parent, name);
         if let Some(before) = before
-            && self.tree.node(before).entries().is_some()
+            && self.tree.is_directory(before)
         {
             self.tree.node_mut(before).metadata = metadata;
             self.mark_current_layer(parent, name);
@@ -173,7 +177,7 @@ impl LayerMerger {
         path: &[u8],
     ) -> Result<()> {
         let Some(before) = before else { return Ok(()) };
-        let is_filled = self.tree.node(before).entries().is_some_and(|entries| !entries.is_empty());
+        let is_filled = self.tree.entries(before).next().is_some();
         if is_filled && self.is_from_current_layer(parent, name) {
             return Err(archive(path, "would replace a directory that is not empty"));
         }
@@ -188,7 +192,7 @@ impl LayerMerger {
         if let Some(before) = before {
             // This layer has the name, too, which hides the lower one itself, or all but its
             // entries.
-            if self.tree.node(before).entries().is_some() {
+            if self.tree.is_directory(before) {
                 self.opaque.insert(before);
             }
             return Ok(());
@@ -202,7 +206,7 @@ impl LayerMerger {
     /// Removes names of lower layers.
     fn apply(&mut self, whiteout_marker: WhiteoutMarker<'_>, parents: &[&[u8]]) {
         let Some(directory) = self.find(parents) else { return };
-        if self.current_layer.is_none() {
+        if self.current_layer == 0 {
             return;
         }
         match whiteout_marker {
@@ -221,9 +225,7 @@ impl LayerMerger {
         if self.is_from_current_layer(parent, name) {
             return self.tree.child(parent, name).is_some();
         }
-        if let NodeKind::Directory(entries) = &mut self.tree.node_mut(parent).kind {
-            self.has_orphans |= entries.remove(name).is_some();
-        }
+        self.has_orphans |= self.tree.unlink(parent, name).is_some();
         false
     }
 
@@ -235,10 +237,9 @@ impl LayerMerger {
             if !self.cleared.insert(directory) {
                 continue;
             }
-            let entries = self.tree.node(directory).entries().into_iter().flatten();
-            let entries: Vec<_> = entries.map(|(name, id)| (name.clone(), *id)).collect();
+            let entries: Vec<_> = self.tree.entries(directory).collect();
             for (name, id) in entries {
-                if self.remove_lower(directory, &name) && self.tree.node(id).entries().is_some() {
+                if self.remove_lower(directory, &name) && self.tree.is_directory(id) {
                     open.push(id);
                 }
             }
@@ -247,20 +248,19 @@ impl LayerMerger {
 
     /// Whether a name is of the current layer; with one layer all are.
     fn is_from_current_layer(&self, parent: NodeId, name: &[u8]) -> bool {
-        self.current_layer
-            .as_ref()
-            .is_none_or(|current_layer| current_layer.contains(&(parent, name.into())))
+        let tagged = || self.tree.tagged_child(parent, name);
+        self.current_layer == 0 || tagged().is_some_and(|(_, tag)| tag == self.current_layer)
     }
 
     fn mark_current_layer(&mut self, parent: NodeId, name: &[u8]) {
-        if let Some(current_layer) = &mut self.current_layer {
-            current_layer.insert((parent, name.into()));
+        if self.current_layer > 0 {
+            self.tree.set_tag(parent, name, self.current_layer);
         }
     }
 
     fn link(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Result<()> {
-        self.has_orphans |= self.tree.link(parent, name, id)?.is_some();
-        self.mark_current_layer(parent, name);
+        let child = (id, self.current_layer);
+        self.has_orphans |= self.tree.link_tagged(parent, name, child)?.is_some();
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl LayerMerger {
                     id
                 }
                 Some(child) => {
-                    if let Some(what) = obstacle(&self.tree.node(child).kind) {
+                    if let Some(what) = obstacle(self.tree.file_type(child)) {
                         let why = format!("lies below {}, which is {what}", shown(name));
                         return Err(archive(path, &why));
                     }
@@ -306,7 +306,7 @@ impl LayerMerger {
         } else {
             match self.find(&names) {
                 None => "is not an earlier entry",
-                Some(id) if self.tree.node(id).entries().is_some() => "is a directory",
+                Some(id) if self.tree.is_directory(id) => "is a directory",
                 Some(id) => return Ok(id),
             }
         };
@@ -320,50 +320,44 @@ impl LayerMerger {
         }
         if !self.marked.is_empty() {
             let marked = mem::take(&mut self.marked);
-            let with_marks = self.tree.nodes().filter(|(_, node)| {
-                node.entries().is_some_and(|entries| entries.values().any(|id| marked.contains(id)))
+            let with_marks = self.tree.ids().filter(|id| {
+                self.tree.is_directory(*id)
+                    && self.tree.entries(*id).any(|(_, child)| marked.contains(&child))
             });
-            let with_marks: Vec<_> = with_marks.map(|(id, _)| id).collect();
+            let with_marks: Vec<_> = with_marks.collect();
             for id in with_marks {
                 self.set_xattr(id, ORIGIN, b"");
             }
         }
-        if self.has_orphans { remove_orphans(self.tree) } else { Ok(self.tree) }
+        if self.has_orphans { remove_orphans(&self.tree) } else { Ok(self.tree) }
     }
 
     fn set_xattr(&mut self, id: NodeId, name: &[u8], value: &[u8]) {
-        self.tree.node_mut(id).metadata.xattrs.insert(name.into(), value.into());
+        self.tree.set_xattr(id, name, value);
     }
 }
 
 /// The tree without inodes that have no name.
-fn remove_orphans(mut tree: Tree) -> Result<Tree> {
-    let mut kept = Tree::new(tree.node(Tree::ROOT).metadata.clone());
+fn remove_orphans(tree: &Tree) -> Result<Tree> {
+    let mut kept = Tree::in_store(tree.node(Tree::ROOT).metadata, tree.store());
     for device in tree.devices() {
         kept.add_device(device.clone())?;
     }
-    let mut places = HashMap::new();
+    // By the index of the node: its number in the new tree, where only the root has number 0.
+    let mut places = PagedArray::<u32>::zeros(tree.store(), tree.len());
     let mut open = vec![(Tree::ROOT, Tree::ROOT)];
     while let Some((directory, new_directory)) = open.pop() {
-        let kind = mem::replace(&mut tree.node_mut(directory).kind, NodeKind::Socket);
-        let NodeKind::Directory(entries) = kind else { continue };
-        for (name, id) in entries {
-            let place = if let Some(place) = places.get(&id) {
-                *place
-            } else {
-                let node = tree.node_mut(id);
-                let metadata = node.metadata.clone();
-                let is_directory = node.entries().is_some();
-                let place = kept.add(if is_directory {
-                    Node::directory(metadata)
-                } else {
-                    Node { metadata, kind: mem::replace(&mut node.kind, NodeKind::Socket) }
-                })?;
-                if is_directory {
-                    open.push((id, place));
+        for (name, id) in tree.entries(directory) {
+            let place = match places.get(id.index()) {
+                Some(place @ 1..) => NodeId::from_index(place),
+                _ => {
+                    let place = kept.add(tree.node(id))?;
+                    if tree.is_directory(id) {
+                        open.push((id, place));
+                    }
+                    places.set(id.index(), place.number());
+                    place
                 }
-                places.insert(id, place);
-                place
             };
             kept.link(new_directory, &name, place)?;
         }
@@ -372,14 +366,14 @@ fn remove_orphans(mut tree: Tree) -> Result<Tree> {
 }
 
 /// Why an inode cannot have entries below it.
-fn obstacle(kind: &NodeKind) -> Option<&'static str> {
-    match kind {
-        NodeKind::Directory(_) => None,
-        NodeKind::Symlink(_) => Some("a symlink"),
-        NodeKind::File(_) => Some("a regular file"),
-        NodeKind::CharacterDevice { .. } | NodeKind::BlockDevice { .. } => Some("a device"),
-        NodeKind::Fifo => Some("a FIFO"),
-        NodeKind::Socket => Some("a socket"),
+fn obstacle(file_type: FileType) -> Option<&'static str> {
+    match file_type {
+        FileType::Directory => None,
+        FileType::Symlink => Some("a symlink"),
+        FileType::CharDevice | FileType::BlockDevice => Some("a device"),
+        FileType::Fifo => Some("a FIFO"),
+        FileType::Socket => Some("a socket"),
+        _ => Some("a regular file"),
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn listing(tree: &Tree) -> Vec<String> {
             return Ok::<_, ()>(());
         }
         let what = match &node.kind {
-            NodeKind::Directory(_) => "directory".to_owned(),
+            NodeKind::Directory => "directory".to_owned(),
             NodeKind::File(content) => {
                 let ranges = content.source().data_ranges().unwrap();
                 let bytes = bytes_of(content);
@@ -614,8 +614,8 @@ fn sparse_files_of_all_formats_are_whole() {
     assert_eq!(listed(&archive).len(), 5);
     for name in ["old", "zero", "zero-one", "one"] {
         let id = tree.child(Tree::ROOT, name.as_bytes()).unwrap();
-        let content = tree.node(id).content().unwrap();
-        let bytes = bytes_of(content);
+        let content = tree.content(id).unwrap();
+        let bytes = bytes_of(&content);
         let mut wanted = vec![0; 4096];
         wanted[2..5].copy_from_slice(b"abc");
         wanted[512..514].copy_from_slice(b"de");

@@ -4,7 +4,8 @@
 //! smallest one that is large enough; of equal ones the first. The result depends on the sizes of the inodes and
 //! their order only.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use ferrofs_ondisk::BlockSize;
@@ -42,8 +43,8 @@ pub(crate) struct InodeAllocator {
     block_bytes: u64,
     /// Everything from here on is free.
     end: u64,
-    /// What is free before `end`: bytes and start of each gap, none of which crosses a block.
-    gaps: BTreeSet<(u64, u64)>,
+    /// What is free before `end`: by the length in slots, where gaps of that length start. None crosses a block.
+    gaps: Vec<BinaryHeap<Reverse<u64>>>,
 }
 
 impl InodeAllocator {
@@ -52,7 +53,7 @@ impl InodeAllocator {
         Self {
             block_bytes: u64::from(block_size.bytes()),
             end: start.next_multiple_of(SLOT_BYTES),
-            gaps: BTreeSet::new(),
+            gaps: Vec::new(),
         }
     }
 
@@ -71,8 +72,7 @@ impl InodeAllocator {
     /// Finds a place for a [possible](InodeExtent::is_possible) inode: where it starts, a multiple of 32.
     pub(crate) fn place(&mut self, inode_extent: InodeExtent) -> u64 {
         let bytes = inode_extent.bytes();
-        if let Some(&(gap, start)) = self.gaps.range((bytes, 0)..).next() {
-            self.gaps.remove(&(gap, start));
+        if let Some((gap, start)) = self.take_gap(bytes) {
             self.add_gap(start.saturating_add(bytes)..start.saturating_add(gap));
             return start;
         }
@@ -80,6 +80,14 @@ impl InodeAllocator {
         self.add_gap(self.end..start);
         self.end = start.saturating_add(bytes).next_multiple_of(SLOT_BYTES);
         start
+    }
+
+    /// The smallest gap of at least `bytes` bytes, of equal ones the first: its length and its start.
+    fn take_gap(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        let least = usize::try_from(bytes.div_ceil(SLOT_BYTES)).ok()?;
+        let slots = (least..self.gaps.len()).find(|slots| !self.gaps[*slots].is_empty())?;
+        let Reverse(start) = self.gaps[slots].pop()?;
+        Some((slots as u64 * SLOT_BYTES, start))
     }
 
     /// The first place from the end on. If the tail does not fit into the block in which the core would
@@ -113,8 +121,13 @@ impl InodeAllocator {
         let mut start = free.start.next_multiple_of(SLOT_BYTES);
         while start < free.end {
             let end = start.saturating_add(1).next_multiple_of(self.block_bytes).min(free.end);
-            if end.saturating_sub(start) >= SLOT_BYTES {
-                self.gaps.insert((end.saturating_sub(start), start));
+            // A block has a few thousand slots.
+            let slots = usize::try_from(end.saturating_sub(start) / SLOT_BYTES).unwrap_or(0);
+            if slots > 0 {
+                if self.gaps.len() <= slots {
+                    self.gaps.resize_with(slots + 1, BinaryHeap::new);
+                }
+                self.gaps[slots].push(Reverse(start));
             }
             start = end;
         }

@@ -1,6 +1,6 @@
 //! Directories in the format of the image: entries with `.` and `..` in byte order, split into blocks.
 
-use ferrofs_ondisk::dirent::{DirBlockSplit, DirBlockWriter, NewDirent};
+use ferrofs_ondisk::dirent::{DirBlockWriter, NewDirent};
 use ferrofs_ondisk::{BlockSize, Nid};
 
 use crate::metadata::inode_order::InodeOrder;
@@ -16,6 +16,9 @@ pub(crate) struct Directories<'t> {
     block_bytes: usize,
     omit_dot: bool,
 }
+
+/// Bytes of an entry beside its name (docs/format.md F17).
+const DIRENT_BYTES: usize = 12;
 
 /// Which inode a node has become.
 pub(crate) type NidOf<'a> = &'a dyn Fn(NodeId) -> Nid;
@@ -42,47 +45,89 @@ impl<'t> Directories<'t> {
     /// # Errors
     /// [`ErrorKind::Format`] for a name that no directory may hold.
     pub(crate) fn bytes(&self, id: NodeId) -> Result<u64> {
-        let entries = self.entries(id, &|_| Nid::new(0));
-        Ok(self.split(&entries)?.bytes)
-    }
-
-    /// The directory `id`; its last block ends behind the last name.
-    ///
-    /// # Errors
-    /// As [`bytes`](Self::bytes).
-    pub(crate) fn render(&self, id: NodeId, nid_of: NidOf<'_>) -> Result<Vec<u8>> {
-        let entries = self.entries(id, nid_of);
-        let split = self.split(&entries)?;
-        let mut bytes = vec![0; usize::try_from(split.bytes).unwrap_or(usize::MAX)];
-        let mut rest = &entries[..];
-        for (count, block) in split.counts.iter().zip(bytes.chunks_mut(self.block_bytes)) {
-            let (here, behind) = rest.split_at_checked(*count).unwrap_or((rest, &[]));
-            self.writer.write_block(here, block).map_err(format)?;
-            rest = behind;
-        }
+        let mut bytes = 0_u64;
+        self.for_each_block(id, &|_| Nid::new(0), &mut |block| {
+            // All blocks but the last are whole.
+            bytes = bytes.next_multiple_of(self.block_bytes as u64) + block.len() as u64;
+            Ok(())
+        })?;
         Ok(bytes)
     }
 
-    fn split(&self, entries: &[NewDirent<'_>]) -> Result<DirBlockSplit> {
-        self.writer.split(entries).map_err(format)
+    /// All of the directory `id`.
+    ///
+    /// # Errors
+    /// As [`bytes`](Self::bytes).
+    #[cfg(test)]
+    pub(crate) fn render(&self, id: NodeId, nid_of: NidOf<'_>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.for_each_block(id, nid_of, &mut |block| {
+            bytes.resize(bytes.len().next_multiple_of(self.block_bytes), 0);
+            bytes.extend_from_slice(block);
+            Ok(())
+        })?;
+        Ok(bytes)
     }
 
-    fn entries(&self, id: NodeId, nid_of: NidOf<'_>) -> Vec<NewDirent<'t>> {
-        let own = [(&b"."[..], id), (&b".."[..], self.inode_order.parent(id))];
-        let children = self.tree.node(id).entries().into_iter().flatten();
-        let mut entries: Vec<_> = own
-            .into_iter()
-            .skip(usize::from(self.omit_dot))
-            .chain(children.map(|(name, child)| (&**name, *child)))
-            .map(|(name, node)| NewDirent {
-                name,
-                nid: nid_of(node),
-                file_type: self.tree.node(node).kind.file_type(),
-            })
-            .collect();
-        // Only the first two can be out of order: some names come before them (docs/format.md F17).
-        entries.sort_by_key(|entry| entry.name);
-        entries
+    /// Calls `visit` with one block of the directory `id` after another; each ends behind its last name, and all but
+    /// the last are to be filled up with zeros. So a directory of any size takes the memory of a block.
+    ///
+    /// # Errors
+    /// As [`bytes`](Self::bytes); those of `visit`.
+    pub(crate) fn for_each_block(
+        &self,
+        id: NodeId,
+        nid_of: NidOf<'_>,
+        visit: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut own = vec![(Box::from(&b".."[..]), self.inode_order.parent(id))];
+        if !self.omit_dot {
+            own.insert(0, (Box::from(&b"."[..]), id));
+        }
+        let mut own = own.into_iter().peekable();
+        let mut children = self.tree.entries(id).peekable();
+        let mut block: Vec<(Box<[u8]>, NodeId)> = Vec::new();
+        let mut used = 0;
+        let mut before = Box::default();
+        loop {
+            // Some names come before the first two (docs/format.md F17).
+            let is_own = match (own.peek(), children.peek()) {
+                (Some((own, _)), Some((name, _))) => own < name,
+                (own, _) => own.is_some(),
+            };
+            let next = if is_own { own.next() } else { children.next() };
+            let more = next.as_ref().map_or(0, |(name, _)| DIRENT_BYTES + name.len());
+            if !block.is_empty() && (next.is_none() || used + more > self.block_bytes) {
+                self.write_block(&block, used, nid_of, visit)?;
+                before = block.pop().map_or(before, |(name, _)| name);
+                block.clear();
+                used = 0;
+            }
+            let Some((name, child)) = next else { return Ok(()) };
+            if block.is_empty() && !before.is_empty() && *before >= *name {
+                return Err(Error::new(ErrorKind::Internal("names of a directory out of order")));
+            }
+            used += more;
+            block.push((name, child));
+        }
+    }
+
+    fn write_block<'b>(
+        &self,
+        block: &'b [(Box<[u8]>, NodeId)],
+        used: usize,
+        nid_of: NidOf<'_>,
+        visit: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let entry = |(name, node): &'b (Box<[u8]>, NodeId)| NewDirent {
+            name,
+            nid: nid_of(*node),
+            file_type: self.tree.file_type(*node),
+        };
+        let entries: Vec<NewDirent<'b>> = block.iter().map(entry).collect();
+        let mut bytes = vec![0; used];
+        self.writer.write_block(&entries, &mut bytes).map_err(format)?;
+        visit(&bytes)
     }
 }
 

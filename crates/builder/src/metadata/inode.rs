@@ -299,27 +299,50 @@ pub(super) struct InodeRecords<'a, 't> {
     pub(super) data: &'a DataMap,
 }
 
+/// An inode and where its data lies, as they are read from the store.
+#[derive(Debug)]
+pub(super) struct LoadedInode {
+    pub(super) id: NodeId,
+    /// Its number in the order.
+    number: usize,
+    pub(super) node: Node,
+    pub(super) data: Option<FileData>,
+}
+
 impl<'a> InodeRecords<'a, '_> {
-    /// The inode with this number in the order. `start_block` is where its own blocks start, if it is a
+    /// Reads the inode with this number in the order.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub(super) fn load(&self, number: usize) -> Result<LoadedInode> {
+        let id = self.prepared.inode_order.get(number);
+        let id = id.ok_or_else(|| Error::new(ErrorKind::Internal("an inode out of order")))?;
+        let (node, data) = (self.prepared.node(id), self.data.get(id.index()));
+        Ok(LoadedInode { id, number, node, data })
+    }
+
+    /// The inode `loaded`. `start_block` is where its own blocks start, if it is a
     /// directory or a symlink that has some.
     ///
     /// # Errors
     /// A value that the form of the inode or its index cannot hold, with the path.
-    pub(super) fn record(&self, number: usize, start_block: u64) -> Result<InodeRecord<'a>> {
+    pub(super) fn record<'l>(
+        &self,
+        loaded: &'l LoadedInode,
+        start_block: u64,
+    ) -> Result<InodeRecord<'l>> {
         let prepared = self.prepared;
-        let Some(&id) = prepared.inode_order.order.get(number) else {
-            return Err(Error::new(ErrorKind::Internal("an inode out of order")));
-        };
+        let LoadedInode { id, number, node, data } = loaded;
+        let (id, number) = (*id, *number);
         let identity = InodeIdentity {
             id,
             number: inode_number(number),
             links: prepared.inode_order.links(id),
             xattr_bytes: prepared.xattrs.body_bytes(id),
         };
-        let node = prepared.node(id);
         let record = match &node.kind {
-            NodeKind::File(content) => self.file(node, identity, content.bytes()),
-            NodeKind::Directory(_) => self.directory(node, identity, start_block),
+            NodeKind::File(content) => self.file(loaded, identity, content.bytes()),
+            NodeKind::Directory => self.directory(node, identity, data.as_ref(), start_block),
             NodeKind::Symlink(target) => self.symlink(node, identity, target, start_block),
             _ => {
                 let place = FlatData { bytes: 0, start_block: None, tail: InodeTail::Nothing };
@@ -334,7 +357,7 @@ impl<'a> InodeRecords<'a, '_> {
     /// # Errors
     /// A value that the form of the inode or its index cannot hold.
     pub(super) fn special(&self, nth: usize, file: &'a InternalFile) -> Result<InodeRecord<'a>> {
-        let number = inode_number(self.prepared.inode_order.order.len().saturating_add(nth));
+        let number = inode_number(self.prepared.inode_order.len().saturating_add(nth));
         self.style().special(number, file.bytes, &file.data)
     }
 
@@ -375,22 +398,28 @@ impl<'a> InodeRecords<'a, '_> {
         self.prepared.options.block_size
     }
 
-    fn file(&self, node: &Node, identity: InodeIdentity, bytes: u64) -> Result<InodeRecord<'a>> {
-        let data = self.data_of(identity.id);
+    fn file<'l>(
+        &self,
+        loaded: &'l LoadedInode,
+        identity: InodeIdentity,
+        bytes: u64,
+    ) -> Result<InodeRecord<'l>> {
+        let data = loaded.data.as_ref();
         let data =
             data.ok_or_else(|| Error::new(ErrorKind::Internal("a file whose data has no place")))?;
-        self.style().file(node, identity, bytes, data)
+        self.style().file(&loaded.node, identity, bytes, data)
     }
 
     /// The last bytes of a directory are inline, wherever that is possible.
-    fn directory(
+    fn directory<'l>(
         &self,
         node: &Node,
         identity: InodeIdentity,
+        data: Option<&'l FileData>,
         start_block: u64,
-    ) -> Result<InodeRecord<'a>> {
+    ) -> Result<InodeRecord<'l>> {
         let bytes = self.prepared.directories().bytes(identity.id)?;
-        if let Some(data) = self.data_of(identity.id) {
+        if let Some(data) = data {
             return self.style().file(node, identity, bytes, data);
         }
         let rest = self.block_size().within(bytes);
@@ -409,13 +438,13 @@ impl<'a> InodeRecords<'a, '_> {
     }
 
     /// A target is inline as a whole, so that following it needs nothing but the inode, or not at all.
-    fn symlink(
+    fn symlink<'l>(
         &self,
         node: &Node,
         identity: InodeIdentity,
-        target: &'a [u8],
+        target: &'l [u8],
         start_block: u64,
-    ) -> Result<InodeRecord<'a>> {
+    ) -> Result<InodeRecord<'l>> {
         let bytes = target.len() as u64;
         let place = FlatData { bytes, start_block: None, tail: InodeTail::Tail(target) };
         let record = self.style().flat(node, identity, place)?;
@@ -424,10 +453,6 @@ impl<'a> InodeRecords<'a, '_> {
         }
         let place = FlatData { bytes, start_block: Some(start_block), tail: InodeTail::Nothing };
         self.style().flat(node, identity, place)
-    }
-
-    fn data_of(&self, id: NodeId) -> Option<&'a FileData> {
-        self.data.files.get(id.index())?.as_ref()
     }
 
     fn style(&self) -> InodeParams {
@@ -442,7 +467,7 @@ impl<'a> InodeRecords<'a, '_> {
 }
 
 /// Nothing depends on it but 32-bit programs, which want it not to be 0.
-fn inode_number(number: usize) -> u32 {
+pub(super) fn inode_number(number: usize) -> u32 {
     u32::try_from(number.saturating_add(1)).unwrap_or(u32::MAX)
 }
 

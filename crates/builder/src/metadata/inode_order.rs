@@ -3,6 +3,9 @@
 
 use std::path::PathBuf;
 
+use ferrofs_ondisk::FileType;
+
+use crate::spill::paged::PagedArray;
 use crate::tree::{NodeId, NodeKind, Tree};
 use crate::{Error, ErrorKind, Result};
 
@@ -10,11 +13,11 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub(crate) struct InodeOrder {
     /// In depth-first order of names, each where its first name is. The root comes first.
-    pub(crate) order: Vec<NodeId>,
+    order: PagedArray<u32>,
     /// By the index of the node: names, and for directories what Linux counts. 0: it has no name.
-    links: Vec<u32>,
+    links: PagedArray<u32>,
     /// By the index of the node: the directory that a directory lies in. The root lies in itself.
-    parents: Vec<NodeId>,
+    parents: PagedArray<u32>,
 }
 
 impl InodeOrder {
@@ -24,65 +27,83 @@ impl InodeOrder {
     /// A directory with two names, which also is what a tree with a cycle has, and a symlink to nowhere
     /// or farther than Linux follows.
     pub(crate) fn new(tree: &Tree) -> Result<Self> {
+        let store = tree.store();
         let mut inode_order = Self {
-            order: Vec::with_capacity(tree.len()),
-            links: vec![0; tree.len()],
-            parents: vec![Tree::ROOT; tree.len()],
+            order: PagedArray::new(store),
+            links: PagedArray::zeros(store, tree.len()),
+            parents: PagedArray::zeros(store, tree.len()),
         };
         tree.walk(|path, id| inode_order.note(tree, id).map_err(|error| error.at(path_buf(path))))?;
         inode_order.note_parents(tree);
+        store.check()?;
         Ok(inode_order)
     }
 
     /// Names of `id`; for directories two and one more for each directory in it.
     pub(crate) fn links(&self, id: NodeId) -> u32 {
-        self.links.get(id.index()).copied().unwrap_or(0)
+        self.links.get(id.index()).unwrap_or(0)
     }
 
     /// The directory that the directory `id` lies in.
     pub(crate) fn parent(&self, id: NodeId) -> NodeId {
-        self.parents.get(id.index()).copied().unwrap_or(Tree::ROOT)
+        NodeId::from_index(self.parents.get(id.index()).unwrap_or(0))
+    }
+
+    /// How many inodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The inode with this number.
+    pub(crate) fn get(&self, number: usize) -> Option<NodeId> {
+        self.order.get(number).map(NodeId::from_index)
+    }
+
+    /// All inodes in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = NodeId> {
+        self.order.iter().map(NodeId::from_index)
     }
 
     fn note(&mut self, tree: &Tree, id: NodeId) -> Result<()> {
-        let node = tree.node(id);
-        let Some(links) = self.links.get_mut(id.index()) else { return Ok(()) };
-        let is_directory = node.entries().is_some();
-        if is_directory && *links > 0 {
+        let (links, file_type) = (self.links(id), tree.file_type(id));
+        if file_type == FileType::Directory && links > 0 {
             return Err(unsupported("a directory with two names"));
         }
-        if *links == 0 {
-            self.order.push(id);
+        if links == 0 {
+            self.order.push(id.number());
         }
-        *links = links.checked_add(1).ok_or_else(|| unsupported("an inode with 2^32 names"))?;
-        match &node.kind {
-            NodeKind::Symlink(target) if target.is_empty() => {
-                Err(unsupported("a symlink without a target"))
-            }
-            NodeKind::Symlink(target) if target.len() > TARGET_MAX_BYTES => {
-                Err(unsupported("a symlink with a target of more than 4,095 bytes"))
-            }
-            NodeKind::Symlink(target) if target.contains(&0) => {
-                Err(unsupported("a symlink with a NUL in its target"))
-            }
+        let more = links.checked_add(1).ok_or_else(|| unsupported("an inode with 2^32 names"))?;
+        self.links.set(id.index(), more);
+        match file_type {
+            FileType::Symlink if links == 0 => check_target(tree, id),
             _ => Ok(()),
         }
     }
 
     fn note_parents(&mut self, tree: &Tree) {
-        for &id in &self.order {
-            let Some(entries) = tree.node(id).entries() else { continue };
+        for id in self.order.iter().map(NodeId::from_index).filter(|id| tree.is_directory(*id)) {
             let mut directories = 0u32;
-            for child in entries.values().filter(|child| tree.node(**child).entries().is_some()) {
+            for (_, child) in tree.entries(id).filter(|(_, child)| tree.is_directory(*child)) {
                 directories = directories.saturating_add(1);
-                if let Some(parent) = self.parents.get_mut(child.index()) {
-                    *parent = id;
-                }
+                self.parents.set(child.index(), id.number());
             }
-            if let Some(links) = self.links.get_mut(id.index()) {
-                *links = directories.saturating_add(2);
-            }
+            self.links.set(id.index(), directories.saturating_add(2));
         }
+    }
+}
+
+fn check_target(tree: &Tree, id: NodeId) -> Result<()> {
+    match tree.node(id).kind {
+        NodeKind::Symlink(target) if target.is_empty() => {
+            Err(unsupported("a symlink without a target"))
+        }
+        NodeKind::Symlink(target) if target.len() > TARGET_MAX_BYTES => {
+            Err(unsupported("a symlink with a target of more than 4,095 bytes"))
+        }
+        NodeKind::Symlink(target) if target.contains(&0) => {
+            Err(unsupported("a symlink with a NUL in its target"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -121,7 +142,7 @@ mod tests {
         tree.link(Tree::ROOT, b"a", directory).unwrap();
         tree.link(directory, b"link", file).unwrap();
         let inode_order = InodeOrder::new(&tree).unwrap();
-        assert_eq!(inode_order.order, [Tree::ROOT, directory, file]);
+        assert!(inode_order.iter().eq([Tree::ROOT, directory, file]));
         assert_eq!(inode_order.links(Tree::ROOT), 3);
         assert_eq!((inode_order.links(directory), inode_order.links(file)), (2, 2));
         assert_eq!(inode_order.links(nameless), 0);

@@ -9,23 +9,26 @@ use crate::data_map::InternalFile;
 use crate::image_file::ImageWriter;
 use crate::metadata::allocator::{InodeAllocator, InodeExtent, SLOT_BYTES};
 use crate::metadata::check_cancelled;
-use crate::metadata::inode::{Features, InodeRecords};
+use crate::metadata::inode::{Features, InodeRecords, inode_number};
+use crate::spill::paged::{PagedArray, Record};
+use crate::spill::sorter::Sorter;
 use crate::tree::{NodeId, Tree};
 
 /// Where everything lies but the internal files, which come last.
 #[derive(Debug)]
 pub(super) struct InodePlacement {
     /// By the index of the node.
-    places: Vec<InodeAddress>,
+    places: PagedArray<InodeAddress>,
     has_metabox: bool,
-    /// What lies in the area, and the root, each with its first byte in the image; in that order.
-    pub(super) area: Vec<(u64, AreaItem)>,
+    /// What lies in the area, and the root, each with its first byte in the image, in that order: the number of an
+    /// inode and 1, or 0 for the shared xattrs.
+    pub(super) area: PagedArray<(u64, u32)>,
     /// The first block behind the area.
     pub(super) area_end_block: u64,
     /// Byte of the image.
     pub(super) shared_at: u64,
     /// Numbers of the inodes in the metabox, each with its first byte in it; in that order.
-    pub(super) metabox: Vec<(u64, usize)>,
+    pub(super) metabox: PagedArray<(u64, u32)>,
     pub(super) metabox_bytes: u64,
     pub(super) features: Features,
 }
@@ -39,12 +42,17 @@ struct InodeAddress {
     block: u64,
 }
 
-/// What is written into the area.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum AreaItem {
-    /// The inode with this number in the order.
-    Inode(usize),
-    SharedXattrs,
+impl Record for InodeAddress {
+    const BYTES: usize = 16;
+
+    fn store(self, output: &mut [u8]) {
+        (self.start, self.block).store(output);
+    }
+
+    fn load(bytes: &[u8]) -> Self {
+        let (start, block) = Record::load(bytes);
+        Self { start, block }
+    }
 }
 
 impl InodeRecords<'_, '_> {
@@ -60,25 +68,28 @@ impl InodeRecords<'_, '_> {
         let prepared = self.prepared;
         let has_metabox = prepared.options.metabox_pcluster_bytes.is_some();
         let mut metabox = has_metabox.then(|| InodeAllocator::new(self.block_size(), 0));
+        let store = prepared.tree.store();
+        let (mut area, mut in_metabox) = (Sorter::new(store), Sorter::new(store));
         let mut placement = InodePlacement {
-            places: vec![InodeAddress::default(); prepared.tree.len()],
+            places: PagedArray::zeros(store, prepared.tree.len()),
             has_metabox,
-            area: Vec::new(),
+            area: PagedArray::new(store),
             area_end_block: 0,
             shared_at: 0,
-            metabox: Vec::new(),
+            metabox: PagedArray::new(store),
             metabox_bytes: 0,
             features: Features::default(),
         };
         let shared = InodeExtent { core_bytes: prepared.xattrs.shared.len() as u64, tail: 0 };
         if shared.core_bytes > 0 {
             placement.shared_at = layout.place(shared);
-            placement.area.push((placement.shared_at, AreaItem::SharedXattrs));
+            area.push((placement.shared_at, 0));
         }
         let mut blocks = 0;
-        for (number, id) in prepared.inode_order.order.iter().enumerate() {
+        for (number, id) in prepared.inode_order.iter().enumerate() {
             check_cancelled(number, context)?;
-            let record = self.record(number, 0)?;
+            let loaded = self.load(number)?;
+            let record = self.record(&loaded, 0)?;
             placement.features.add(&record);
             let start = match &mut metabox {
                 _ if number == 0 => prepared.root_at,
@@ -86,16 +97,15 @@ impl InodeRecords<'_, '_> {
                 None => layout.place(self.inode_extent(&record)?),
             };
             match has_metabox && number > 0 {
-                true => placement.metabox.push((start, number)),
-                false => placement.area.push((start, AreaItem::Inode(number))),
+                true => in_metabox.push((start, inode_number(number))),
+                false => area.push((start, inode_number(number))),
             }
-            if let Some(place) = placement.places.get_mut(id.index()) {
-                *place = InodeAddress { start, block: blocks };
-            }
+            placement.places.set(id.index(), InodeAddress { start, block: blocks });
             blocks += self.own_blocks(&record);
         }
-        placement.area.sort_unstable_by_key(|(start, _)| *start);
-        placement.metabox.sort_unstable_by_key(|(start, _)| *start);
+        area.finish().for_each(|item| placement.area.push(item));
+        in_metabox.finish().for_each(|item| placement.metabox.push(item));
+        store.check()?;
         placement.area_end_block = self.block_size().count(layout.end());
         placement.metabox_bytes = metabox.map_or(0, |layout| layout.end());
         Ok(placement)
@@ -238,7 +248,7 @@ impl<'a, 't> MetaboxGenerator<'a, 't> {
     /// If two inodes overlap, which only a bug in the allocator makes.
     pub(super) fn next(&mut self, count: usize) -> Result<Vec<u8>> {
         while self.made.len() < count {
-            let Some(&(start, number)) = self.placement.metabox.get(self.inodes) else {
+            let Some((start, number)) = self.placement.metabox.get(self.inodes) else {
                 self.made.resize(count, 0);
                 break;
             };
@@ -247,7 +257,7 @@ impl<'a, 't> MetaboxGenerator<'a, 't> {
             let start = usize::try_from(start - self.handed_out).unwrap_or(usize::MAX);
             assert!(self.made.len() <= start, "inode {number} starts in the one before it");
             self.made.resize(start, 0);
-            self.made.extend(self.records.render(number, self.placement)?);
+            self.made.extend(self.records.render((number - 1) as usize, self.placement)?);
         }
         let rest = self.made.split_off(count);
         self.handed_out += count as u64;

@@ -1,11 +1,10 @@
 //! The time that compact inodes share.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
-
 use ferrofs_ondisk::{TimeBase, Timestamp};
 
 use crate::SuperblockTime;
+use crate::spill::SpillStore;
+use crate::spill::sorter::Sorter;
 
 /// The times of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +26,22 @@ impl SuperblockTimes {
         wanted: SuperblockTime,
         wide: bool,
         times: impl Iterator<Item = Timestamp>,
+        store: &SpillStore,
     ) -> Self {
-        let mut counts = TimeCounts::new();
+        let mut sorter = Sorter::new(store);
+        let mut newest = None;
         for time in times {
-            *counts.entry((time.seconds, time.nanoseconds)).or_default() += 1;
+            newest = newest.max(Some(time.seconds));
+            // Readers differ in what they make of an epoch before 1970.
+            if let Ok(seconds) = u64::try_from(time.seconds) {
+                // With the nanoseconds first where the most frequent ones are looked for.
+                sorter.push(match wide {
+                    true => (u64::from(time.nanoseconds), seconds),
+                    false => (seconds, u64::from(time.nanoseconds)),
+                });
+            }
         }
-        let newest = counts.keys().map(|(seconds, _)| *seconds).max().unwrap_or(0).max(0);
+        let newest = newest.unwrap_or(0).max(0);
         let (image, fixed) = match wanted {
             SuperblockTime::Fixed(seconds) => {
                 let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -40,39 +49,59 @@ impl SuperblockTimes {
             }
             SuperblockTime::Newest => (newest, None),
         };
-        // Readers differ in what they make of an epoch before 1970.
-        counts.retain(|(seconds, _), _| *seconds >= 0);
-        let base = if wide { oldest(&counts, image) } else { most_frequent(&counts, image, fixed) };
+        let sorted = sorter.finish();
+        let base = if wide { oldest(sorted, image) } else { most_frequent(sorted, image, fixed) };
         let build_time = u32::try_from(image.saturating_sub(base.epoch)).unwrap_or(u32::MAX);
         Self { base, build_time }
     }
 }
 
-/// How many inodes have a time: seconds and nanoseconds.
-type TimeCounts = HashMap<(i64, u32), u64>;
-
-/// The time that most inodes have, of those in the second `fixed` if there is one; else that of the image.
-fn most_frequent(counts: &TimeCounts, image: i64, fixed: Option<i64>) -> TimeBase {
-    let most = counts
-        .iter()
-        .filter(|((seconds, _), _)| fixed.is_none_or(|fixed| *seconds == fixed))
-        .max_by_key(|(time, count)| (**count, Reverse(**time)));
-    let (epoch, fixed_nsec) = most.map_or((image, 0), |(time, _)| *time);
+/// The time that most inodes have, of those in the second `fixed` if there is one; else that of the image. Of equally
+/// frequent ones it is the first.
+fn most_frequent(
+    times: impl Iterator<Item = (u64, u64)>,
+    image: i64,
+    fixed: Option<i64>,
+) -> TimeBase {
+    let is_wanted = |seconds: u64| fixed.is_none_or(|fixed| seconds == fixed.cast_unsigned());
+    let times = times.filter(|(seconds, _)| is_wanted(*seconds));
+    let most = most_frequent_run(times.map(|time| (time, ())));
+    let (epoch, fixed_nsec) = most.map_or((image, 0), |((seconds, nanoseconds), ())| {
+        (seconds.cast_signed(), u32::try_from(nanoseconds).unwrap_or(0))
+    });
     TimeBase { epoch, fixed_nsec }
 }
 
-/// The nanoseconds that most inodes have, and the oldest second with these, or that of the image before it.
-fn oldest(counts: &TimeCounts, image: i64) -> TimeBase {
-    let mut by_nanoseconds: HashMap<u32, (u64, i64)> = HashMap::new();
-    for ((seconds, nanoseconds), count) in counts {
-        let (total, first) = by_nanoseconds.entry(*nanoseconds).or_insert((0, image));
-        (*total, *first) = (*total + count, (*first).min(*seconds));
-    }
-    let most = by_nanoseconds
-        .iter()
-        .max_by_key(|(nanoseconds, (total, _))| (*total, Reverse(**nanoseconds)));
-    let (fixed_nsec, epoch) = most.map_or((0, image), |(nsec, (_, first))| (*nsec, *first));
+/// The nanoseconds that most inodes have, and the oldest second with these, or that of the image before it. `times` have
+/// the nanoseconds first.
+fn oldest(times: impl Iterator<Item = (u64, u64)>, image: i64) -> TimeBase {
+    // Seconds ascend, so that the first one of a run is the oldest.
+    let (fixed_nsec, epoch) =
+        most_frequent_run(times).map_or((0, image), |(nanoseconds, first)| {
+            (u32::try_from(nanoseconds).unwrap_or(0), first.cast_signed().min(image))
+        });
     TimeBase { epoch, fixed_nsec }
+}
+
+/// The most frequent key of a sorted sequence, the first of equally frequent ones, with its first value.
+fn most_frequent_run<K: PartialEq, V>(sorted: impl Iterator<Item = (K, V)>) -> Option<(K, V)> {
+    let mut most: Option<(K, V, u64)> = None;
+    let mut run: Option<(K, V, u64)> = None;
+    let mut end_run = |run: Option<(K, V, u64)>| {
+        if let Some(run) = run
+            && most.as_ref().is_none_or(|most| run.2 > most.2)
+        {
+            most = Some(run);
+        }
+    };
+    for (key, value) in sorted {
+        match &mut run {
+            Some((current, _, count)) if *current == key => *count += 1,
+            _ => end_run(run.replace((key, value, 1))),
+        }
+    }
+    end_run(run);
+    most.map(|(key, value, _)| (key, value))
 }
 
 #[cfg(test)]
@@ -84,9 +113,10 @@ mod tests {
     }
 
     fn choose_for(wanted: SuperblockTime, wide: bool, times: &[(i64, u32)]) -> (i64, u32, u32) {
+        let store = SpillStore::new(crate::SpillOptions::default());
         let times = times.iter();
         let times = times.map(|&(seconds, nanoseconds)| Timestamp { seconds, nanoseconds });
-        let chosen = SuperblockTimes::choose(wanted, wide, times);
+        let chosen = SuperblockTimes::choose(wanted, wide, times, &store);
         (chosen.base.epoch, chosen.base.fixed_nsec, chosen.build_time)
     }
 

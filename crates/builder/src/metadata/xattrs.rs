@@ -1,15 +1,20 @@
 //! The xattrs of the whole tree: which are stored once for many inodes, which names have long prefixes, and
 //! the body of each inode. Bodies that are equal are one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use ferrofs_ondisk::xattr::{
     LongPrefix, NameIndex, XattrEntry, filter_of_names, split_long_name, split_name, write_body,
     write_entry,
 };
 
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::metadata::inode_order::InodeOrder;
 use crate::options::validate::{long_prefix, prefix_of_digest};
-use crate::tree::{NodeId, Tree};
+use crate::spill::paged::PagedArray;
+use crate::spill::sorter::Sorter;
+use crate::tree::{NodeId, Tree, Xattrs};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// Shared entries that a body can name (docs/format.md F20).
@@ -17,20 +22,23 @@ const SHARED_MAX: usize = 255;
 /// The unit of ids of shared entries.
 const ID_UNIT_BYTES: u32 = 4;
 
-type XattrMap = BTreeMap<Box<[u8]>, Box<[u8]>>;
 /// A full name and a value.
-type Attribute<'t> = (&'t [u8], &'t [u8]);
+type Attribute = (Box<[u8]>, Box<[u8]>);
 
 /// The xattrs of a tree, ready to be placed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct XattrPlan<'t> {
+    tree: &'t Tree,
     /// Long prefixes that some name has.
     prefixes: Vec<LongPrefix<'t>>,
     /// The area of shared entries.
     pub(crate) shared: Vec<u8>,
-    bodies: Vec<XattrBody<'t>>,
-    /// By the index of the node: which body it has.
-    of_node: Vec<Option<u32>>,
+    /// Where each shared entry lies, in bytes from the start of the area.
+    places: BTreeMap<Attribute, u32>,
+    /// By the number of the set: the bytes of its body.
+    body_bytes: PagedArray<u32>,
+    /// Some inode that has a name has xattrs.
+    has_bodies: bool,
     /// The name of the xattr that holds the digest of a file, and the number of its long prefix, which is all of it.
     digest: Option<(&'t [u8], u8)>,
     /// The body of the root takes so many bytes at least.
@@ -41,12 +49,11 @@ pub(crate) struct XattrPlan<'t> {
 
 /// The body of one inode or of many.
 #[derive(Debug, Default)]
-struct XattrBody<'t> {
+struct XattrBody<'x> {
     filter: u32,
     /// In bytes from the start of the area.
     shared: Vec<u32>,
-    inline: Vec<XattrEntry<'t>>,
-    bytes: u32,
+    inline: Vec<XattrEntry<'x>>,
 }
 
 /// The shortest body that the format allows: a header and an entry (docs/format.md F12).
@@ -60,46 +67,48 @@ impl<'t> XattrPlan<'t> {
     /// the caller's to add, the node comes with the error.
     pub(crate) fn new(
         tree: &'t Tree,
-        order: &[NodeId],
+        order: &InodeOrder,
         options: &'t BuildOptions,
     ) -> Result<Self, (NodeId, Error)> {
-        let mut plan = Self { of_node: vec![None; tree.len()], ..Self::default() };
-        let users = count_users(tree, order);
-        plan.prefixes = used_prefixes(&users, options);
-        plan.add_digest(options);
-        plan.has_filters = options.xattr_filter;
-        plan.root_bytes = match options.root_xattr_bytes {
+        let root_bytes = match options.root_xattr_bytes {
             0 => 0,
             bytes => bytes.max(BODY_BYTES_MIN).next_multiple_of(ID_UNIT_BYTES),
         };
-        let places = plan.place_shared(&users, options).map_err(|error| (Tree::ROOT, error))?;
-        let mut known: HashMap<&XattrMap, u32> = HashMap::new();
-        for &id in order {
-            let xattrs = &tree.node(id).metadata.xattrs;
-            if xattrs.is_empty() {
+        let mut plan = Self {
+            tree,
+            prefixes: Vec::new(),
+            shared: Vec::new(),
+            places: BTreeMap::new(),
+            body_bytes: PagedArray::zeros(tree.store(), tree.xattr_sets()),
+            has_bodies: false,
+            digest: None,
+            root_bytes,
+            has_filters: options.xattr_filter,
+        };
+        let users = SetUsers::count(tree, order);
+        plan.prefixes = used_prefixes(tree, &users, options);
+        plan.add_digest(options);
+        plan.place_shared(&users, options).map_err(|error| (Tree::ROOT, error))?;
+        for id in order.iter() {
+            let number = tree.record(id).xattrs;
+            if number == 0 || plan.body_bytes.get(number as usize) != Some(0) {
                 continue;
             }
-            let number = match known.get(xattrs) {
-                Some(number) => *number,
-                None => {
-                    let body = plan.body(xattrs, &places, options);
-                    // Not more than inodes, of which there are at most 2^32 - 1.
-                    let number = u32::try_from(plan.bodies.len()).unwrap_or(u32::MAX);
-                    plan.bodies.push(body.map_err(|error| (id, error))?);
-                    known.insert(xattrs, number);
-                    number
-                }
-            };
-            if let Some(place) = plan.of_node.get_mut(id.index()) {
-                *place = Some(number);
-            }
+            let xattrs = tree.xattr_set(number);
+            // Whatever the format refuses is found here, before anything is written.
+            let written = plan.body(&xattrs).and_then(|body| body.write(0));
+            let bytes = written.map_err(|error| (id, error))?.len();
+            plan.body_bytes.set(number as usize, u32::try_from(bytes).unwrap_or(u32::MAX));
+            plan.has_bodies = true;
         }
+        tree.store().check().map_err(|error| (Tree::ROOT, error))?;
         Ok(plan)
     }
 
     /// Bytes of the body behind the inode of `id`; 0 for none.
     pub(crate) fn body_bytes(&self, id: NodeId) -> u32 {
-        self.body_of(id).map_or(0, |body| body.bytes).max(self.least_bytes(id))
+        let set = self.tree.record(id).xattrs as usize;
+        self.body_bytes.get(set).unwrap_or(0).max(self.least_bytes(id))
     }
 
     /// Bytes that the body of `id` is filled up to.
@@ -114,7 +123,7 @@ impl<'t> XattrPlan<'t> {
 
     /// Whether any inode has an xattr.
     pub(crate) fn has_any(&self) -> bool {
-        !self.bodies.is_empty() || self.root_bytes > 0
+        self.has_bodies || self.root_bytes > 0
     }
 
     /// How many long prefixes there are.
@@ -141,13 +150,9 @@ impl<'t> XattrPlan<'t> {
     /// # Errors
     /// [`ErrorKind::Format`] for a body that is too large.
     pub(crate) fn body_of_node(&self, id: NodeId, shared_at: u32) -> Result<Vec<u8>> {
-        let mut bytes = match self.body_of(id) {
-            Some(body) => {
-                let ids = body.shared.iter().map(|at| (at + shared_at) / ID_UNIT_BYTES);
-                let ids: Vec<u32> = ids.collect();
-                write_body(body.filter, &ids, &body.inline).map_err(format)?
-            }
-            None => Vec::new(),
+        let mut bytes = match self.tree.record(id).xattrs {
+            0 => Vec::new(),
+            number => self.body(&self.tree.xattr_set(number))?.write(shared_at)?,
         };
         let least = self.least_bytes(id) as usize;
         if bytes.is_empty() && least > 0 {
@@ -172,41 +177,33 @@ impl<'t> XattrPlan<'t> {
         }
     }
 
-    fn body_of(&self, id: NodeId) -> Option<&XattrBody<'t>> {
-        let number = (*self.of_node.get(id.index())?)?;
-        self.bodies.get(number as usize)
-    }
-
     /// Gives each shared entry its place, in the order of names and values.
-    fn place_shared(
-        &mut self,
-        users: &BTreeMap<Attribute<'t>, u32>,
-        options: &BuildOptions,
-    ) -> Result<HashMap<Attribute<'t>, u32>> {
-        let mut places = HashMap::new();
-        let Some(above) = options.xattr_share_above else { return Ok(places) };
-        for (&(name, value), _) in users.iter().filter(|(_, count)| **count > above) {
+    fn place_shared(&mut self, users: &SetUsers, options: &BuildOptions) -> Result<()> {
+        let Some(above) = options.xattr_share_above else { return Ok(()) };
+        for (name, value) in users.shared(self.tree, above) {
             // A name without a known prefix is reported with the inode that has it.
-            let Ok((index, suffix)) = self.split(name) else { continue };
+            let Ok((index, suffix)) = self.split(&name) else { continue };
             let Some(index) = index.to_raw() else { continue };
             let at = u32::try_from(self.shared.len()).map_err(|_| {
                 Error::new(ErrorKind::Unsupported("more than 4 GiB of shared xattrs".to_owned()))
             })?;
-            self.shared.extend_from_slice(&write_entry(index, suffix, value).map_err(format)?);
-            places.insert((name, value), at);
+            let entry = write_entry(index, suffix, &value).map_err(format)?;
+            self.shared.extend_from_slice(&entry);
+            self.places.insert((name, value), at);
         }
-        Ok(places)
+        Ok(())
     }
 
-    fn body(
-        &self,
-        xattrs: &'t XattrMap,
-        places: &HashMap<Attribute<'t>, u32>,
-        options: &BuildOptions,
-    ) -> Result<XattrBody<'t>> {
+    fn body<'x>(&self, xattrs: &'x Xattrs) -> Result<XattrBody<'x>>
+    where
+        't: 'x,
+    {
         let mut body = XattrBody::default();
         for (name, value) in xattrs {
-            let place = places.get(&(&**name, &**value));
+            let place = match self.places.is_empty() {
+                true => None,
+                false => self.places.get(&(name.clone(), value.clone())),
+            };
             if let Some(at) = place.filter(|_| body.shared.len() < SHARED_MAX) {
                 body.shared.push(*at);
                 continue;
@@ -214,18 +211,15 @@ impl<'t> XattrPlan<'t> {
             let (index, suffix) = self.split(name)?;
             body.inline.push(XattrEntry { index, suffix, value });
         }
-        if options.xattr_filter {
+        if self.has_filters {
             let names = xattrs.keys();
             // What has no predefined prefix is looked for by its whole name, and number 0.
             body.filter = filter_of_names(names.map(|name| split_name(name).unwrap_or((0, name))));
         }
-        // Whatever the format refuses is found here, before anything is written.
-        let written = write_body(body.filter, &body.shared, &body.inline).map_err(format)?;
-        body.bytes = u32::try_from(written.len()).unwrap_or(u32::MAX);
         Ok(body)
     }
 
-    fn split(&self, name: &'t [u8]) -> Result<(NameIndex, &'t [u8])> {
+    fn split<'n>(&self, name: &'n [u8]) -> Result<(NameIndex, &'n [u8])> {
         if let Some((_, number)) = self.digest.filter(|(digest, _)| *digest == name) {
             return Ok((NameIndex::Long(number), &[]));
         }
@@ -238,27 +232,89 @@ impl<'t> XattrPlan<'t> {
     }
 }
 
-/// How many inodes have each attribute.
-fn count_users<'t>(tree: &'t Tree, order: &[NodeId]) -> BTreeMap<Attribute<'t>, u32> {
-    let mut users = BTreeMap::new();
-    for node in order.iter().map(|id| tree.node(*id)) {
-        for (name, value) in &node.metadata.xattrs {
-            *users.entry((&**name, &**value)).or_insert(0u32) += 1;
-        }
+impl XattrBody<'_> {
+    /// Its bytes, with the area of shared entries `shared_at` bytes behind the block from which ids count.
+    fn write(&self, shared_at: u32) -> Result<Vec<u8>> {
+        let ids = self.shared.iter().map(|at| (at + shared_at) / ID_UNIT_BYTES);
+        let ids: Vec<u32> = ids.collect();
+        write_body(self.filter, &ids, &self.inline).map_err(format)
     }
-    users
+}
+
+/// How many inodes have each set of xattrs, by the number of the set.
+struct SetUsers(PagedArray<u32>);
+
+impl SetUsers {
+    fn count(tree: &Tree, order: &InodeOrder) -> Self {
+        let mut users = PagedArray::<u32>::zeros(tree.store(), tree.xattr_sets());
+        for set in order.iter().map(|id| tree.record(id).xattrs as usize).filter(|set| *set > 0) {
+            users.set(set, users.get(set).unwrap_or(0).saturating_add(1));
+        }
+        Self(users)
+    }
+
+    /// The sets that some inode has, each with the number of these.
+    fn sets<'t>(&'t self, tree: &'t Tree) -> impl Iterator<Item = (Xattrs, u32)> {
+        let used = (0_u32..).zip(self.0.iter()).filter(|(_, count)| *count > 0);
+        used.map(|(number, count)| (tree.xattr_set(number), count))
+    }
+
+    /// The attributes that more than `above` inodes have, in the order of names and values.
+    ///
+    /// They are counted by hashes. Two attributes with the same hash would be shared although fewer inodes have each.
+    fn shared(&self, tree: &Tree, above: u32) -> BTreeSet<Attribute> {
+        let mut sorter = Sorter::new(tree.store());
+        for (xattrs, count) in self.sets(tree) {
+            for (name, value) in &xattrs {
+                sorter.push((attribute_hash(name, value), count));
+            }
+        }
+        let mut hashes = HashSet::new();
+        let mut run = (None, 0_u64);
+        for (hash, count) in sorter.finish() {
+            if run.0 != Some(hash) {
+                run = (Some(hash), 0);
+            }
+            run.1 += u64::from(count);
+            if run.1 > u64::from(above) {
+                hashes.insert(hash);
+            }
+        }
+        let mut shared = BTreeSet::new();
+        if hashes.is_empty() {
+            return shared;
+        }
+        for (xattrs, _) in self.sets(tree) {
+            let chosen = |(name, value): &Attribute| hashes.contains(&attribute_hash(name, value));
+            shared.extend(xattrs.into_iter().filter(chosen));
+        }
+        shared
+    }
+}
+
+fn attribute_hash(name: &[u8], value: &[u8]) -> (u64, u64) {
+    // A name has no NUL.
+    let hash = xxh3_128(&[name, b"\0", value].concat());
+    let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
+    (half(hash >> 64), half(hash))
 }
 
 /// The long prefixes that a name of the tree has, in the order of the options.
 fn used_prefixes<'t>(
-    users: &BTreeMap<Attribute<'_>, u32>,
+    tree: &Tree,
+    users: &SetUsers,
     options: &'t BuildOptions,
 ) -> Vec<LongPrefix<'t>> {
     let all: Vec<_> = options.xattr_prefixes.iter().filter_map(|text| long_prefix(text)).collect();
     let mut used = BTreeSet::new();
-    for (name, _) in users.keys() {
-        if let Some((NameIndex::Long(number), _)) = split_long_name(name, &all) {
-            used.insert(usize::from(number));
+    if all.is_empty() {
+        return Vec::new();
+    }
+    for (xattrs, _) in users.sets(tree) {
+        for name in xattrs.keys() {
+            if let Some((NameIndex::Long(number), _)) = split_long_name(name, &all) {
+                used.insert(usize::from(number));
+            }
         }
     }
     used.into_iter().filter_map(|number| all.get(number).copied()).collect()

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::spill::paged::PagedBytes;
 use crate::{Error, ErrorKind, Result};
 
 /// Where the bytes of a regular file come from.
@@ -13,9 +14,25 @@ use crate::{Error, ErrorKind, Result};
 /// bytes changed returns an error instead of other bytes.
 #[derive(Clone)]
 pub struct Content {
-    source: Arc<dyn ContentSource>,
+    origin: ContentOrigin,
     bytes: u64,
     extents: Option<Arc<[SourceExtent]>>,
+}
+
+/// Where a source comes from.
+#[derive(Clone)]
+pub(super) enum ContentOrigin {
+    /// It is there, and a tree keeps it in memory.
+    Source(Arc<dyn ContentSource>),
+    /// It is made when it is needed, and a tree keeps the bytes that say which file it is.
+    Provider(Arc<dyn ContentProvider>, Arc<[u8]>),
+}
+
+/// Something that has many files, such as an archive, and makes the source of each when it is needed. A tree stores
+/// what says which file it is, so that a million of files takes little memory.
+pub trait ContentProvider: Send + Sync {
+    /// The source of the file `key`.
+    fn content_source(self: Arc<Self>, key: &[u8]) -> Arc<dyn ContentSource>;
 }
 
 /// Something that holds the bytes of one file, and can be opened any number of times.
@@ -56,7 +73,17 @@ impl Content {
     /// The content that `source` holds, of `bytes` bytes.
     #[must_use]
     pub fn new(source: Arc<dyn ContentSource>, bytes: u64) -> Self {
-        Self { source, bytes, extents: None }
+        Self { origin: ContentOrigin::Source(source), bytes, extents: None }
+    }
+
+    /// The content of the file `key` of `provider`, of `bytes` bytes.
+    #[must_use]
+    pub fn of_provider(provider: Arc<dyn ContentProvider>, key: &[u8], bytes: u64) -> Self {
+        Self { origin: ContentOrigin::Provider(provider, key.into()), bytes, extents: None }
+    }
+
+    pub(super) fn origin(&self) -> &ContentOrigin {
+        &self.origin
     }
 
     /// The same content, which lies on devices of its tree: the image refers to the extents there, as far as
@@ -80,15 +107,18 @@ impl Content {
 
     /// Where it is.
     #[must_use]
-    pub fn source(&self) -> &Arc<dyn ContentSource> {
-        &self.source
+    pub fn source(&self) -> Arc<dyn ContentSource> {
+        match &self.origin {
+            ContentOrigin::Source(source) => Arc::clone(source),
+            ContentOrigin::Provider(provider, key) => Arc::clone(provider).content_source(key),
+        }
     }
 }
 
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Content")
-            .field("source", &self.source.name())
+            .field("source", &self.source().name())
             .field("bytes", &self.bytes)
             .finish()
     }
@@ -139,6 +169,43 @@ pub(crate) fn memory_content(
     file_bytes: u64,
 ) -> Content {
     Content::new(Arc::new(MemoryContent { name, start, part: part.into() }), file_bytes)
+}
+
+/// A file of `bytes`, which lie in a store. Messages call it `name`.
+pub(crate) fn stored_content(name: &'static str, bytes: PagedBytes) -> Content {
+    let length = bytes.len();
+    Content::new(Arc::new(StoredContent { name, bytes: Arc::new(bytes) }), length)
+}
+
+#[derive(Clone)]
+struct StoredContent {
+    name: &'static str,
+    bytes: Arc<PagedBytes>,
+}
+
+impl ContentSource for StoredContent {
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        Ok(std::iter::once(0..self.bytes.len()).collect())
+    }
+}
+
+impl ContentReader for StoredContent {
+    fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.bytes.read(offset, buffer);
+        self.bytes.check()
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Clone)]

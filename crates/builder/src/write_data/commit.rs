@@ -1,7 +1,7 @@
 //! Commits the results of tasks in the order of the files, on one thread: appends bytes to the image, shares equal
 //! pclusters and chunks, resolves copies, and joins the ranges of each file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::memory::Charge;
@@ -9,7 +9,7 @@ use ferrofs_workers::memory::Charge;
 use crate::compress::output::{BatchOutput, EncodedRange, PlacedExtent, StoredForm};
 use crate::compress::worker::DataWorker;
 use crate::context::{BuildContext, DataTables};
-use crate::data_map::{DataExtent, FileData, PackedFragment};
+use crate::data_map::{DataExtent, DataMap, FileData, PackedFragment};
 use crate::digest::Sha256Digest;
 use crate::packed_file::PackedFile;
 use crate::split::{RangeTask, SEGMENT_BYTES, StorageMode, TaskKind};
@@ -57,12 +57,17 @@ impl CommitParams {
     }
 }
 
-/// What a pass has committed.
-pub(crate) struct CommittedFiles {
+/// The results of a pass so far.
+pub(crate) struct Committed {
     /// The data of all files, in their order.
-    pub(crate) files: Vec<FileData>,
+    pub(crate) files: DataMap,
     /// What is to lie in the packed inode.
     pub(crate) packed: PackedFile,
+}
+
+/// What a pass has committed.
+pub(crate) struct CommittedFiles {
+    pub(crate) committed: Committed,
     /// The charge for the chunk tables of the files.
     pub(crate) chunk_tables: Charge,
     /// The charge for the parts of the packed inode.
@@ -77,10 +82,8 @@ pub(crate) struct Committer<'s> {
     reencoder: DataWorker,
     scratch: BatchOutput,
     current_file: FileBuilder,
-    /// By file: whether others copy from it.
-    is_copied: Vec<bool>,
-    /// Where the extents of files start that others copy from.
-    starts: HashMap<usize, Vec<u64>>,
+    /// The files that others copy from.
+    copied: HashSet<usize>,
     chunks: ChunkStore,
     chunk_table_budget: ChunkTableBudget,
     packed_parts: Charge,
@@ -89,8 +92,7 @@ pub(crate) struct Committer<'s> {
     /// For `pclusters`, as long as they are there.
     _known_pclusters: Charge,
     pclusters: HashMap<(Sha256Digest, Option<AlgorithmId>), u64>,
-    packed: PackedFile,
-    files: Vec<FileData>,
+    committed: Committed,
 }
 
 impl<'s> Committer<'s> {
@@ -100,8 +102,8 @@ impl<'s> Committer<'s> {
         tables: DataTables,
         sink: &'s mut dyn BlockSink,
         reencoder: DataWorker,
-        is_copied: Vec<bool>,
-        packed: PackedFile,
+        copied: HashSet<usize>,
+        committed: Committed,
     ) -> Self {
         let known_pclusters_max = tables.known_pclusters_max();
         Self {
@@ -110,8 +112,7 @@ impl<'s> Committer<'s> {
             reencoder,
             scratch: BatchOutput::default(),
             current_file: FileBuilder::default(),
-            is_copied,
-            starts: HashMap::new(),
+            copied,
             chunks: ChunkStore::default(),
             chunk_table_budget: ChunkTableBudget::new(tables.chunk_tables, params.memory_bytes),
             packed_parts: tables.packed_parts,
@@ -119,8 +120,7 @@ impl<'s> Committer<'s> {
             known_pclusters_max,
             _known_pclusters: tables.known_pclusters,
             pclusters: HashMap::new(),
-            packed,
-            files: Vec::new(),
+            committed,
         }
     }
 
@@ -146,8 +146,7 @@ impl<'s> Committer<'s> {
     /// What was committed.
     pub(crate) fn into_committed(self) -> CommittedFiles {
         CommittedFiles {
-            files: self.files,
-            packed: self.packed,
+            committed: self.committed,
             chunk_tables: self.chunk_table_budget.into_used(),
             packed_parts: self.packed_parts,
         }
@@ -172,7 +171,7 @@ impl<'s> Committer<'s> {
     }
 
     fn pack_file(&mut self, task: &RangeTask, digest: Option<Sha256Digest>) -> Result<()> {
-        let offset = self.packed.add_file(&task.content, digest)?;
+        let offset = self.committed.packed.add_file(&task.content, digest)?;
         self.current_file.fragment = Some(PackedFragment { bytes: task.bytes, offset });
         Ok(())
     }
@@ -272,7 +271,7 @@ impl<'s> Committer<'s> {
         }
         self.current_file.inline.clone_from(&encoded.inline);
         if let Some(tail) = encoded.tail {
-            let offset = self.packed.add_tail(&task.content, tail)?;
+            let offset = self.committed.packed.add_tail(&task.content, tail)?;
             self.current_file.fragment = Some(PackedFragment { bytes: tail.bytes, offset });
         }
         Ok(())
@@ -401,16 +400,23 @@ impl<'s> Committer<'s> {
 
     fn resolve(&self, task: &RangeTask, of: usize, offset: u64) -> ResolvedCopy {
         let FileBuilder { extents, starts, .. } = &self.current_file;
+        let (other, other_starts);
         let source = if of == task.file {
             CopySource { extents, starts, inline: None, fragment: None }
         } else {
-            let (Some(FileData::Compressed(data)), Some(starts)) =
-                (self.files.get(of), self.starts.get(&of))
-            else {
+            let Some(FileData::Compressed(data)) = self.committed.files.get(of) else {
                 return ResolvedCopy::default();
             };
-            let (extents, fragment) = (&data.extents, data.fragment);
-            CopySource { extents, starts, inline: data.inline.as_ref(), fragment }
+            other = data;
+            let mut at = 0;
+            let start_of = |extent: &DataExtent| {
+                let start = at;
+                at += extent.bytes;
+                start
+            };
+            other_starts = other.extents.iter().map(start_of).collect::<Vec<u64>>();
+            let (extents, fragment) = (&other.extents, other.fragment);
+            CopySource { extents, starts: &other_starts, inline: other.inline.as_ref(), fragment }
         };
         source.resolve(offset, task.bytes, task.ends_file())
     }
@@ -449,7 +455,7 @@ impl<'s> Committer<'s> {
         }
         self.sink.begin_file();
         let mut current_file = std::mem::take(&mut self.current_file);
-        let is_copied = self.is_copied.get(task.file).copied().unwrap_or(false);
+        let is_copied = self.copied.contains(&task.file);
         let data = match self.params.table {
             Some(params) if current_file.is_chunked => {
                 let chunks = std::mem::take(&mut current_file.chunks);
@@ -467,10 +473,7 @@ impl<'s> Committer<'s> {
         {
             return Err(internal_error("the extents of a file do not add up to it"));
         }
-        if is_copied {
-            self.starts.insert(task.file, current_file.starts);
-        }
-        self.files.push(data);
+        self.committed.files.push(&data);
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::file_builder::is_representable;
 use super::*;
 use crate::context::BuildMemory;
+use crate::data_map::FileData;
 use crate::data_map::{CompressedData, InlineExtent};
 use crate::test_source::{content, metadata, shrunk_content, sparse_content};
 use crate::tree::memory_content;
@@ -130,8 +131,9 @@ impl<'o> TestPass<'o> {
         observer: &dyn BuildObserver,
         sink: &mut MemorySink,
     ) -> Result<(Vec<FileData>, PackedFile)> {
-        let packed = PackedFile::new(&[], self.options.fragment_sharing);
-        write_files(files, packed, &self.context(observer), sink)
+        let packed = PackedFile::new(&[], self.options.fragment_sharing, self.memory.store());
+        let (data, packed) = write_files(files, packed, &self.context(observer), sink)?;
+        Ok((data.files().into_iter().flatten().collect(), packed))
     }
 
     fn write_packed(&self, content: &Content, sink: &mut MemorySink) -> Result<InternalFile> {
@@ -154,10 +156,10 @@ impl WrittenFiles {
         options: BuildOptions,
     ) -> Result<Self> {
         let mut sink = MemorySink::new(options.block_size.bytes());
-        let files = FileSet { contents: files, compressions: &[], pieces };
+        let files = FileSet { contents: FileList::Contents(files), compressions: &[], pieces };
         let pass = TestPass::new(&options)?;
-        let (files, mut packed) = pass.write(files, &NoopObserver, &mut sink)?;
-        let packed = packed.take_content().map(|packed| pass.write_packed(&packed, &mut sink));
+        let (files, packed) = pass.write(files, &NoopObserver, &mut sink)?;
+        let packed = packed.into_content().map(|packed| pass.write_packed(&packed, &mut sink));
         let packed = packed.transpose()?;
         Ok(Self { options, image: sink.bytes, files, packed })
     }
@@ -264,6 +266,10 @@ struct FixedPieces(Vec<Vec<DedupePiece>>);
 impl FilePieces for FixedPieces {
     fn pieces(&self, file: usize) -> &[DedupePiece] {
         &self.0[file]
+    }
+
+    fn cut_files(&self) -> Vec<usize> {
+        (0..self.0.len()).collect()
     }
 }
 
@@ -486,7 +492,8 @@ fn a_cancelled_pass_ends_early() {
     let pass = TestPass::new(&options).unwrap();
     let observer = ByteCounter(AtomicUsize::new(0), pass.cancel.clone());
     let contents = contents(&files);
-    let files_to_write = FileSet { contents: &contents, compressions: &[], pieces: None };
+    let files_to_write =
+        FileSet { contents: FileList::Contents(&contents), compressions: &[], pieces: None };
     let error = pass.write(files_to_write, &observer, &mut MemorySink::new(4096)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled));
     let total: usize = files.iter().map(Vec::len).sum();

@@ -1,12 +1,12 @@
 //! Walks a tree and its image at the same time and pairs the inodes with the same name. Both walks
 //! have the same order, so a name that is missing in one of them is noticed at once.
 
-use std::collections::btree_map;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferrofs_builder::tree::{NodeId, Tree};
+use ferrofs_builder::tree::{NodeId, Tree, TreeNames};
 use ferrofs_image::{FileType, Image, Inode, Nid, TreeWalk, WalkEvent};
 
 use crate::output::escape;
@@ -42,12 +42,12 @@ pub(super) enum Item {
 /// Pairs in the order of the tree; the first name of each inode only.
 pub(super) struct InodePairs<'a> {
     tree: &'a Tree,
-    source: SourceWalk<'a>,
+    source: TreeNames<'a>,
     image: TreeWalk<'a>,
     /// The expected link count of each inode.
     links: Vec<u32>,
-    /// The inode in the image for each inode of the tree that was paired.
-    seen_nids: Vec<Option<Nid>>,
+    /// The inode in the image for each inode of the tree that has several names and was paired.
+    seen_nids: HashMap<NodeId, Nid>,
     /// What is left of a large file.
     large_file: Option<(Arc<InodePair>, u64)>,
     next: Option<InodePair>,
@@ -63,10 +63,10 @@ impl<'a> InodePairs<'a> {
         })?;
         Ok(Self {
             tree,
-            source: SourceWalk::new(tree),
+            source: tree.names(),
             image: walk,
             links: links(tree),
-            seen_nids: vec![None; tree.len()],
+            seen_nids: HashMap::new(),
             large_file: None,
             next: None,
             difference: None,
@@ -87,29 +87,32 @@ impl<'a> InodePairs<'a> {
                 None => break None,
             }
         };
-        let (image, (path, node)) = match (image, self.source.next()) {
-            (Some(image), Some(source)) => (image, source),
+        let (image, node) = match (image, self.source.advance()) {
+            (Some(image), Some(node)) => (image, node),
             (None, None) => return Ok(None),
-            (None, Some((path, _))) => return Err(missing(&path)),
+            (None, Some(_)) => return Err(missing(self.source.path())),
             (Some(image), None) => return Err(unexpected(&image.path)),
         };
+        let path = self.source.path();
         let found = image.path.strip_prefix(b"/").unwrap_or(&image.path);
         if found != path {
             // Names ascend in both, so the lesser name is missing in the other.
             let is_more = found.split(|byte| *byte == b'/').lt(path.split(|byte| *byte == b'/'));
-            return Err(if is_more { unexpected(&image.path) } else { missing(&path) });
+            return Err(if is_more { unexpected(&image.path) } else { missing(path) });
         }
         let nid = image.inode.nid();
-        let slot = self.seen_nids.get_mut(node.index());
-        match slot {
-            Some(known @ None) => *known = Some(nid),
-            Some(Some(known)) if *known == nid => return Ok(Some(None)),
-            _ => {
-                let what = "it is not a hard link to the same file as in the source".to_owned();
-                return Err(Difference::new(&path, what));
+        let names = self.links.get(node.index()).copied().unwrap_or(0);
+        if names > 1 && !self.tree.is_directory(node) {
+            match self.seen_nids.insert(node, nid) {
+                None => {}
+                Some(known) if known == nid => return Ok(Some(None)),
+                Some(_) => {
+                    let what = "it is not a hard link to the same file as in the source".to_owned();
+                    return Err(Difference::new(path, what));
+                }
             }
         }
-        let names = self.links.get(node.index()).copied().unwrap_or(0);
+        let path = path.to_vec();
         Ok(Some(Some(InodePair { path, node, inode: image.inode, names })))
     }
 
@@ -128,7 +131,7 @@ impl<'a> InodePairs<'a> {
     fn is_large(&self, pair: &InodePair) -> bool {
         pair.inode.file_type() == FileType::Regular
             && pair.inode.size() >= LARGE_BYTES
-            && self.tree.node(pair.node).content().is_some()
+            && self.tree.content_bytes(pair.node).is_some()
     }
 }
 
@@ -220,11 +223,9 @@ fn links(tree: &Tree) -> Vec<u32> {
     add(Tree::ROOT);
     add(Tree::ROOT);
     while let Some(directory) = open.pop() {
-        for &child in
-            tree.node(directory).entries().into_iter().flat_map(|entries| entries.values())
-        {
+        for (_, child) in tree.entries(directory) {
             add(child);
-            if tree.node(child).entries().is_some() {
+            if tree.is_directory(child) {
                 add(child);
                 add(directory);
                 open.push(child);
@@ -232,53 +233,4 @@ fn links(tree: &Tree) -> Vec<u32> {
         }
     }
     links
-}
-
-type Entries<'a> = btree_map::Iter<'a, Box<[u8]>, NodeId>;
-
-/// Every name of a tree in depth-first order, in byte order within each directory.
-struct SourceWalk<'a> {
-    tree: &'a Tree,
-    /// What is left of each directory on the way down, and the bytes of its path.
-    open: Vec<(Entries<'a>, usize)>,
-    path: Vec<u8>,
-    is_started: bool,
-}
-
-impl<'a> SourceWalk<'a> {
-    fn new(tree: &'a Tree) -> Self {
-        Self { tree, open: Vec::new(), path: Vec::new(), is_started: false }
-    }
-
-    fn enter(&mut self, id: NodeId) {
-        if let Some(entries) = self.tree.node(id).entries() {
-            self.open.push((entries.iter(), self.path.len()));
-        }
-    }
-}
-
-impl Iterator for SourceWalk<'_> {
-    type Item = (Vec<u8>, NodeId);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if !self.is_started {
-            self.is_started = true;
-            self.enter(Tree::ROOT);
-            return Some((Vec::new(), Tree::ROOT));
-        }
-        loop {
-            let (entries, above) = self.open.last_mut()?;
-            self.path.truncate(*above);
-            let Some((name, &id)) = entries.next() else {
-                self.open.pop();
-                continue;
-            };
-            if !self.path.is_empty() {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(name);
-            self.enter(id);
-            return Some((self.path.clone(), id));
-        }
-    }
 }

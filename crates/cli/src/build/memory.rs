@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 
 use ferrofs_builder::import::SpoolOptions;
 
+use ferrofs_builder::{SpillOptions, SpillStore};
+
 use super::request::BuildRequest;
 
+/// While the tree is imported it takes one part in so many of the memory. The build gives it less.
+const TREE_SHARE: u64 = 2;
 /// The spool of archives takes one part in so many of the memory.
 const SPOOL_SHARE: u64 = 16;
 /// The map of one sparse file takes one part in so many of the memory.
@@ -20,12 +24,26 @@ const SPARSE_EXTENT_BYTES: u64 = 48;
 /// `temporary` is `TMPDIR`.
 pub(super) fn limit_import(request: &mut BuildRequest, bytes: u64, temporary: Option<OsString>) {
     let directory = temporary_directory(&request.image, temporary);
+    let options = SpillOptions::default()
+        .memory_bytes_max(bytes / TREE_SHARE)
+        .directory(Some(directory.clone()));
+    let store = SpillStore::new(options);
+    request.directory.store = Some(store.clone());
     let tar = &mut request.tar;
+    tar.store = Some(store);
     tar.spool =
         SpoolOptions::default().memory_bytes_max(bytes / SPOOL_SHARE).directory(Some(directory));
     let extents = bytes / SPARSE_MAP_SHARE / SPARSE_EXTENT_BYTES;
     let extents = usize::try_from(extents).unwrap_or(usize::MAX);
     tar.sparse_extents_max = tar.sparse_extents_max.min(extents);
+}
+
+/// The most memory that the process has had resident, as the kernel counts it.
+pub(super) fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// The directory of temporary files: `TMPDIR`, else that of the image, which has room for as many

@@ -317,7 +317,7 @@ impl OverlayMerge {
     ) -> Result<Option<NodeId>> {
         let Some(parent) = parent else { return Ok(None) };
         if let Some(above) = self.tree.child(parent, name) {
-            let shows = self.tree.node(above).entries().is_some() && !self.opaque.contains(&above);
+            let shows = self.tree.is_directory(above) && !self.opaque.contains(&above);
             return Ok(shows.then_some(above));
         }
         let id = self.tree.add(Node::directory(layer.metadata(&node.inode)?))?;
@@ -339,7 +339,7 @@ impl OverlayMerge {
         }
         if let Some(above) = self.tree.child(parent, name) {
             let hides = inode.file_type() == FileType::CharDevice && inode.device() == Some((0, 0));
-            if hides && self.tree.node(above).entries().is_some() {
+            if hides && self.tree.is_directory(above) {
                 self.opaque.insert(above);
             }
             return Ok(());

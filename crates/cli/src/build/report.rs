@@ -55,6 +55,13 @@ struct JsonReport {
     saved_by_dedupe_bytes: u64,
     saved_by_fragments_bytes: u64,
     packed_bytes: u64,
+    /// Of memory for the tree and the tables of the build, at one time.
+    tree_memory_bytes: u64,
+    /// Of the temporary file for what did not fit.
+    temporary_bytes: u64,
+    /// Of the process; absent where the system does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_memory_bytes: Option<u64>,
     verified: bool,
     warnings: u64,
     seconds: f64,
@@ -111,7 +118,14 @@ impl BuildSummary<'_> {
             Verify::ButContents => "verified except for contents",
             Verify::No => "not verified",
         };
-        writeln!(output, ", {verified}")
+        write!(output, ", {verified}")?;
+        if let Some(peak) = super::memory::peak_bytes() {
+            write!(output, ", peak memory {}", human_bytes(peak))?;
+        }
+        if report.spilled_bytes > 0 {
+            write!(output, ", {} in a temporary file", human_bytes(report.spilled_bytes))?;
+        }
+        writeln!(output)
     }
 
     fn show_as_mkfs(&self, output: &mut Output) -> io::Result<()> {
@@ -165,6 +179,9 @@ impl BuildSummary<'_> {
             saved_by_dedupe_bytes: report.deduplicated_bytes,
             saved_by_fragments_bytes: report.shared_fragment_bytes,
             packed_bytes: report.packed_bytes,
+            tree_memory_bytes: report.store_bytes,
+            temporary_bytes: report.spilled_bytes,
+            peak_memory_bytes: super::memory::peak_bytes(),
             verified: self.request.verify == Verify::Yes,
             warnings: self.warnings,
             seconds: self.took.as_secs_f64(),
@@ -205,7 +222,7 @@ pub(super) fn print_names(tree: &Tree) -> io::Result<()> {
     let mut is_printed = vec![false; tree.len()];
     let mut directories = VecDeque::from([(Vec::new(), Tree::ROOT)]);
     while let Some((path, directory)) = directories.pop_front() {
-        for (name, &id) in tree.node(directory).entries().into_iter().flatten() {
+        for (name, id) in tree.entries(directory) {
             let is_new =
                 is_printed.get_mut(id.index()).is_some_and(|done| !mem::replace(done, true));
             if !is_new {
@@ -213,12 +230,12 @@ pub(super) fn print_names(tree: &Tree) -> io::Result<()> {
             }
             let path: Vec<u8> = match path.is_empty() {
                 true => name.to_vec(),
-                false => [&path, &b"/"[..], name].concat(),
+                false => [&path, &b"/"[..], &name].concat(),
             };
             write!(output, "Processing ")?;
             output.name(&path)?;
             writeln!(output, " ...")?;
-            if tree.node(id).entries().is_some() {
+            if tree.is_directory(id) {
                 directories.push_back((path, id));
             }
         }
@@ -313,9 +330,9 @@ pub(super) fn estimate(
 
 /// What all regular files have together.
 pub(super) fn content_bytes(tree: &Tree) -> u64 {
-    tree.nodes()
-        .filter_map(|(_, node)| node.content())
-        .fold(0, |sum, content| sum.saturating_add(content.bytes()))
+    tree.ids()
+        .filter_map(|id| tree.content_bytes(id))
+        .fold(0, |sum, bytes| sum.saturating_add(bytes))
 }
 
 /// `part` in the proportion of `whole` to `sampled`.
@@ -327,14 +344,14 @@ fn scaled(part: u64, whole: u64, sampled: u64) -> u64 {
 /// A tree of some of the files, from all over, each with the beginning of its contents; all of them
 /// if they are few.
 fn sample(tree: &Tree, content_bytes: u64) -> Result<Tree> {
-    let root = tree.node(Tree::ROOT).metadata.clone();
+    let root = tree.node(Tree::ROOT).metadata;
     let mut sample = Tree::new(root);
     // So many bytes of the source pass for each byte that is taken.
     let step = content_bytes.div_ceil(SAMPLE_BYTES).max(1);
     let (mut passed, mut taken) = (0u64, 0u64);
     let mut error = None;
     let walked = tree.walk(|_, id| {
-        let Some(content) = tree.node(id).content() else { return Ok(()) };
+        let Some(content) = tree.content(id) else { return Ok(()) };
         passed = passed.saturating_add(content.bytes());
         let due = (passed / step).saturating_sub(taken);
         if due == 0 && content.bytes() > 0 {
@@ -342,8 +359,8 @@ fn sample(tree: &Tree, content_bytes: u64) -> Result<Tree> {
         }
         let bytes = content.bytes().min(FILE_BYTES).min(due.max(FILE_BYTES / 16));
         taken = taken.saturating_add(bytes);
-        let kind = NodeKind::File(Content::new(Arc::new(FilePrefix::of(content, bytes)), bytes));
-        let node = Node { metadata: tree.node(id).metadata.clone(), kind };
+        let kind = NodeKind::File(Content::new(Arc::new(FilePrefix::of(&content, bytes)), bytes));
+        let node = Node { metadata: tree.node(id).metadata, kind };
         let name = sample.len().to_string();
         let added = sample.add(node).and_then(|id| sample.link(Tree::ROOT, name.as_bytes(), id));
         added.map(|_| ()).map_err(|found| error = Some(found))
@@ -362,7 +379,7 @@ struct FilePrefix {
 
 impl FilePrefix {
     fn of(content: &Content, bytes: u64) -> Self {
-        Self { whole: Arc::clone(content.source()), bytes }
+        Self { whole: content.source(), bytes }
     }
 }
 
