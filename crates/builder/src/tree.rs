@@ -75,7 +75,7 @@ impl Tree {
             names: 0,
             devices: Vec::new(),
         };
-        let record = tree.encode(&Node::directory(root), 1);
+        let record = tree.encode(&Node::directory(root), 1, None);
         tree.nodes.push(record);
         tree
     }
@@ -160,7 +160,8 @@ impl Tree {
     #[must_use]
     pub fn node_mut(&mut self, id: NodeId) -> NodeMut<'_> {
         let node = self.node(id);
-        NodeMut { tree: self, id, node }
+        let content = node.content().cloned();
+        NodeMut { tree: self, id, node, content }
     }
 
     /// What the inode `id` is, without its target or content.
@@ -211,7 +212,7 @@ impl Tree {
         let index = index.ok_or_else(|| {
             Error::new(ErrorKind::Unsupported("more than 4,294,967,294 inodes".to_owned()))
         })?;
-        let record = self.encode(&node, 0);
+        let record = self.encode(&node, 0, None);
         self.nodes.push(record);
         self.store.check()?;
         Ok(NodeId::from_index(index))
@@ -386,11 +387,14 @@ impl Tree {
         }
     }
 
-    fn encode(&mut self, node: &Node, names: u32) -> NodeRecord {
+    /// The record of an inode, whose content lies at `place` already, if that is given.
+    fn encode(&mut self, node: &Node, names: u32, place: Option<u64>) -> NodeRecord {
         let device = |major: u32, minor: u32| u64::from(major) << 32 | u64::from(minor);
         let (size, blob) = match &node.kind {
             NodeKind::Symlink(target) => (target.len() as u64, self.targets.append_blob(target)),
-            NodeKind::File(content) => (content.bytes(), self.contents.add(content)),
+            NodeKind::File(content) => {
+                (content.bytes(), place.unwrap_or_else(|| self.contents.add(content)))
+            }
             NodeKind::CharacterDevice { major, minor } | NodeKind::BlockDevice { major, minor } => {
                 (device(*major, *minor), 0)
             }
@@ -430,6 +434,8 @@ pub struct NodeMut<'t> {
     tree: &'t mut Tree,
     id: NodeId,
     node: Node,
+    /// The content before the change.
+    content: Option<Content>,
 }
 
 impl Deref for NodeMut<'_> {
@@ -448,8 +454,12 @@ impl DerefMut for NodeMut<'_> {
 
 impl Drop for NodeMut<'_> {
     fn drop(&mut self) {
-        let names = self.tree.record(self.id).names;
-        let record = self.tree.encode(&self.node, names);
+        let before = self.tree.record(self.id);
+        let content = match (&self.content, self.node.content()) {
+            (Some(one), Some(other)) if one.is_same(other) => Some(before.blob),
+            _ => None,
+        };
+        let record = self.tree.encode(&self.node, before.names, content);
         self.tree.nodes.set(self.id.index(), record);
     }
 }

@@ -82,6 +82,18 @@ impl Content {
         Self { origin: ContentOrigin::Provider(provider, key.into()), bytes, extents: None }
     }
 
+    /// Whether it is a clone of `other`.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let is_same = match (&self.origin, &other.origin) {
+            (ContentOrigin::Source(one), ContentOrigin::Source(other)) => Arc::ptr_eq(one, other),
+            (ContentOrigin::Provider(_, one), ContentOrigin::Provider(_, other)) => {
+                Arc::ptr_eq(one, other)
+            }
+            _ => false,
+        };
+        is_same && self.bytes == other.bytes && self.extents == other.extents
+    }
+
     pub(super) fn origin(&self) -> &ContentOrigin {
         &self.origin
     }

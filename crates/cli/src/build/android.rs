@@ -81,7 +81,8 @@ fn set_owners(config: &FsConfig, mount_point: &[u8], tree: &mut Tree) -> u64 {
     });
     let mut unnamed = 0;
     for (id, path) in paths {
-        let metadata = &mut tree.node_mut(id).metadata;
+        let mut node = tree.node_mut(id);
+        let metadata = &mut node.metadata;
         let is_named =
             config.apply(&path, metadata) || id == Tree::ROOT && config.apply(b"", metadata);
         unnamed += u64::from(!is_named);
@@ -97,14 +98,14 @@ fn set_labels(contexts: &FileContexts, mount_point: &[u8], tree: &mut Tree) -> R
         if let Some(done) = is_done.get_mut(id.index())
             && !std::mem::replace(done, true)
         {
-            let label =
-                contexts.label(&host_path(mount_point, path), tree.node(id).kind.file_type())?;
+            let label = contexts.label(&host_path(mount_point, path), tree.file_type(id))?;
             labels.push((id, label.map(Box::from)));
         }
         Ok::<_, String>(())
     })?;
     for (id, label) in labels {
-        let xattrs = &mut tree.node_mut(id).metadata.xattrs;
+        let mut node = tree.node_mut(id);
+        let xattrs = &mut node.metadata.xattrs;
         match label {
             Some(label) => xattrs.insert(LABEL_XATTR.into(), label),
             None => xattrs.remove(LABEL_XATTR),

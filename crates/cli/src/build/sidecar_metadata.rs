@@ -113,7 +113,7 @@ impl PathMetadata {
         places: &mut HashMap<Box<[u8]>, NodeId>,
     ) -> Result<Option<NodeId>, String> {
         if let Some(&id) = places.get(&*self.path) {
-            let node = tree.node_mut(id);
+            let mut node = tree.node_mut(id);
             if type_letter(node.kind.file_type()) != self.file_type {
                 return Ok(None);
             }
@@ -133,7 +133,7 @@ impl PathMetadata {
             Some(slash) => (&self.path[..slash], &self.path[slash + 1..]),
             None => (&[][..], &self.path[..]),
         };
-        let parent = places.get(parent).filter(|id| tree.node(**id).entries().is_some());
+        let parent = places.get(parent).filter(|id| tree.is_directory(**id));
         let Some(&parent) = parent else { return Ok(None) };
         let node = Node { metadata: self.metadata, kind };
         let id = tree.add(node).map_err(|error| error.to_string())?;
@@ -167,7 +167,7 @@ mod tests {
 "#;
         let mismatch = apply(&mut tree, text).unwrap();
         assert_eq!(mismatch, SidecarMismatch { unused_lines: 1, unnamed_paths: 1 });
-        let root = &tree.node(Tree::ROOT).metadata;
+        let root = tree.node(Tree::ROOT).metadata;
         assert_eq!((root.permissions, root.gid, root.mtime.seconds), (0o755, 5, -7));
         assert_eq!(&*root.xattrs[&b"security.selinux"[..]], b"a");
         let null = tree.child(dir, b"null").unwrap();
