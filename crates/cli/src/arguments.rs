@@ -26,7 +26,7 @@ pub(crate) enum Verb {
     Ls(LsArguments),
     Cat(CatArguments),
     Stat(StatArguments),
-    Extract(ExtractArguments),
+    Extract(Box<ExtractArguments>),
     Check(CheckArguments),
     Build(Box<BuildArguments>),
     Mount(Box<MountArguments>),
@@ -45,6 +45,10 @@ pub(crate) struct ReadArguments {
     /// device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
+
+    /// The image is this partition of IMAGE, a super image of Android
+    #[arg(long, value_name = "NAME")]
+    pub(crate) partition: Option<String>,
 
     /// Open the image even if its superblock has a wrong checksum
     #[arg(long)]

@@ -111,6 +111,16 @@ fn shortened(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned([start, "…".as_bytes(), end].concat())
 }
 
+/// Whether an error says that there is no EROFS image.
+pub(crate) fn is_about_magic(error: &ferrofs_image::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Format(
+            ferrofs_ondisk::ErrorKind::BadMagic(_) | ferrofs_ondisk::ErrorKind::Truncated { .. }
+        )
+    )
+}
+
 /// What to do about an error of the image, after a semicolon; empty if there is nothing.
 pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {
     match error.kind() {

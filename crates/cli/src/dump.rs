@@ -84,6 +84,7 @@ fn open(arguments: &DumpArguments) -> Result<Image, CommandStatus> {
         }
     }
     let read = |no_checksum| ReadArguments {
+        partition: None,
         offset: arguments.offset,
         devices: arguments.devices.clone(),
         no_checksum,

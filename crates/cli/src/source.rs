@@ -1,9 +1,15 @@
-//! Opens the image that the arguments describe.
+//! Opens the image that the arguments describe: a file, a sparse image of Android, or a partition of
+//! a super image.
+
+mod foreign;
+mod partition;
+mod sparse;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::anyhow;
-use ferrofs_image::{Image, OpenOptions};
+use ferrofs_image::{FileSource, Image, ImageSource, OpenOptions};
 use ferrofs_ondisk::DeviceSlot;
 
 use crate::amount::counted;
@@ -11,6 +17,8 @@ use crate::arguments::ReadArguments;
 use crate::diagnostics;
 use crate::output::{self, escape};
 use crate::resources::Resources;
+use partition::PartitionSource;
+use sparse::SparseSource;
 
 /// Opens an image to read its metadata.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
@@ -51,9 +59,20 @@ pub(crate) fn open_for_mount(
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);
-    let image = options.open(path).map_err(|error| {
-        let suggestion = diagnostics::for_image_error(&error);
-        anyhow!("{}: {error}{suggestion}", escape(path.as_os_str().as_encoded_bytes()))
+    let shown = escape(path.as_os_str().as_encoded_bytes());
+    let opened = match special_source(path, read).map_err(|why| anyhow!("{shown}: {why}"))? {
+        None => options.open(path),
+        Some(primary) => {
+            open_devices(read).and_then(|devices| options.open_sources(primary, devices))
+        }
+    };
+    let image = opened.map_err(|error| {
+        let is_foreign = diagnostics::is_about_magic(&error);
+        let kind = is_foreign.then(|| foreign::identify(path, read.offset)).flatten();
+        match kind {
+            Some(kind) => anyhow!("{shown}: this is {kind}, not an EROFS image: {error}"),
+            None => anyhow!("{shown}: {error}{}", diagnostics::for_image_error(&error)),
+        }
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
@@ -62,6 +81,36 @@ fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow:
         ));
     }
     Ok(image)
+}
+
+/// The image in a sparse image or in a partition; `None` for a file that is an image itself.
+fn special_source(
+    path: &Path,
+    read: &ReadArguments,
+) -> Result<Option<Arc<dyn ImageSource>>, String> {
+    let is_sparse = SparseSource::is_one(path).unwrap_or(false);
+    if !is_sparse && read.partition.is_none() {
+        return Ok(None);
+    }
+    if read.offset > 0 {
+        return Err("--offset cannot be used with a sparse image or with --partition".to_owned());
+    }
+    let whole: Arc<dyn ImageSource> = match is_sparse {
+        true => Arc::new(SparseSource::open(path).map_err(|error| error.to_string())?),
+        false => Arc::new(FileSource::open(path, 0).map_err(|error| error.to_string())?),
+    };
+    let Some(name) = &read.partition else { return Ok(Some(whole)) };
+    let partition = PartitionSource::find(whole, name)
+        .map_err(|error| format!("--partition={name}: {error}"))?;
+    Ok(Some(Arc::new(partition)))
+}
+
+fn open_devices(read: &ReadArguments) -> Result<Vec<Arc<dyn ImageSource>>, ferrofs_image::Error> {
+    let mut devices: Vec<Arc<dyn ImageSource>> = Vec::with_capacity(read.devices.len());
+    for device in &read.devices {
+        devices.push(Arc::new(FileSource::open(device, 0)?));
+    }
+    Ok(devices)
 }
 
 /// Whether the image has extra devices that are not appended to it.

@@ -41,7 +41,7 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Extract(arguments) => {
             let signals = exit_on_signals()?;
             metadata_files::write(arguments)?;
-            extract::run(&arguments.into(), signals)
+            extract::run(&(&**arguments).into(), signals)
         }
         Verb::Check(arguments) => check::run(&arguments.into(), exit_on_signals()?),
         Verb::Build(arguments) => build::run(arguments, exit_on_signals()?),

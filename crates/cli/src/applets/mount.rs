@@ -71,6 +71,7 @@ impl ErofsfuseArguments {
                 ..MachineArguments::default()
             },
             read: ReadArguments {
+                partition: None,
                 offset: self.offset,
                 devices: self.devices,
                 no_checksum: false,

@@ -74,6 +74,7 @@ fn report(
 
 fn read(arguments: &FsckArguments) -> ReadArguments {
     ReadArguments {
+        partition: None,
         offset: arguments.offset,
         devices: arguments.devices.clone(),
         no_checksum: arguments.no_sbcrc,

@@ -7,8 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use crate::support::{Dir, ferrofs};
+use crate::support::{Dir, data, ferrofs};
 
 /// Lines of an fs_config file that give some files other owners.
 const OWNERS: &str = "/ 0 0 0755\n\
@@ -150,4 +151,102 @@ fn the_block_list_names_the_blocks_of_each_file() {
     assert_eq!(last - first, 9, "{text}");
     let bytes = fs::read(&image).unwrap();
     assert!(bytes[first * 4096..first * 4096 + 40_000].iter().all(|byte| *byte == 7));
+}
+
+/// Little-endian words.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A sparse image of `image`: zeros are left out, and the rest is in chunks of one block.
+fn sparse(image: &[u8]) -> Vec<u8> {
+    let mut chunks = Vec::new();
+    let mut count = 0u32;
+    for block in image.chunks(4096) {
+        let is_zero = block.iter().all(|byte| *byte == 0);
+        let (kind, stored) = if is_zero { (0xcac3, &[][..]) } else { (0xcac1, block) };
+        chunks.extend(words(&[kind, 1, 12 + u32::try_from(stored.len()).unwrap()]));
+        chunks.extend(stored);
+        count += 1;
+    }
+    let mut bytes = words(&[0xed26_ff3a, 1, 28 | 12 << 16, 4096, count, count, 0]);
+    bytes.extend(chunks);
+    bytes
+}
+
+/// A super image with `image` as the partition "vendor_a", in two extents in reverse order.
+fn super_image(image: &[u8]) -> Vec<u8> {
+    let half = image.len() / 1024;
+    let sectors = image.len() / 512;
+    let mut tables = b"vendor_a".to_vec();
+    tables.resize(36, 0);
+    tables.extend(words(&[0, 0, 2, 0]));
+    for (count, at) in [(half, 2048 + sectors - half), (sectors - half, 2048)] {
+        tables.extend((count as u64).to_le_bytes());
+        tables.extend(words(&[0]));
+        tables.extend((at as u64).to_le_bytes());
+        tables.extend(words(&[0]));
+    }
+    let mut header = words(&[0x414c_5030, 10, 128]);
+    header.extend([0; 32]);
+    header.extend(words(&[u32::try_from(tables.len()).unwrap()]));
+    header.extend(Sha256::digest(&tables));
+    header.extend(words(&[0, 1, 52, 52, 2, 24, 0, 0, 0, 0, 0, 0]));
+    let sum = Sha256::digest(&header);
+    header[12..44].copy_from_slice(&sum);
+    let mut geometry = words(&[0x616c_4467, 52]);
+    geometry.extend([0; 32]);
+    geometry.extend(words(&[65536, 1, 4096]));
+    let sum = Sha256::digest(&geometry);
+    geometry[8..40].copy_from_slice(&sum);
+    let mut bytes = vec![0; 2048 * 512];
+    bytes[4096..4096 + geometry.len()].copy_from_slice(&geometry);
+    bytes[12288..12288 + header.len()].copy_from_slice(&header);
+    bytes[12416..12416 + tables.len()].copy_from_slice(&tables);
+    bytes.extend(&image[half * 512..]);
+    bytes.extend(&image[..half * 512]);
+    bytes
+}
+
+#[test]
+fn sparse_images_and_partitions_are_read_directly() {
+    let dir = Dir::new();
+    let image = fs::read(data("lz4.erofs")).unwrap();
+    let tar = |path: &Path, options: &[&str]| {
+        let words = ["extract", "-q", "--tar", "-"];
+        ferrofs().args(words).args(options).arg(path).succeeds().stdout
+    };
+    let expected = tar(&data("lz4.erofs"), &[]);
+    let simg = dir.write("sparse", &sparse(&image));
+    assert!(tar(&simg, &[]) == expected);
+    ferrofs().args(["check", "-q"]).arg(&simg).succeeds();
+    let partitioned = dir.write("super", &super_image(&image));
+    assert!(tar(&partitioned, &["--partition=vendor_a"]) == expected);
+    let both = dir.write("both", &sparse(&super_image(&image)));
+    assert!(tar(&both, &["--partition=vendor_a"]) == expected);
+    let wrong = ferrofs().args(["info", "--partition=system_a"]).arg(&both).ends_with(1);
+    assert!(wrong.stderr.contains("there are vendor_a"), "{}", wrong.stderr);
+    let none = ferrofs().arg("info").arg(&partitioned).ends_with(1);
+    assert!(none.stderr.contains("a super image of Android; name a partition"), "{}", none.stderr);
+    let cut = dir.write("cut", &sparse(&image)[..5000]);
+    let cut = ferrofs().arg("info").arg(&cut).ends_with(1);
+    assert!(cut.stderr.contains("the sparse image is damaged: it is truncated"), "{}", cut.stderr);
+}
+
+#[test]
+fn info_says_what_a_foreign_file_is() {
+    let dir = Dir::new();
+    for (name, bytes, kind) in [
+        ("squash", &b"hsqs"[..], "a squashfs image"),
+        ("gzip", b"\x1f\x8b\x08", "a gzip file"),
+        ("empty", b"", "an empty file"),
+    ] {
+        let mut file = bytes.to_vec();
+        file.resize(if bytes.is_empty() { 0 } else { 8192 }, 0);
+        let ended = ferrofs().arg("info").arg(dir.write(name, &file)).ends_with(1);
+        let line = format!("this is {kind}, not an EROFS image");
+        assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+    }
+    let ended = ferrofs().arg("info").arg(data("few.tar")).ends_with(1);
+    assert!(ended.stderr.contains("this is a tar archive"), "{}", ended.stderr);
 }

@@ -1,0 +1,98 @@
+//! Names what a file is that is not an EROFS image, by its first bytes. Used by `source` for
+//! messages.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// How far into a file its kind shows: the superblock of Btrfs.
+const START_BYTES: u32 = 66 << 10;
+
+/// A kind of file, and bytes that are at an offset in it.
+type Signature = (&'static str, usize, &'static [u8]);
+
+/// In this order, since some kinds contain others.
+const SIGNATURES: [Signature; 34] = [
+    ("a squashfs image", 0, b"hsqs"),
+    ("a squashfs image of another byte order", 0, b"sqsh"),
+    ("a gzip file", 0, &[0x1f, 0x8b]),
+    ("an xz file", 0, &[0xfd, b'7', b'z', b'X', b'Z', 0]),
+    ("a zstd file", 0, &[0x28, 0xb5, 0x2f, 0xfd]),
+    ("a bzip2 file", 0, b"BZh"),
+    ("an lz4 file", 0, &[0x04, 0x22, 0x4d, 0x18]),
+    ("a zip archive", 0, b"PK\x03\x04"),
+    ("a 7z archive", 0, b"7z\xbc\xaf\x27\x1c"),
+    ("a boot image of Android", 0, b"ANDROID!"),
+    ("an update payload of Android; extract its partitions first", 0, b"CrAU"),
+    ("a qcow2 disk image; convert it with qemu-img", 0, b"QFI\xfb"),
+    ("a VMDK disk image", 0, b"KDMV"),
+    ("a VHDX disk image", 0, b"vhdxfile"),
+    ("a cramfs image", 0, &[0x45, 0x3d, 0xcd, 0x28]),
+    ("a romfs image", 0, b"-rom1fs-"),
+    ("a DwarFS image", 0, b"DWARFS"),
+    ("a LUKS volume; open it with cryptsetup", 0, b"LUKS\xba\xbe"),
+    ("a JFFS2 image", 0, &[0x85, 0x19]),
+    ("a UBI image", 0, b"UBI#"),
+    ("an XFS file system", 0, b"XFSB"),
+    ("a cpio archive", 0, b"07070"),
+    ("an ar archive or a Debian package", 0, b"!<arch>\n"),
+    ("an RPM package", 0, &[0xed, 0xab, 0xee, 0xdb]),
+    ("an NTFS file system", 3, b"NTFS    "),
+    ("a FAT file system", 54, b"FAT"),
+    ("a FAT file system", 82, b"FAT32"),
+    ("a tar archive; `ferrofs build` makes an image of it", 257, b"ustar"),
+    ("a disk with a table of partitions (GPT); give the partition with --offset", 512, b"EFI PART"),
+    ("an F2FS file system", 1024, &[0x10, 0x20, 0xf5, 0xf2]),
+    ("an ext2, ext3 or ext4 file system", 1080, &[0x53, 0xef]),
+    (
+        "a super image of Android; name a partition with --partition",
+        4096,
+        &[0x67, 0x44, 0x6c, 0x61],
+    ),
+    ("an ISO 9660 image", 32769, b"CD001"),
+    ("a Btrfs file system", 65600, b"_BHRfS_M"),
+];
+
+/// What the file at `path` is, from byte `offset` on; `None` if it is unknown or cannot be read.
+pub(super) fn identify(path: &Path, offset: u64) -> Option<&'static str> {
+    use std::io::{Seek, SeekFrom};
+    let mut start = Vec::new();
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::Start(offset)).ok()?;
+    file.take(u64::from(START_BYTES)).read_to_end(&mut start).ok()?;
+    identify_bytes(&start)
+}
+
+fn identify_bytes(start: &[u8]) -> Option<&'static str> {
+    if start.is_empty() {
+        return Some("an empty file");
+    }
+    let is_there =
+        |&&(_, at, bytes): &&Signature| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let found = SIGNATURES.iter().find(is_there).map(|(name, ..)| *name);
+    let is_elf = start.starts_with(b"\x7fELF");
+    let is_bootable = start.get(510..512) == Some(&[0x55, 0xaa]);
+    found
+        .or(is_elf
+            .then_some("a program (ELF); an image in it, such as in an AppImage, needs --offset"))
+        .or(is_bootable
+            .then_some("a disk with a table of partitions; give the partition with --offset"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_kinds_are_named() {
+        for (name, at, bytes) in SIGNATURES {
+            let mut start = vec![0; 66 << 10];
+            start[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(identify_bytes(&start), Some(name));
+            assert_eq!(identify_bytes(&start[..at + bytes.len() - 1]), None, "{name}");
+        }
+        assert_eq!(identify_bytes(b""), Some("an empty file"));
+        assert_eq!(identify_bytes(&[0; 2000]), None);
+        assert!(identify_bytes(b"\x7fELF").unwrap().contains("--offset"));
+    }
+}
