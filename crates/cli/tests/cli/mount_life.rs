@@ -43,8 +43,8 @@ fn in_the_background_it_is_ready_when_the_command_returns_and_ends_with_the_moun
     let ended = mount(&point).succeeds();
     assert_eq!((ended.text().as_str(), ended.stderr.as_str()), ("", ""));
     let daemon = point.process(None);
-    let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/sub/c.txt").succeeds();
-    assert_eq!(fs::read(point.join("sub/c.txt")).unwrap(), text.stdout);
+    let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/a.txt").succeeds();
+    assert_eq!(fs::read(point.join("a.txt")).unwrap(), text.stdout);
     assert!(point.unmount());
     daemon.wait();
     assert_eq!(fs::read_dir(point.path()).unwrap().count(), 0);
@@ -106,13 +106,13 @@ fn open_files_can_be_read_after_the_unmount() {
     }
     let point = MountPoint::new();
     let mut mounted = foreground(&point);
-    let user = File::open(point.join("sub/c.txt")).unwrap();
+    let user = File::open(point.join("a.txt")).unwrap();
     mounted.signal(Signal::TERM);
     assert!(mounted.line().unwrap().contains("unmounting"));
     let line = mounted.line().unwrap();
     assert!(line.contains("still in use"), "{line}");
     assert_eq!(point.mount(), None);
-    let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/sub/c.txt").succeeds();
+    let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/a.txt").succeeds();
     assert_eq!(io::read_to_string(&user).unwrap().as_bytes(), text.stdout);
     drop(user);
     assert_eq!(mounted.wait().code(), Some(0));
@@ -125,7 +125,7 @@ fn a_second_signal_ends_it_at_once() {
     }
     let point = MountPoint::new();
     let mut mounted = foreground(&point);
-    let user = File::open(point.join("sub/c.txt")).unwrap();
+    let user = File::open(point.join("a.txt")).unwrap();
     mounted.signal(Signal::TERM);
     while !mounted.line().unwrap().contains("still in use") {}
     // It may print this a moment before it handles the second one, so there may be a third.
