@@ -5,6 +5,7 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -52,7 +53,8 @@ impl Channel {
         rustix::io::read(&self.device, buffer)
     }
 
-    /// Replies to a request with an errno, or with the concatenated `parts`.
+    /// Replies to a request with an errno, or with the concatenated `parts`. A kernel that is short of memory is asked
+    /// again, since the caller of the request waits for a reply.
     ///
     /// # Errors
     /// `NOENT`: the request is not in flight any more. `NODEV`: the file system is unmounted. Others: the kernel does
@@ -63,7 +65,17 @@ impl Channel {
         errno: Option<Errno>,
         parts: &[&[u8]],
     ) -> Result<(), Errno> {
-        self.send(unique, errno.map_or(0, |errno| -errno.raw_os_error()), parts)
+        let error = errno.map_or(0, |errno| -errno.raw_os_error());
+        let mut attempts = REPLY_ATTEMPTS;
+        loop {
+            match self.send(unique, error, parts) {
+                Err(Errno::NOMEM | Errno::AGAIN) if attempts > 1 => {
+                    attempts -= 1;
+                    std::thread::sleep(REPLY_PAUSE);
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Sends a notification: a message that replies to no request.
@@ -97,11 +109,46 @@ impl Channel {
     }
 }
 
+/// How often a reply is sent that the kernel does not take, and how long to wait in between: a second in all, after which
+/// a kernel without memory has other worries.
+const REPLY_ATTEMPTS: u32 = 500;
+const REPLY_PAUSE: Duration = Duration::from_millis(2);
+
 /// The largest number of parts of a message, without its header.
 const MAX_PARTS: usize = 3;
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_reply_that_the_kernel_cannot_take_now_is_sent_again() {
+        let flags = SocketFlags::NONBLOCK;
+        let (kernel, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("sockets");
+        let channel = Channel::new(device);
+        // Until the socket is full.
+        let mut sent = 0;
+        while channel.send(2, 0, &[&[0; 4096]]).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(channel.send(4, 0, &[]), Err(Errno::AGAIN));
+        let mut message = [0; 8192];
+        std::thread::scope(|scope| {
+            let reply = scope.spawn(|| channel.reply(4, Some(Errno::IO), &[]));
+            for _ in 0..sent {
+                assert!(rustix::io::read(&kernel, &mut message).expect("a message") > 4096);
+            }
+            assert_eq!(reply.join().expect("no panic"), Ok(()));
+        });
+        assert_eq!(rustix::io::read(&kernel, &mut message), Ok(size_of::<OutHeader>()));
     }
 }

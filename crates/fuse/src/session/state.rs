@@ -1,6 +1,7 @@
 //! What the threads of a session share, and the handle by which a file system reaches it. It starts no thread.
 //! Used by `session`, its listeners and its watchdog.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -56,6 +57,7 @@ pub(crate) struct SessionState {
     pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
     pub(super) idle: IdleListeners,
     interrupts: AtomicU64,
+    unknown_interrupts: UnknownInterrupts,
     is_unmounted: AtomicBool,
     started_at: Instant,
     on_event: Box<EventCallback>,
@@ -83,6 +85,56 @@ impl IdleListeners {
     }
 }
 
+/// How often an interrupt is repeated at once. A listener needs a few instructions to call `begin`.
+const REPEATED_AT_ONCE: u32 = 16;
+/// The pause before each later repetition.
+const INTERRUPT_PAUSE: Duration = Duration::from_millis(1);
+/// How long a listener may take to call `begin`, in milliseconds: on a loaded machine it may lose its CPU.
+const LOST_AFTER_MS: u64 = 1_000;
+/// How many requests are remembered. More of them at a time take longer to be found lost.
+const UNKNOWN_MAX: usize = 64;
+
+/// What the interrupt of a request that no listener has says about the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnknownRequest {
+    /// A listener is about to begin with it.
+    JustRead,
+    /// It has not begun with it for a while.
+    Late,
+    /// Nobody will reply to it.
+    Lost,
+}
+
+/// Interrupts of requests that no listener has, the latest first.
+#[derive(Debug, Default)]
+struct UnknownInterrupts(Mutex<VecDeque<UnknownInterrupt>>);
+
+#[derive(Clone, Copy, Debug)]
+struct UnknownInterrupt {
+    of: u64,
+    first_ms: u64,
+    count: u32,
+}
+
+impl UnknownInterrupts {
+    fn note(&self, of: u64, now_ms: u64) -> UnknownRequest {
+        let mut interrupts = lock(&self.0);
+        let Some(index) = interrupts.iter().position(|known| known.of == of) else {
+            interrupts.truncate(UNKNOWN_MAX - 1);
+            interrupts.push_front(UnknownInterrupt { of, first_ms: now_ms, count: 1 });
+            return UnknownRequest::JustRead;
+        };
+        let Some(known) = interrupts.get_mut(index) else { return UnknownRequest::JustRead };
+        known.count = known.count.saturating_add(1);
+        if now_ms.saturating_sub(known.first_ms) >= LOST_AFTER_MS {
+            interrupts.remove(index);
+            return UnknownRequest::Lost;
+        }
+        let is_late = known.count > REPEATED_AT_ONCE;
+        if is_late { UnknownRequest::Late } else { UnknownRequest::JustRead }
+    }
+}
+
 impl SessionState {
     pub(super) fn new(
         file_system: Arc<dyn FileSystem>,
@@ -99,6 +151,7 @@ impl SessionState {
             spares: Mutex::default(),
             idle: IdleListeners::default(),
             interrupts: AtomicU64::new(0),
+            unknown_interrupts: UnknownInterrupts::default(),
             is_unmounted: AtomicBool::new(false),
             started_at: Instant::now(),
             on_event,
@@ -142,10 +195,19 @@ impl SessionState {
             return;
         }
         // Either the request has been answered, and the kernel drops this reply, or a listener has just read it and not
-        // yet called `begin`. In the second case EAGAIN makes the kernel repeat the interrupt. It is not known which
-        // channel has the request, so the reply goes to all.
+        // yet called `begin`. In the second case EAGAIN makes the kernel repeat the interrupt. If that goes on, the reply
+        // was lost, and the caller gets another one. It is not known which channel has the request, so each reply goes to
+        // all.
+        let (unique, errno) = match self.unknown_interrupts.note(of, now) {
+            UnknownRequest::JustRead => (unique, Errno::AGAIN),
+            UnknownRequest::Late => {
+                std::thread::sleep(INTERRUPT_PAUSE);
+                (unique, Errno::AGAIN)
+            }
+            UnknownRequest::Lost => (of, Errno::IO),
+        };
         for channel in &self.channels {
-            channel.reply(unique, Some(Errno::AGAIN), &[]).ok();
+            channel.reply(unique, Some(errno), &[]).ok();
         }
     }
 

@@ -299,6 +299,25 @@ fn an_interrupt_of_an_unknown_request_gets_eagain() {
     assert_eq!(kernel.receive(), (45, EAGAIN, 0));
 }
 
+/// As after a reply that the kernel did not take: each EAGAIN makes the kernel repeat the interrupt.
+#[test]
+fn a_request_whose_reply_was_lost_gets_eio_instead_of_endless_interrupts() {
+    const EAGAIN: i32 = -11;
+    const EIO: i32 = -5;
+    let kernel = FakeKernel::start(None);
+    let mut repeated = 0;
+    loop {
+        kernel.interrupt(44);
+        match kernel.receive() {
+            (45, EAGAIN, 0) => repeated += 1,
+            reply => break assert_eq!(reply, (44, EIO, 0)),
+        }
+        // One a millisecond, after some at once.
+        assert!(repeated <= 1_100, "{repeated}");
+    }
+    assert!(repeated > 10, "{repeated}");
+}
+
 #[test]
 fn the_event_of_a_spare_listener_counts_listeners_and_not_channels() {
     // A socket cannot be cloned, so the three listeners share one channel.
