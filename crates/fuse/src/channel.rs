@@ -141,14 +141,14 @@ mod tests {
             sent += 1;
         }
         assert_eq!(channel.send(4, 0, &[]), Err(Errno::AGAIN));
-        let mut message = [0; 8192];
+        let mut message = vec![0; 8192];
         std::thread::scope(|scope| {
             let reply = scope.spawn(|| channel.reply(4, Some(Errno::IO), &[]));
             for _ in 0..sent {
-                assert!(rustix::io::read(&kernel, &mut message).expect("a message") > 4096);
+                assert!(rustix::io::read(&kernel, &mut message[..]).expect("a message") > 4096);
             }
             assert_eq!(reply.join().expect("no panic"), Ok(()));
         });
-        assert_eq!(rustix::io::read(&kernel, &mut message), Ok(size_of::<OutHeader>()));
+        assert_eq!(rustix::io::read(&kernel, &mut message[..]), Ok(size_of::<OutHeader>()));
     }
 }
