@@ -159,9 +159,10 @@ impl Attachment {
     ///
     /// `confine` runs in the new process, whose only descriptors besides `/dev/null` are those that it gets: it should
     /// drop all privileges but `CAP_SYS_ADMIN`. It must not start threads, print, or wait for other threads of this process.
+    /// [`Attachment::wait_for_unmount_helper`] has its result.
     ///
     /// # Errors
-    /// The process cannot be started, or `confine` failed. This process unmounts itself then, as before.
+    /// The process cannot be started. This process unmounts itself then, as before.
     pub fn start_unmount_helper(
         &mut self,
         confine: impl FnOnce(&[BorrowedFd<'_>]) -> std::io::Result<()>,
@@ -170,6 +171,17 @@ impl Attachment {
         let at_end = if self.auto_unmount { AtEnd::Unmount } else { AtEnd::Leave };
         self.unmounting = Unmounting::Helper(UnmountHelper::start(unmount, at_end, confine)?);
         Ok(())
+    }
+
+    /// Waits until the process that unmounts is confined.
+    ///
+    /// # Errors
+    /// It could not be confined. It still unmounts.
+    pub fn wait_for_unmount_helper(&self) -> Result<(), AttachError> {
+        match &self.unmounting {
+            Unmounting::Helper(helper) => helper.wait_until_confined(),
+            Unmounting::Direct(_) | Unmounting::Fusermount(_) => Ok(()),
+        }
     }
 
     /// The open device: read and write, close-on-exec, blocking.

@@ -72,6 +72,31 @@ pub fn apply(request: PriorityRequest) -> PriorityLevel {
     of_current_thread()
 }
 
+/// A real-time priority that threads inherit which the calling thread starts, until this is dropped. For a process that is
+/// about to lose the privilege to raise priorities: such a thread keeps its priority when it asks for
+/// [`PriorityRequest::Raised`] itself.
+#[derive(Debug)]
+pub struct InheritedPriority(());
+
+impl InheritedPriority {
+    /// Raises the calling thread. `None` if the system refuses, or the thread has a priority of its own already.
+    #[must_use]
+    pub fn raise() -> Option<Self> {
+        let is_limited = getrlimit(Resource::Rttime).current.is_some();
+        if is_limited || of_current_thread() != PriorityLevel::Normal {
+            return None;
+        }
+        sys::set_scheduler(sys::POLICY_FIFO, FIFO_PRIORITY).ok().map(|()| Self(()))
+    }
+}
+
+impl Drop for InheritedPriority {
+    fn drop(&mut self) {
+        // A thread may always lower itself.
+        sys::set_scheduler(sys::POLICY_OTHER, 0).unwrap_or_default();
+    }
+}
+
 /// The priority level of the calling thread, as `sched_getscheduler` and `getpriority` report it.
 #[must_use]
 pub fn of_current_thread() -> PriorityLevel {

@@ -12,11 +12,12 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use ferrofs_fuse::SessionEvent;
-use ferrofs_fuse::attach::{Attachment, DetachOutcome, attach};
+use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, attach};
 use ferrofs_mount::sandbox::{
     PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
 };
 use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount};
+use ferrofs_workers::priority::{InheritedPriority, PriorityRequest};
 
 use super::daemonize::{self, ReadyNotifier};
 use super::explain::{Explanation, ExplanationInput, Readahead};
@@ -75,6 +76,9 @@ pub(super) fn run(
     let mut daemon = Daemon { typed, request, resources, log, attachment, readahead, output };
     // Privileges belong to threads, so none may run yet.
     image.stop_idle_reclaimer();
+    // Listeners keep what they inherit; the sandbox may take the right to raise it.
+    let is_raised = request.settings.priority == PriorityRequest::Raised;
+    let inherited = is_raised.then(InheritedPriority::raise).flatten();
     let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
     let (mut signals, waker) = handlers.listen()?;
     let log = Arc::clone(&daemon.log);
@@ -83,7 +87,10 @@ pub(super) fn run(
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
         _ => log.log(severity(notice), notice),
     });
+    drop(inherited);
     let served = served.map_err(|error| anyhow!("{error}"))?;
+    let confined = daemon.attachment.wait_for_unmount_helper();
+    confined.map_err(|error| helper_error(&error))?;
     daemon.explain(&served, entered.as_ref(), notifier.as_ref())?;
     let end = wait_elsewhere(served, waker)?;
     daemon.notify_ready(notifier.take())?;
@@ -124,7 +131,11 @@ fn start_unmount_helper(attachment: &mut Attachment, typed: &MountArguments) -> 
         }
         Ok(())
     });
-    started.map_err(|error| anyhow!("{error} (--no-sandbox mounts without it)"))
+    started.map_err(|error| helper_error(&error))
+}
+
+fn helper_error(error: &AttachError) -> anyhow::Error {
+    anyhow!("{error} (--no-sandbox mounts without it)")
 }
 
 fn negotiate(

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
+use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -214,6 +215,12 @@ fn status(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/status")).unwrap()
 }
 
+/// Whether this process may raise a thread to a real-time priority.
+fn reaches_real_time() -> bool {
+    let raise = || priority::apply(PriorityRequest::Raised);
+    std::thread::scope(|scope| scope.spawn(raise).join().unwrap()) == PriorityLevel::RealTime
+}
+
 /// The process that unmounts for a daemon.
 fn unmount_helper(daemon: i32) -> i32 {
     let numbers = fs::read_dir("/proc").unwrap().flatten();
@@ -241,6 +248,11 @@ fn a_mount_of_root_is_served_without_capabilities_and_unmounted_by_one_with_a_si
             assert_eq!(field(&text, set), "0000000000000000", "{set} in {text}");
         }
         assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1".into(), "2".into()));
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+        // The state is field 3, the policy 41; FIFO is 1.
+        let policy = stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap();
+        let is_listener = field(&text, "Name").starts_with("fuse-0");
+        assert!(!is_listener || (policy == "1") == reaches_real_time(), "policy {policy}");
     }
     let helper = status(unmount_helper(daemon.pid()));
     // CAP_SYS_ADMIN is number 21.

@@ -4,8 +4,8 @@
 //!
 //! The protocol is one message in each direction, over a socket that keeps messages apart:
 //!
-//! 1. The helper closes all other descriptors, confines itself, and sends [`READY`], or [`FAILED`] with a text. The server
-//!    waits for that.
+//! 1. The helper closes all other descriptors, confines itself, and sends [`READY`]; or [`FAILED`] with a text, and goes on
+//!    without being confined. The server reads that before it reports that the mount is ready, and ends after a failure.
 //! 2. The server sends [`UNMOUNT`]. The helper unmounts and sends [`DONE`] or [`ALREADY`] and exits; or it sends
 //!    [`COVERED`], or [`FAILED`] with a text, and waits for the next message.
 //! 3. The server sends [`CANCEL`]: the mount is gone. The helper exits.
@@ -15,6 +15,7 @@
 //! It blocks all signals: one that ends a process group, or a service, may be what ends the server.
 #![allow(unsafe_code, reason = "fork, and closing descriptors of unknown owners after it")]
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -63,13 +64,15 @@ pub(super) enum AtEnd {
 pub(super) struct UnmountHelper {
     process: Pid,
     socket: OwnedFd,
+    /// `None` before its first message was read.
+    is_confined: Cell<Option<bool>>,
 }
 
 impl UnmountHelper {
-    /// Starts it and waits until it is confined.
+    /// Starts it. [`UnmountHelper::wait_until_confined`] must follow before any other message.
     ///
     /// # Errors
-    /// The system cannot start it, or `confine` failed.
+    /// The system cannot start it.
     pub(super) fn start(
         unmount: &DirectUnmount,
         at_end: AtEnd,
@@ -89,17 +92,27 @@ impl UnmountHelper {
                 drop(theirs);
                 // fork returns no other negative number, and no process has the number 0.
                 let process = Pid::from_raw(number).ok_or_else(|| failed(Errno::SRCH))?;
-                let helper = Self { process, socket: ours };
-                match helper.receive().map_err(failed)?.split_first() {
-                    Some((&READY, _)) => Ok(helper),
-                    Some((_, text)) => {
-                        helper.reap();
-                        let message = String::from_utf8_lossy(text).into_owned();
-                        Err(AttachError::UnmountHelper { message })
-                    }
-                    None => Err(failed(Errno::PIPE)),
-                }
+                Ok(Self { process, socket: ours, is_confined: Cell::new(None) })
             }
+        }
+    }
+
+    /// Reads its first message.
+    ///
+    /// # Errors
+    /// `confine` failed, or it has ended.
+    pub(super) fn wait_until_confined(&self) -> Result<(), AttachError> {
+        if self.is_confined.get() == Some(true) {
+            return Ok(());
+        }
+        let failed = |message| AttachError::UnmountHelper { message };
+        let message = self.receive().map_err(|cause| failed(cause.to_string()))?;
+        let is_confined = message.first() == Some(&READY);
+        self.is_confined.set(Some(is_confined));
+        match message.split_first() {
+            Some((&READY, _)) => Ok(()),
+            Some((_, text)) => Err(failed(String::from_utf8_lossy(text).into_owned())),
+            None => Err(failed("it has ended".to_owned())),
         }
     }
 
@@ -116,6 +129,10 @@ impl UnmountHelper {
         let directory = || mount_point.to_path_buf();
         let still_mounted = |message| AttachError::StillMounted { directory: directory(), message };
         let ended = |_| still_mounted("the process that unmounts has ended".to_owned());
+        if self.is_confined.get().is_none() {
+            // It unmounts in either case.
+            self.wait_until_confined().ok();
+        }
         rustix::io::write(&self.socket, &[UNMOUNT]).map_err(ended)?;
         let message = self.receive().map_err(ended)?;
         match message.split_first() {
@@ -180,9 +197,10 @@ fn run_and_exit(
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let kept = [socket.as_fd(), unmount.descriptor()];
         match prepare(&kept).and_then(|()| confine(&kept)) {
-            Ok(()) => serve(socket, unmount, at_end),
+            Ok(()) => send(socket, READY, ""),
             Err(error) => send(socket, FAILED, &error.to_string()),
         }
+        serve(socket, unmount, at_end);
     }));
     // SAFETY: _exit only ends the process. exit would run handlers that belong to the server.
     unsafe { libc::_exit(i32::from(ended.is_err())) }
@@ -190,7 +208,6 @@ fn run_and_exit(
 
 /// Answers messages until the mount or the server is gone.
 fn serve(socket: &OwnedFd, unmount: &DirectUnmount, at_end: AtEnd) {
-    send(socket, READY, "");
     let mut message = [0; MESSAGE_BYTES];
     loop {
         let length = match rustix::io::read(socket, &mut message) {

@@ -25,6 +25,7 @@ fn mount_and_wait(directory: &Path) {
     let mut attachment = mount(directory, &options());
     if let (Some(attachment), Some(_)) = (&mut attachment, std::env::var_os(HELPER)) {
         attachment.start_unmount_helper(|_| Ok(())).expect("a process");
+        attachment.wait_for_unmount_helper().expect("nothing can fail");
     }
     let unmounts = attachment.as_ref().map(|attachment| attachment.unmounts_if_killed());
     let mut output = std::io::stderr();

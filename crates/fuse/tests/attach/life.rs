@@ -1,7 +1,7 @@
 //! A mount from attach to detach, and unmounts by others.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -180,6 +180,7 @@ fn mount_with_helper(path: &Path) -> Option<Attachment> {
         return None;
     }
     attachment.start_unmount_helper(|_| Ok(())).expect("a process");
+    attachment.wait_for_unmount_helper().expect("nothing can fail");
     Some(attachment)
 }
 
@@ -246,14 +247,16 @@ fn a_helper_leaves_a_mount_on_top_alone() {
 }
 
 #[test]
-fn a_helper_that_cannot_be_confined_is_an_error_and_the_server_unmounts() {
+fn a_helper_that_cannot_be_confined_is_an_error_and_still_unmounts() {
     let _alone = alone();
     let (_folder, path) = directory();
     let Some(mut attachment) = mount(&path, &options()) else { return };
     if attachment.method() != &MountMethod::Direct {
         return skip("needs root: fusermount3 has its own process that unmounts");
     }
-    let refused = attachment.start_unmount_helper(|_| Err(std::io::Error::other("no cage")));
+    let refuse = |_: &[BorrowedFd<'_>]| Err(std::io::Error::other("no cage"));
+    attachment.start_unmount_helper(refuse).expect("a process");
+    let refused = attachment.wait_for_unmount_helper();
     let message = refused.expect_err("it was refused").to_string();
     assert!(message.ends_with("sandbox: no cage"), "{message}");
     assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
