@@ -56,6 +56,50 @@ pub(crate) enum DirectoryFailure {
     Before,
 }
 
+/// Some of the closed levels, evenly spaced, with a descriptor each: without them the way up from
+/// level n would open n² / 128 directories.
+#[derive(Debug)]
+struct Waypoints {
+    levels: Vec<(usize, OwnedFd)>,
+    spacing: usize,
+}
+
+impl Waypoints {
+    fn new() -> Self {
+        Self { levels: Vec::new(), spacing: OPEN_LEVELS_MAX }
+    }
+
+    /// A level is being closed.
+    fn add(&mut self, index: usize, directory: BorrowedFd<'_>) {
+        let is_next = self.levels.last().is_none_or(|(last, _)| *last < index);
+        if !is_next || !index.is_multiple_of(self.spacing) {
+            return;
+        }
+        // Without a free descriptor the way up is longer.
+        let Ok(fd) = directory.try_clone_to_owned() else { return };
+        self.levels.push((index, fd));
+        if self.levels.len() > OPEN_LEVELS_MAX {
+            self.spacing *= 2;
+            let spacing = self.spacing;
+            self.levels.retain(|(index, _)| index.is_multiple_of(spacing));
+        }
+    }
+
+    /// The deepest one among the first `count` levels.
+    fn above(&self, count: usize) -> Option<(usize, &OwnedFd)> {
+        let mut deepest_first = self.levels.iter().rev();
+        let found = deepest_first.find(|(index, _)| *index < count);
+        found.map(|(index, fd)| (*index, fd))
+    }
+
+    /// Only the first `count` levels are left.
+    fn truncate(&mut self, count: usize) {
+        while self.levels.last().is_some_and(|(index, _)| *index >= count) {
+            self.levels.pop();
+        }
+    }
+}
+
 /// The destination and the directories below it, down to the current one.
 #[derive(Debug)]
 pub(crate) struct DirectoryStack {
@@ -67,6 +111,7 @@ pub(crate) struct DirectoryStack {
     levels: Vec<StackLevel>,
     /// How many levels, counted from the destination, have closed their descriptors.
     closed: usize,
+    waypoints: Waypoints,
     /// Path of the deepest level: empty for the destination, otherwise with a leading slash.
     path: Vec<u8>,
 }
@@ -76,7 +121,15 @@ impl DirectoryStack {
         let destination = root.as_fd().try_clone_to_owned().map_err(clone_failed)?;
         let root = Some(Arc::new(root));
         let levels = Vec::new();
-        Ok(Self { destination, root, existing, levels, closed: 0, path: Vec::new() })
+        Ok(Self {
+            destination,
+            root,
+            existing,
+            levels,
+            closed: 0,
+            waypoints: Waypoints::new(),
+            path: Vec::new(),
+        })
     }
 
     /// Whether `path` is the deepest level.
@@ -102,6 +155,7 @@ impl DirectoryStack {
         let Some(level) = self.levels.pop() else { return self.root.take() };
         self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
         self.closed = self.closed.min(self.levels.len());
+        self.waypoints.truncate(self.levels.len());
         if let LevelState::Open(directory) = level.state { Some(directory) } else { None }
     }
 
@@ -184,14 +238,19 @@ impl DirectoryStack {
     fn reopen(&mut self, count: usize) -> Result<(), ErrorKind> {
         let mut above: Option<OpenDirectory> = None;
         self.closed = self.closed.min(count.saturating_sub(OPEN_LEVELS_MAX));
-        for index in 0..count {
+        let (first, base) = match self.waypoints.above(count.saturating_sub(OPEN_LEVELS_MAX)) {
+            Some((index, fd)) => (index + 1, fd.try_clone()),
+            None => (0, self.destination.as_fd().try_clone_to_owned()),
+        };
+        let base = base.map_err(clone_failed)?;
+        for index in first..count {
             let level = &self.levels[index];
             let (known, origin) = match &level.state {
                 LevelState::Closed(known, origin) => (*known, *origin),
                 LevelState::Open(directory) => (directory.file_id(), directory.origin),
                 LevelState::Pending | LevelState::Broken => return Err(ErrorKind::Replaced),
             };
-            let parent = above.as_ref().map_or(self.destination.as_fd(), AsFd::as_fd);
+            let parent = above.as_ref().map_or(base.as_fd(), AsFd::as_fd);
             let found = examined(open_directory(parent, &level.name)?, origin)?;
             if found.file_id() != known {
                 return Err(ErrorKind::Replaced);
@@ -234,6 +293,7 @@ impl DirectoryStack {
                 if Arc::strong_count(directory) > 1 {
                     return;
                 }
+                self.waypoints.add(self.closed, directory.as_fd());
                 level.state = LevelState::Closed(directory.file_id(), directory.origin);
             }
             self.closed += 1;
@@ -423,6 +483,27 @@ mod tests {
             assert_eq!(stack.path.len(), 2 * depth);
         }
         assert!(folder.path().join("d/d/d/left").is_dir());
+    }
+
+    #[test]
+    fn waypoints_are_few_and_never_far() {
+        const DEPTH: usize = 10_000;
+        let folder = TempDir::new().unwrap();
+        let fd = fs::File::open(folder.path()).unwrap();
+        let mut waypoints = Waypoints::new();
+        for index in 0..DEPTH {
+            waypoints.add(index, fd.as_fd());
+            assert!(waypoints.levels.len() <= OPEN_LEVELS_MAX);
+        }
+        // A level that was opened again and closed again.
+        waypoints.add(0, fd.as_fd());
+        let spacing = DEPTH.div_ceil(OPEN_LEVELS_MAX).next_power_of_two();
+        for count in (1..=DEPTH).rev() {
+            waypoints.truncate(count);
+            let (index, _) = waypoints.above(count).unwrap();
+            assert!(index < count && count - index <= spacing, "{count}: {index}");
+        }
+        assert!(waypoints.above(0).is_none());
     }
 
     #[test]

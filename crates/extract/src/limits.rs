@@ -53,6 +53,9 @@ impl Limits {
 
     /// Adds the attributes of an entry: many inodes can share one.
     pub(crate) fn add_xattrs(&self, xattrs: &[Xattr]) -> Result<(), ErrorKind> {
+        if xattrs.is_empty() {
+            return Ok(());
+        }
         let bytes = |xattr: &Xattr| XATTR_WORK + (xattr.name.len() + xattr.value.len()) as u64;
         let bytes = xattrs.iter().map(bytes).sum();
         Ok(self.work.add(bytes, "extended attributes that inodes share")?)
