@@ -128,7 +128,7 @@ impl ImageInner {
             return Ok(found);
         }
         let length = match space {
-            AddressSpace::Image => self.engine.devices.primary().length(),
+            AddressSpace::Image => self.engine.devices.primary().current_length(),
             AddressSpace::Metabox => self.metabox()?.size(),
         };
         Err(outside(offset, u64::try_from(bytes).unwrap_or(u64::MAX), length))

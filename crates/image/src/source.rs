@@ -30,6 +30,12 @@ pub trait ImageSource: Send + Sync + fmt::Debug {
     /// The length in bytes.
     fn length(&self) -> u64;
 
+    /// The length now, for messages: a file may have shrunk meanwhile. The default is
+    /// [`ImageSource::length`].
+    fn current_length(&self) -> u64 {
+        self.length()
+    }
+
     /// A hint that these bytes will be read soon. The default does nothing.
     fn will_need(&self, _offset: u64, _bytes: u64) {}
 }
@@ -68,6 +74,13 @@ impl ImageSource for FileSource {
 
     fn length(&self) -> u64 {
         self.length
+    }
+
+    fn current_length(&self) -> u64 {
+        match self.file.metadata() {
+            Ok(metadata) if metadata.is_file() => metadata.len().saturating_sub(self.start),
+            _ => self.length,
+        }
     }
 
     fn will_need(&self, offset: u64, bytes: u64) {
@@ -235,7 +248,7 @@ pub(crate) fn read_exact(source: &dyn ImageSource, offset: u64, buffer: &mut [u8
     if read_up_to(source, offset, buffer)? == wanted {
         return Ok(());
     }
-    Err(outside(offset, u64::try_from(wanted).unwrap_or(u64::MAX), source.length()))
+    Err(outside(offset, u64::try_from(wanted).unwrap_or(u64::MAX), source.current_length()))
 }
 
 /// The error for `bytes` bytes at `offset` of something that has only `length`.

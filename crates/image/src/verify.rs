@@ -153,6 +153,12 @@ pub(crate) fn verify(
             let batches = VerifyBatches::new(walk, &mut link_counts);
             let verified = Verified::new(inner.engine.memory.budget());
             let inspector = Inspector { inner, cancel: &options.cancel, verified, work };
+            // Fragments use parts of the map of the packed file, in the order of the walk.
+            for special in inner.packed.iter().chain(&inner.metabox) {
+                if let Err(error) = catch(|| inspector.check_random_access(special)) {
+                    report.problem(Vec::new(), error);
+                }
+            }
             verify_batches(&inspector, options, batches, &mut report)?;
             // Below another path than the root not all names of an inode need to be met.
             if options.path == b"/" {
@@ -287,6 +293,26 @@ impl Inspector<'_> {
         let work = map.index_entries().min(most).saturating_mul(INDEX_ENTRY_WORK);
         self.work.add(work, "indexes of compressed files").in_inode(inode.nid())?;
         map.check()
+    }
+
+    /// Checks the map of a file of which any part is read alone: both ends of each of its blocks.
+    fn check_random_access(&self, inode: &Inode) -> Result<()> {
+        self.check_map(inode)?;
+        let mut map = ExtentMap::new(self.inner, inode)?;
+        let entries = map.index_entries();
+        let block = u64::from(self.inner.sb.block_size.bytes());
+        for number in 0..entries {
+            let start = number.saturating_mul(block);
+            let end = start.saturating_add(block).min(inode.size());
+            if start >= end {
+                break;
+            }
+            self.check_cancelled()?;
+            self.work.add(INDEX_ENTRY_WORK, "indexes of compressed files")?;
+            map.extent_at(start)?;
+            map.extent_at(end.saturating_sub(1))?;
+        }
+        Ok(())
     }
 
     /// Reads what was not read before of a range of a file, and does nothing with it.

@@ -4,9 +4,14 @@
 #[cfg(test)]
 mod android;
 #[cfg(test)]
+mod bombs;
+#[cfg(test)]
 mod build;
 #[cfg(test)]
 mod compatibility;
+#[cfg(test)]
+#[path = "../../../image/tests/image/crafted.rs"]
+mod crafted;
 #[cfg(test)]
 mod defects;
 #[cfg(test)]

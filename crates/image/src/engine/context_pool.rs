@@ -387,7 +387,7 @@ impl InputWindow {
         let got = read_up_to(place.source, place.offset, target)?;
         if got < bytes {
             let wanted = u64::try_from(bytes).unwrap_or(u64::MAX);
-            return Err(outside(offset, wanted, place.source.length()));
+            return Err(outside(offset, wanted, place.source.current_length()));
         }
         (self.device, self.start, self.filled) = (device, offset, got);
         Ok(())

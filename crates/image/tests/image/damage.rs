@@ -152,3 +152,30 @@ fn a_distance_forward_past_the_next_head_is_noticed() {
     // No head follows the last one, and some data only looks like an entry.
     assert!(noticed * 4 > victims.len() * 3, "{noticed} of {}", victims.len());
 }
+
+#[test]
+fn what_check_calls_sound_can_be_read_from_any_byte_of_the_packed_file_on() {
+    let bytes = corpus("lz4-fragments");
+    let set = ImageSet::corpus();
+    let listed = set.manifest.images.iter().find(|one| one.name == "lz4-fragments").unwrap();
+    let sound = set.open(listed);
+    let nid = sound.superblock().packed.unwrap();
+    let packed = sound.inode(nid).unwrap();
+    let first = usize::try_from(packed.offset()).unwrap() + usize::from(packed.bytes());
+    let mut unreadable = 0;
+    for at in first + 8..first + 8 + 64 {
+        for flipped in [1u8, 4, 16, 64, 128] {
+            let Ok(image) = mutated(&bytes, |bytes| bytes[at] ^= flipped) else { continue };
+            let Ok(packed) = image.inode(nid) else { continue };
+            let is_readable = (0..packed.size()).step_by(1021).all(|offset| {
+                let found = image.file_extents(&packed, offset);
+                found.is_ok_and(|mut extents| extents.next().is_none_or(|first| first.is_ok()))
+            });
+            if !is_readable {
+                unreadable += 1;
+                assert!(!problems(Ok(image)).is_empty(), "byte {at}, {flipped}");
+            }
+        }
+    }
+    assert!(unreadable > 0);
+}

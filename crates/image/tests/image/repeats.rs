@@ -118,6 +118,21 @@ fn a_walk_without_memory_reports_it_and_leaves_all_directories() {
     assert_eq!(memory.budget().used_bytes(), before);
 }
 
+#[test]
+fn the_error_after_a_truncation_states_the_length_that_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image.erofs");
+    std::fs::write(&path, shared_entries(3, 2000)).unwrap();
+    let image = Image::open(&path).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5000).unwrap();
+    let far = ferrofs_image::Nid::new(100_000);
+    let errors = [image.inode(far).unwrap_err(), {
+        let root = image.root().unwrap();
+        image.read_dir(&root).unwrap().find_map(Result::err).unwrap()
+    }];
+    assert!(errors.iter().any(|error| error.to_string().contains("has 5000 bytes")), "{errors:?}");
+}
+
 /// `count` inodes that have one attribute of 64 KiB, 255 times each.
 fn shared_attribute(count: usize) -> Vec<u8> {
     const STEP: usize = 34;

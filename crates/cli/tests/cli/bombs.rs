@@ -1,0 +1,251 @@
+//! Small images that once took gigabytes of memory, gigabytes of messages, or hours: each verb stays
+//! within `--memory`, prints little, and ends.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, name};
+use crate::support::{Dir, data, ferrofs};
+
+/// What the process may take at `--memory 64m`.
+const RESIDENT_MAX: u64 = 67 << 20;
+/// Far above what these images take, and far below what they took.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Runs a verb with `--json` and `--stats` at 64 MiB, and checks memory, messages and time. Returns
+/// the standard error.
+fn run(arguments: &[&str], image: &Path, rest: &[&str]) -> String {
+    let began = Instant::now();
+    let image = image.to_str().unwrap();
+    let limits = ["--memory", "64m", "--json", "--stats"];
+    let ended = ferrofs().args(arguments).arg(image).args(rest).args(limits).run();
+    assert!(began.elapsed() < TIME_MAX, "{arguments:?}: {:?}", began.elapsed());
+    // The report of a stream goes to the standard error.
+    let stdout = String::from_utf8(ended.stdout).unwrap();
+    let is_report = |line: &&str| line.starts_with('{');
+    let report = stdout.lines().chain(ended.stderr.lines()).find(is_report);
+    match report {
+        Some(report) => check_peak(&serde_json::from_str(report).unwrap()),
+        // The verb ended with an error, which leaves no report.
+        None => assert_ne!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr),
+    }
+    let messages = ended.stderr.lines().filter(|line| !is_report(line));
+    let stderr = messages.collect::<Vec<_>>().join("\n");
+    assert!(stderr.len() <= 1_000_000, "{arguments:?}: {} bytes", stderr.len());
+    stderr
+}
+
+fn check_peak(report: &Value) {
+    let peak = report["stats"]["memory"]["process_peak_bytes"].as_u64().unwrap();
+    assert!(peak <= RESIDENT_MAX, "{peak} bytes");
+}
+
+/// A compact inode, and room behind it.
+fn compact_inode(layout: u16, mode: u16, size: usize, payload: usize) -> [u8; 64] {
+    let mut inode = [0u8; 64];
+    inode[0..2].copy_from_slice(&(layout << 1).to_le_bytes());
+    inode[4..6].copy_from_slice(&mode.to_le_bytes());
+    inode[6] = 2;
+    inode[8..12].copy_from_slice(&u32::try_from(size).unwrap().to_le_bytes());
+    inode[16..20].copy_from_slice(&u32::try_from(payload).unwrap().to_le_bytes());
+    inode
+}
+
+/// Directories in the packed file: overlapping windows of 64 KiB over one array of entries, each of
+/// which leads to the next.
+fn windows() -> Vec<u8> {
+    const BLOCK: usize = 1 << 16;
+    const STEP: usize = 6;
+    const COUNT: usize = (65_535 - 16) / 32 - 1;
+    let root = BLOCK / 32;
+    let number = |window: usize| (root + 4 + 2 * window) as u64;
+    let packed = |valid: &[usize]| {
+        let mut data = Vec::new();
+        for entry in 0..STEP * COUNT + 1 + 2 * COUNT + 4 {
+            let is_first = entry.is_multiple_of(STEP);
+            let window = valid.binary_search(&(entry / STEP)).ok().filter(|_| is_first);
+            let next = window.and_then(|window| valid.get(window + 1));
+            let nid = next.map_or(0x6161_6161_6161_6161, |next| number(*next));
+            data.extend_from_slice(&nid.to_le_bytes());
+            let offset = u16::try_from(12 + 4 * entry).unwrap_or(u16::MAX);
+            data.extend_from_slice(&offset.to_le_bytes());
+            data.extend_from_slice(&[2, 0]);
+        }
+        data.extend(b"bc\0d".iter().cycle().take(BLOCK));
+        data
+    };
+    let is_valid = |data: &[u8], window: usize| {
+        let block = &data[12 * STEP * window..][..BLOCK];
+        let offset = |entry: usize| {
+            usize::from(u16::from_le_bytes([block[12 * entry + 8], block[12 * entry + 9]]))
+        };
+        let count = offset(0) / 12;
+        if offset(0) % 12 != 0 || count < 2 || offset(0) >= BLOCK {
+            return false;
+        }
+        let names = (1..count).all(|entry| offset(entry) > offset(entry - 1));
+        let first = &block[offset(0)..offset(1)];
+        let last = block[offset(count - 1)..].split(|byte| *byte == 0).next().unwrap();
+        names && !first.contains(&0) && !first.contains(&b'/') && (1..=255).contains(&last.len())
+    };
+    let mut valid: Vec<usize> = (0..COUNT).collect();
+    let data = loop {
+        let data = packed(&valid);
+        let before = valid.len();
+        valid.retain(|window| is_valid(&data, *window));
+        if valid.len() == before {
+            break data;
+        }
+    };
+    let first_data = 2 + (64 * (4 + COUNT)).div_ceil(BLOCK);
+    let mut image = vec![0u8; first_data * BLOCK];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    let window_inode = |window: usize| {
+        let mut bytes = compact_inode(1, 0o40_755, BLOCK, 0);
+        let place = 1u64 << 63 | (12 * STEP * window) as u64;
+        bytes[32..40].copy_from_slice(&place.to_le_bytes());
+        bytes
+    };
+    put(BLOCK, &window_inode(valid[0]));
+    put(BLOCK + 64, &compact_inode(0, 0o100_644, data.len(), first_data));
+    (0..COUNT).for_each(|window| put(BLOCK + 128 + 64 * window, &window_inode(window)));
+    put(1024, &0xE0F5_E1E2u32.to_le_bytes());
+    put(1036, &[16]);
+    put(1038, &u16::try_from(root).unwrap().to_le_bytes());
+    put(1024 + 80, &0x21u32.to_le_bytes());
+    put(1024 + 96, &((root + 2) as u64).to_le_bytes());
+    image.extend_from_slice(&data);
+    image.resize(image.len().next_multiple_of(BLOCK), 0);
+    image
+}
+
+/// A chain of directories, whose entries lie behind their inodes, and what the last one has.
+fn chain(
+    depth: usize,
+    name_bytes: usize,
+    slots: usize,
+    last: &[(String, u64, u8)],
+    more: usize,
+) -> CraftedImage {
+    let mut image = CraftedImage::new(depth * slots + 2 + more);
+    let nid = |number: usize| CraftedImage::nid(number * slots);
+    let inline = |size| CompactInode { layout: 2, ..CompactInode::directory(size, 0) };
+    for number in 0..depth - 1 {
+        let data = directory(&[("p".repeat(name_bytes), nid(number + 1), DIRECTORY)]);
+        image.inode(number * slots, inline(data.len()), &data);
+    }
+    let data = directory(last);
+    let block = image.data(&data);
+    image.inode((depth - 1) * slots, CompactInode::directory(data.len(), block), &[]);
+    image
+}
+
+const DEPTH: usize = 255;
+const SLOTS: usize = 16;
+const LEAVES: usize = 3000;
+
+#[test]
+fn overlapping_directories_stay_within_memory_and_time() {
+    let dir = Dir::new();
+    let image = dir.write("windows.erofs", &windows());
+    let stderr = run(&["check"], &image, &[]);
+    assert!(stderr.contains("--max-work allows more"), "{stderr}");
+    run(&["extract", "--tar", "/dev/null"], &image, &[]);
+    let out = dir.join("out");
+    run(&["extract"], &image, &[out.to_str().unwrap()]);
+}
+
+#[test]
+fn problems_under_long_paths_are_shortened_and_not_kept() {
+    let dir = Dir::new();
+    let leaf = CraftedImage::nid(DEPTH * SLOTS);
+    let last: Vec<_> = (0..LEAVES).map(|number| (name(number), leaf, 1)).collect();
+    let mut image = chain(DEPTH, 254, SLOTS, &last, 0);
+    image.inode(DEPTH * SLOTS, CompactInode::fifo(), &[]);
+    let image = dir.write("hint.erofs", &image.finish());
+    run(&["check"], &image, &[]);
+    run(&["extract", "--tar", "/dev/null"], &image, &[]);
+}
+
+#[test]
+fn late_modes_under_long_paths_take_little_memory() {
+    let dir = Dir::new();
+    let first = DEPTH * SLOTS + 1;
+    let last: Vec<_> =
+        (0..LEAVES).map(|at| (name(at), CraftedImage::nid(first + at), DIRECTORY)).collect();
+    let mut image = chain(DEPTH, 254, SLOTS, &last, LEAVES);
+    for number in 0..LEAVES {
+        let closed = CompactInode { mode: 0o40_000, ..CompactInode::directory(0, 0) };
+        image.inode(first + number, closed, &[]);
+    }
+    let image = dir.write("modes.erofs", &image.finish());
+    let report = dir
+        .ordinary_ferrofs()
+        .args(["extract", "--memory", "64m", "--json", "--stats"])
+        .args([&image, &dir.join("out")])
+        .run()
+        .json();
+    check_peak(&report);
+    assert_eq!(report["directories"], (DEPTH + LEAVES) as u64);
+}
+
+#[test]
+fn a_tar_of_a_deep_selection_takes_little_memory() {
+    const DEEP: usize = 10_000;
+    let dir = Dir::new();
+    let leaf = CraftedImage::nid(DEEP * 2);
+    let mut image = chain(DEEP, 1, 2, &[("x".to_owned(), leaf, FIFO)], 0);
+    image.inode(DEEP * 2, CompactInode::fifo(), &[]);
+    let image = dir.write("deep.erofs", &image.finish());
+    run(&["extract", "--tar", "/dev/null"], &image, &["**/x"]);
+}
+
+#[test]
+fn an_image_of_endless_work_ends_with_the_name_of_the_option() {
+    let dir = Dir::new();
+    let count = 400;
+    let mut image = CraftedImage::new(2 + count);
+    image.inode(1, CompactInode::fifo(), &[]);
+    let leaf = CraftedImage::nid(1);
+    let shared: Vec<_> = (0..2000).map(|number| (name(number), leaf, FIFO)).collect();
+    let shared = directory(&shared);
+    let block = image.data(&shared);
+    let below = |number| (name(number), CraftedImage::nid(2 + number), DIRECTORY);
+    let top: Vec<_> = (0..count).map(below).collect();
+    for number in 0..count {
+        image.inode(2 + number, CompactInode::directory(shared.len(), block), &[]);
+    }
+    let top = directory(&top);
+    let block = image.data(&top);
+    image.inode(0, CompactInode::directory(top.len(), block), &[]);
+    let image = dir.write("endless.erofs", &image.finish());
+    let out = dir.join("out");
+    let out = out.to_str().unwrap();
+    let limit = ["--max-work", "64m"];
+    for (verb, rest) in [
+        (&["check"][..], &limit[..]),
+        (&["extract", "--tar", "/dev/null"], &limit),
+        (&["extract"], &[out, limit[0], limit[1]]),
+    ] {
+        let stderr = run(verb, &image, rest);
+        assert!(stderr.contains("the limit of 67108864 bytes of repeated work"), "{stderr}");
+        assert!(stderr.contains("--max-work allows more"), "{stderr}");
+    }
+}
+
+#[test]
+fn output_beyond_the_limit_ends_an_extraction() {
+    let dir = Dir::new();
+    let image = data("plain.erofs");
+    let out = dir.join("out");
+    let stderr = run(&["extract", "--max-output", "1k"], &image, &[out.to_str().unwrap()]);
+    assert!(stderr.contains("the limit of 1024 bytes"), "{stderr}");
+    assert!(stderr.contains("--max-output allows more"), "{stderr}");
+    let tar = dir.join("out.tar");
+    let stderr =
+        run(&["extract", "--max-output", "1k", "--tar", tar.to_str().unwrap()], &image, &[]);
+    assert!(stderr.contains("--max-output allows more"), "{stderr}");
+    assert!(!tar.exists());
+}
