@@ -183,6 +183,8 @@ impl Client {
     fn check_body(&mut self, request: &Request, body: &[u8]) {
         let inode = self.image.inode(self.nid(request.node));
         match request.opcode {
+            // Handles of files look up themselves and their parent.
+            LOOKUP if matches!(&request.name[..], b"." | b"..") => {}
             LOOKUP => {
                 let node = number(body, 0);
                 let found = inode.and_then(|dir| self.image.lookup(&dir, &request.name));
