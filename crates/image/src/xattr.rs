@@ -180,6 +180,10 @@ impl ImageInner {
             }
         };
         let text = prefix_text(base).map_err(|error| ErrorKind::Format(error.into_kind()))?;
+        // A caller would take what lies before a NUL for the name.
+        if infix.contains(&0) || entry.suffix.contains(&0) {
+            return Err(ErrorKind::XattrName.into());
+        }
         Ok(text.map(|text| [text.as_bytes(), infix, entry.suffix].concat()))
     }
 

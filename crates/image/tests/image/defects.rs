@@ -45,6 +45,15 @@ fn a_wrong_superblock_checksum_is_an_error() {
     assert_eq!(kinds(&open_unchecked(bytes)), [""; 0]);
 }
 
+/// An archive of such an image could not be read by any program, and Linux lists two names.
+#[test]
+fn an_xattr_name_with_a_nul_is_a_problem_of_its_file_alone() {
+    let mut bytes = bytes_of("plain");
+    let entry = bytes.windows(16).position(|bytes| bytes == b"commenta comment").unwrap();
+    bytes[entry + 3] = 0;
+    assert_eq!(kinds(&open_unchecked(bytes)), ["XattrName"]);
+}
+
 #[test]
 fn an_image_that_is_shorter_than_it_says_is_an_error() {
     let mut bytes = bytes_of("plain");
