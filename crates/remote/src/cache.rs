@@ -1,0 +1,385 @@
+//! The cache on disk: a directory of objects, owned by one user. Only the fetcher changes it;
+//! readers get descriptors from the fetcher, or open an object by its key when there is none.
+//!
+//! The format is in docs/remote.md. Everything is reached through one directory descriptor, and no
+//! symbolic link is followed below it.
+
+mod object;
+mod record;
+mod socket;
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps};
+use sha2::{Digest as _, Sha256};
+
+pub use object::{CachedObject, ChunkRead, ObjectWriter};
+pub use record::{CacheKey, ChunkLayout, ChunkRecord, OBJECT_MAX_BYTES};
+pub use socket::FetcherSocket;
+
+/// The folder of this version of the format.
+const VERSION_FOLDER: &str = "v1";
+/// Below it: what each location was when it was opened last.
+const LOCATIONS_FOLDER: &str = "locations";
+/// The longest identity that is read back, in bytes: a URL and a validator.
+const IDENTITY_MAX_BYTES: u64 = 64 << 10;
+
+/// What makes an object the same object. Two objects with equal identities have equal bytes.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum ObjectIdentity {
+    /// The digest of all bytes of the object, as a registry gives it.
+    Digest(String),
+    /// A URL, the strong validator of the server, and the length.
+    Validated {
+        /// The URL without its fragment.
+        url: String,
+        /// The header and its value, as in `etag "5f-1"`.
+        validator: String,
+        /// Bytes of the object.
+        length: u64,
+    },
+}
+
+impl ObjectIdentity {
+    /// The text that is hashed, and kept beside the object for `cache list`.
+    fn text(&self) -> String {
+        match self {
+            Self::Digest(digest) => format!("digest\n{digest}\n"),
+            Self::Validated { url, validator, length } => {
+                format!("url\n{url}\n{validator}\n{length}\n")
+            }
+        }
+    }
+
+    /// The name of the object in the cache.
+    #[must_use]
+    pub fn key(&self) -> CacheKey {
+        Sha256::digest(self.text()).into()
+    }
+}
+
+/// A cache directory.
+#[derive(Debug)]
+pub struct CacheDirectory {
+    path: PathBuf,
+    objects: OwnedFd,
+}
+
+/// An object in the cache, for `cache list` and for eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheEntry {
+    /// Its key.
+    pub key: CacheKey,
+    /// Bytes of the object.
+    pub length: u64,
+    /// Bytes that it takes on the disk.
+    pub used_bytes: u64,
+    /// When it was opened last.
+    pub last_used: SystemTime,
+    /// The first line that names it: a URL without its query, or a digest.
+    pub name: String,
+}
+
+impl CacheDirectory {
+    /// Opens the cache at `path`; creates it, and the folders above it, if they are missing.
+    ///
+    /// # Errors
+    /// It cannot be created or opened. It belongs to another user, or other users have access to it
+    /// (`PermissionDenied`). It is a symbolic link.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let create = |name: &Path, result: rustix::io::Result<()>| match result {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(errno) => Err(with_path(name, &errno.into())),
+        };
+        let private = Mode::RWXU;
+        create(path, rustix::fs::mkdir(path, private))?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let opened = rustix::fs::open(path, flags, Mode::empty());
+        let folder = opened.map_err(|errno| with_path(path, &errno.into()))?;
+        check_owner(path, &folder)?;
+        let below = path.join(VERSION_FOLDER);
+        create(&below, rustix::fs::mkdirat(&folder, VERSION_FOLDER, private))?;
+        let opened = rustix::fs::openat(&folder, VERSION_FOLDER, flags, Mode::empty());
+        let objects = opened.map_err(|errno| with_path(&below, &errno.into()))?;
+        check_owner(&below, &objects)?;
+        Ok(Self { path: path.to_owned(), objects })
+    }
+
+    /// Where the cache is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens an object for its only writer, and creates it if it is missing.
+    ///
+    /// # Errors
+    /// Its folder or a file cannot be created, opened or written.
+    pub fn writer(
+        &self,
+        identity: &ObjectIdentity,
+        layout: ChunkLayout,
+        seed: u32,
+    ) -> io::Result<ObjectWriter> {
+        let key = identity.key();
+        let name = hex(&key);
+        match rustix::fs::mkdirat(&self.objects, &name, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(with_path(&self.path.join(&name), &errno.into())),
+        }
+        let folder = self.folder(&name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let named = open_in(&folder, "identity", flags)?;
+        named.set_len(0)?;
+        std::os::unix::fs::FileExt::write_all_at(&named, identity.text().as_bytes(), 0)?;
+        let [data, records] = ["data", "index"].map(|file| open_in(&folder, file, flags));
+        ObjectWriter::new(key, layout, data?, records?, seed)
+    }
+
+    /// Records what a location was when it was opened, so that it can be opened without a server.
+    /// `location` is the whole text, with its query.
+    ///
+    /// # Errors
+    /// The record cannot be written; the older one stays.
+    pub fn remember(&self, location: &str, record: &[u8]) -> io::Result<()> {
+        match rustix::fs::mkdirat(&self.objects, LOCATIONS_FOLDER, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let folder = self.folder(LOCATIONS_FOLDER)?;
+        let name = hex(&Sha256::digest(location).into());
+        let temporary = format!("{name}.new");
+        let file = open_in(&folder, &temporary, OFlags::WRONLY | OFlags::CREATE)?;
+        file.set_len(0)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, record, 0)?;
+        Ok(rustix::fs::renameat(&folder, &temporary, &folder, &name)?)
+    }
+
+    /// The record of a location, at most 64 KiB of it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; otherwise it cannot be read.
+    pub fn recall(&self, location: &str) -> io::Result<Vec<u8>> {
+        let folder = self.folder(LOCATIONS_FOLDER)?;
+        let name = hex(&Sha256::digest(location).into());
+        let file = open_in(&folder, &name, OFlags::RDONLY)?;
+        let mut record = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(&file, IDENTITY_MAX_BYTES), &mut record)?;
+        Ok(record)
+    }
+
+    /// The files of an object, for a reader, and records the time of this use.
+    ///
+    /// # Errors
+    /// `NotFound` if the cache does not have it; otherwise it cannot be opened.
+    pub fn reader_files(&self, key: &CacheKey) -> io::Result<(File, File)> {
+        let folder = self.folder(&hex(key))?;
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        // A cache that cannot be written can be read; then eviction cannot run either.
+        rustix::fs::utimensat(&folder, "identity", &times, AtFlags::SYMLINK_NOFOLLOW).ok();
+        Ok((open_in(&folder, "data", OFlags::RDONLY)?, open_in(&folder, "index", OFlags::RDONLY)?))
+    }
+
+    /// All objects, in no order. Folders that are no objects are left out.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn list(&self) -> io::Result<Vec<CacheEntry>> {
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.objects)? {
+            let entry = entry?;
+            let key = entry.file_name().to_str().ok().and_then(unhex);
+            if let Some(key) = key
+                && let Ok(entry) = self.entry(key)
+            {
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
+    }
+
+    fn entry(&self, key: CacheKey) -> io::Result<CacheEntry> {
+        let folder = self.folder(&hex(&key))?;
+        let named = open_in(&folder, "identity", OFlags::RDONLY)?;
+        let last_used = named.metadata()?.modified()?;
+        let mut text = String::new();
+        io::Read::read_to_string(&mut io::Read::take(&named, IDENTITY_MAX_BYTES), &mut text)?;
+        let name = text.lines().nth(1).unwrap_or_default();
+        let name = name.split_once('?').map_or(name, |(path, _)| path).to_owned();
+        let data = rustix::fs::fstat(open_in(&folder, "data", OFlags::RDONLY)?)?;
+        let [length, blocks] =
+            [data.st_size, data.st_blocks].map(|value| u64::try_from(value).unwrap_or(0));
+        Ok(CacheEntry { key, length, used_bytes: blocks.saturating_mul(512), last_used, name })
+    }
+
+    /// Removes an object. Readers that have it open keep it until they close it.
+    ///
+    /// # Errors
+    /// Something of it cannot be removed.
+    pub fn remove(&self, key: &CacheKey) -> io::Result<()> {
+        let name = hex(key);
+        let folder = self.folder(&name)?;
+        // The index first: data without records is absent.
+        for file in ["index", "data", "identity"] {
+            match rustix::fs::unlinkat(&folder, file, AtFlags::empty()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(rustix::fs::unlinkat(&self.objects, &name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn folder(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let opened = rustix::fs::openat(&self.objects, name, flags, Mode::empty());
+        opened.map_err(|errno| with_path(&self.path.join(VERSION_FOLDER).join(name), &errno.into()))
+    }
+}
+
+/// Opens a regular file of an object.
+fn open_in(folder: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
+    // NONBLOCK: a FIFO in its place must not stop the open.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+    let status = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{name} is not a file")));
+    }
+    Ok(File::from(file))
+}
+
+/// Refuses a directory that another user owns or can enter: that user could change what is cached.
+fn check_owner(path: &Path, folder: impl AsFd) -> io::Result<()> {
+    let status = rustix::fs::fstat(folder)?;
+    let user = rustix::process::geteuid().as_raw();
+    let problem = if status.st_uid != user {
+        format!("belongs to user {}, not to user {user}", status.st_uid)
+    } else if status.st_mode & 0o077 != 0 {
+        format!("has mode {:04o}; a cache needs 0700", status.st_mode & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(with_path(path, &io::Error::new(io::ErrorKind::PermissionDenied, problem)))
+}
+
+fn with_path(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn hex(key: &CacheKey) -> String {
+    key.iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+fn unhex(text: &str) -> Option<CacheKey> {
+    let digest: crate::digest::ContentDigest = format!("sha256:{text}").parse().ok()?;
+    Some(*digest.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn identity(url: &str) -> ObjectIdentity {
+        ObjectIdentity::Validated {
+            url: url.to_owned(),
+            validator: "etag \"1\"".to_owned(),
+            length: 9,
+        }
+    }
+
+    fn cache() -> (tempfile::TempDir, CacheDirectory) {
+        let above = tempfile::tempdir().unwrap();
+        let cache = CacheDirectory::open(&above.path().join("a/cache")).unwrap();
+        (above, cache)
+    }
+
+    #[test]
+    fn an_object_is_listed_with_its_space_and_removed() {
+        let (_above, cache) = cache();
+        let layout = ChunkLayout::new(9).unwrap();
+        let writer = cache.writer(&identity("https://h/x?secret"), layout, 1).unwrap();
+        writer.store(0, b"123456789").unwrap();
+        let listed = cache.list().unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].name, "https://h/x");
+        assert_eq!((listed[0].length, listed[0].used_bytes > 0), (9, true));
+        let key = listed[0].key;
+        let (data, records) = cache.reader_files(&key).unwrap();
+        cache.remove(&key).unwrap();
+        assert!(cache.list().unwrap().is_empty());
+        assert_eq!(cache.reader_files(&key).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let object = CachedObject::new(key, layout, data, records, None).unwrap();
+        let mut bytes = [0; 9];
+        assert_eq!(object.read(0, 0, &mut bytes).unwrap(), ChunkRead::Served);
+        assert_eq!(&bytes, b"123456789", "an open object outlives its name");
+    }
+
+    #[test]
+    fn a_location_is_remembered_until_the_next_record() {
+        let (_above, cache) = cache();
+        assert_eq!(cache.recall("u").unwrap_err().kind(), io::ErrorKind::NotFound);
+        cache.remember("u", b"a longer record").unwrap();
+        cache.remember("u", b"short").unwrap();
+        assert_eq!(cache.recall("u").unwrap(), b"short");
+        assert!(cache.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn each_part_of_an_identity_counts() {
+        let one = identity("https://h/x");
+        let ObjectIdentity::Validated { url, validator, .. } = one.clone() else { unreachable!() };
+        let longer = ObjectIdentity::Validated { url, validator, length: 10 };
+        let digest = ObjectIdentity::Digest("sha256:00".to_owned());
+        let keys = [one.key(), longer.key(), identity("https://h/y").key(), digest.key()];
+        for (number, key) in keys.iter().enumerate() {
+            assert!(!keys[number + 1..].contains(key));
+        }
+        assert_eq!(unhex(&hex(&keys[0])), Some(keys[0]));
+    }
+
+    #[test]
+    fn a_cache_that_others_can_enter_is_refused() {
+        let (above, cache) = cache();
+        drop(cache);
+        let path = above.path().join("a/cache");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o750)).unwrap();
+        let error = CacheDirectory::open(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("0750"), "{error}");
+    }
+
+    #[test]
+    fn links_and_fifos_in_the_cache_are_not_followed() {
+        let (above, cache) = cache();
+        let path = above.path().join("link");
+        symlink(cache.path(), &path).unwrap();
+        CacheDirectory::open(&path).unwrap_err();
+        let layout = ChunkLayout::new(9).unwrap();
+        drop(cache.writer(&identity("u"), layout, 1).unwrap());
+        let key = identity("u").key();
+        let folder = cache.path().join("v1").join(hex(&key));
+        std::fs::remove_file(folder.join("data")).unwrap();
+        symlink("/etc/passwd", folder.join("data")).unwrap();
+        cache.reader_files(&key).unwrap_err();
+        cache.writer(&identity("u"), layout, 1).unwrap_err();
+        assert!(cache.list().unwrap().is_empty());
+        cache.remove(&key).unwrap();
+        assert!(Path::new("/etc/passwd").exists());
+    }
+}

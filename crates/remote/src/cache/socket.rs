@@ -1,0 +1,125 @@
+//! The socket of the fetcher in its cache directory. A lock makes sure that one fetcher listens.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FlockOperation, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{CacheDirectory, open_in};
+use crate::connection::Connection;
+
+const SOCKET_NAME: &str = "socket";
+const LOCK_NAME: &str = "lock";
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A socket on which the only fetcher of a cache listens. Dropping it removes its name.
+#[derive(Debug)]
+pub struct FetcherSocket {
+    listener: OwnedFd,
+    folder: OwnedFd,
+    _lock: std::fs::File,
+}
+
+impl FetcherSocket {
+    /// Listens in a cache directory; `None` if another fetcher does.
+    ///
+    /// # Errors
+    /// The lock or the socket cannot be made.
+    pub fn listen(cache: &CacheDirectory) -> io::Result<Option<Self>> {
+        let folder = cache.objects.try_clone()?;
+        let lock = open_in(&folder, LOCK_NAME, OFlags::RDWR | OFlags::CREATE)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            other => other?,
+        }
+        // Left over by a fetcher that was killed.
+        match rustix::fs::unlinkat(&folder, SOCKET_NAME, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let listener = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::bind(&listener, &address(&folder)?)?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        Ok(Some(Self { listener, folder, _lock: lock }))
+    }
+
+    /// The listening socket.
+    #[must_use]
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.listener)
+    }
+}
+
+impl Drop for FetcherSocket {
+    fn drop(&mut self) {
+        // The next fetcher removes it otherwise.
+        rustix::fs::unlinkat(&self.folder, SOCKET_NAME, AtFlags::empty()).ok();
+    }
+}
+
+impl CacheDirectory {
+    /// Connects to the fetcher of this cache.
+    ///
+    /// # Errors
+    /// `NotFound` or `ConnectionRefused` if none listens.
+    pub fn connect(&self) -> io::Result<Connection> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &address(&self.objects)?)?;
+        Connection::new(socket)
+    }
+}
+
+/// The name of the socket by way of the descriptor of its folder: the path of a socket has at most
+/// 107 bytes, and that of a cache can be longer.
+fn address(folder: &OwnedFd) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET_NAME}", folder.as_raw_fd()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_fetcher_listens_and_leaves_nothing_behind() {
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("long".repeat(50)).join("cache");
+        let cache = CacheDirectory::open(&path).unwrap();
+        assert_eq!(cache.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
+        let socket = FetcherSocket::listen(&cache).unwrap().unwrap();
+        assert!(FetcherSocket::listen(&cache).unwrap().is_none());
+        let client = cache.connect().unwrap();
+        let accepted = rustix::net::accept(socket.listener()).unwrap();
+        let server = Connection::new(accepted).unwrap();
+        client.send(&5, &[]).unwrap();
+        assert_eq!(server.receive::<u32>().unwrap().unwrap().0, 5);
+        drop(socket);
+        assert_eq!(cache.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(FetcherSocket::listen(&cache).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_socket_of_a_killed_fetcher_is_replaced() {
+        let above = tempfile::tempdir().unwrap();
+        let cache = CacheDirectory::open(&above.path().join("cache")).unwrap();
+        let socket = FetcherSocket::listen(&cache).unwrap().unwrap();
+        // A killed process drops nothing, but its descriptors are closed.
+        let name = above.path().join("cache/v1/socket");
+        std::fs::rename(&name, name.with_extension("kept")).unwrap();
+        drop(socket);
+        std::fs::rename(name.with_extension("kept"), &name).unwrap();
+        assert_eq!(cache.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(FetcherSocket::listen(&cache).unwrap().is_some());
+    }
+}

@@ -1,0 +1,373 @@
+//! The reader's side of the protocol: requests of any number of threads over one connection, which
+//! is made anew when the fetcher has died. The steps R1, R2, N2 are in docs/remote.md.
+//!
+//! One thread receives. A request is registered before it is sent, and stays registered until its
+//! reply has come, so that it can be sent again on another connection.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::connection::Connection;
+use crate::protocol::{
+    ClientMessage, FetchError, FetchErrorKind, FetchStats, FetcherMessage, NO_REPLY,
+    PROTOCOL_VERSION,
+};
+
+/// The pauses between attempts to reach a fetcher.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(3);
+
+/// Makes connections to the fetcher, and starts one if none runs. Called from one thread at a time.
+pub trait Connector: Send + Sync {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Whatever prevents it; the caller tries again until the time limit of the request is over.
+    fn connect(&self) -> io::Result<Connection>;
+}
+
+/// What the reply to a request brought.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Opened(crate::protocol::ObjectState, Vec<File>),
+    Fetched,
+    Stats(FetchStats),
+    Failed(FetchError),
+}
+
+/// An object that is open on the connection. It is opened again on each new one.
+pub(crate) trait OpenedObject: Send + Sync {
+    /// The message that opens it again.
+    fn reopen(&self, id: u64) -> ClientMessage;
+    /// It was opened again, or could not be.
+    fn reopened(&self, reply: Reply);
+    /// Its files are other ones from now on.
+    fn replaced(&self, files: Vec<File>);
+}
+
+/// A client of the fetcher. Dropping it ends the connection.
+pub struct FetchClient {
+    shared: Arc<Shared>,
+    receiver: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    connector: Box<dyn Connector>,
+    state: Mutex<State>,
+    /// Notified when the client is dropped, so that a pause ends.
+    closed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Connection>>,
+    last_id: u64,
+    pending: HashMap<u64, Pending>,
+    objects: HashMap<u64, Weak<dyn OpenedObject>>,
+    is_closed: bool,
+    /// Why there is no connection.
+    problem: Option<String>,
+    /// Connections that were made after the first one.
+    reconnects: u64,
+}
+
+/// A request that waits for its reply.
+enum Pending {
+    Call { message: Box<ClientMessage>, slot: Arc<ReplySlot> },
+    Reopen { object: u64 },
+}
+
+#[derive(Default)]
+struct ReplySlot {
+    reply: Mutex<Option<Reply>>,
+    done: Condvar,
+}
+
+impl fmt::Debug for FetchClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FetchClient").finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that can panic runs under these locks; what they guard is whole in any case.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FetchClient {
+    /// Connects, and starts the thread that receives.
+    ///
+    /// # Errors
+    /// The fetcher cannot be reached or has another version, or the thread cannot be started.
+    pub fn new(connector: Box<dyn Connector>) -> io::Result<Self> {
+        let shared =
+            Arc::new(Shared { connector, state: Mutex::default(), closed: Condvar::new() });
+        let connection = shared.connect()?;
+        locked(&shared.state).connection = Some(Arc::clone(&connection));
+        let receiving = Arc::clone(&shared);
+        let receiver = std::thread::Builder::new()
+            .name("remote-receive".to_owned())
+            .spawn(move || receiving.receive(connection))?;
+        Ok(Self { shared, receiver: Some(receiver) })
+    }
+
+    /// The statistics of the fetcher.
+    ///
+    /// # Errors
+    /// There was no reply in time.
+    pub fn stats(&self, timeout: Duration) -> io::Result<FetchStats> {
+        match self.call(|id| ClientMessage::Stats { id }, timeout)? {
+            Reply::Stats(stats) => Ok(stats),
+            Reply::Failed(error) => Err(error.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// How often the fetcher had to be reached again.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        locked(&self.shared.state).reconnects
+    }
+
+    /// Sends a request and waits for its reply (N2).
+    pub(crate) fn call(
+        &self,
+        message: impl FnOnce(u64) -> ClientMessage,
+        timeout: Duration,
+    ) -> io::Result<Reply> {
+        let slot = Arc::new(ReplySlot::default());
+        let (id, connection, message) = {
+            let mut state = locked(&self.shared.state);
+            let id = state.next_id();
+            let message = message(id);
+            let call =
+                Pending::Call { message: Box::new(message.clone()), slot: Arc::clone(&slot) };
+            state.pending.insert(id, call);
+            (id, state.connection.clone(), message)
+        };
+        // If it cannot be sent, the connection has ended, and the receiver sends it on the next.
+        if let Some(connection) = connection
+            && connection.send(&message, &[]).is_err()
+        {
+            connection.shut_down();
+        }
+        let reply = slot.wait(timeout);
+        let mut state = locked(&self.shared.state);
+        state.pending.remove(&id);
+        reply.ok_or_else(|| {
+            let problem = state.problem.clone();
+            let text = problem.unwrap_or_else(|| "no reply from the fetcher in time".to_owned());
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        })
+    }
+
+    /// Sends a message that has no reply; without a connection it is dropped.
+    pub(crate) fn notify(&self, message: &ClientMessage) {
+        let connection = locked(&self.shared.state).connection.clone();
+        if let Some(connection) = connection
+            && connection.send(message, &[]).is_err()
+        {
+            connection.shut_down();
+        }
+    }
+
+    /// A number for an object.
+    pub(crate) fn object_number(&self) -> u64 {
+        locked(&self.shared.state).next_id()
+    }
+
+    /// From now on `object` is opened again on each new connection, as long as it lives.
+    pub(crate) fn register(&self, number: u64, object: Weak<dyn OpenedObject>) {
+        locked(&self.shared.state).objects.insert(number, object);
+    }
+
+    /// Ends what [`register`](Self::register) began.
+    pub(crate) fn unregister(&self, number: u64) {
+        locked(&self.shared.state).objects.remove(&number);
+        self.notify(&ClientMessage::Close { object: number });
+    }
+}
+
+impl Drop for FetchClient {
+    fn drop(&mut self) {
+        let connection = {
+            let mut state = locked(&self.shared.state);
+            state.is_closed = true;
+            state.connection.take()
+        };
+        if let Some(connection) = connection {
+            connection.shut_down();
+        }
+        self.shared.closed.notify_all();
+        if let Some(receiver) = self.receiver.take() {
+            // It has no result.
+            receiver.join().ok();
+        }
+    }
+}
+
+impl ReplySlot {
+    fn wait(&self, timeout: Duration) -> Option<Reply> {
+        let deadline = Instant::now() + timeout;
+        let mut reply = locked(&self.reply);
+        loop {
+            if let Some(reply) = reply.take() {
+                return Some(reply);
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return None;
+            }
+            let waited = self.done.wait_timeout(reply, rest);
+            reply = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn fill(&self, reply: Reply) {
+        *locked(&self.reply) = Some(reply);
+        self.done.notify_all();
+    }
+}
+
+impl State {
+    fn next_id(&mut self) -> u64 {
+        // NO_REPLY is 0 and never used; 2^64 requests are not made.
+        self.last_id = self.last_id.wrapping_add(1).max(NO_REPLY + 1);
+        self.last_id
+    }
+}
+
+impl Shared {
+    /// A connection on which both sides have said hello.
+    fn connect(&self) -> io::Result<Arc<Connection>> {
+        let connection = self.connector.connect()?;
+        connection.send(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &[])?;
+        match connection.receive::<FetcherMessage>()? {
+            Some((FetcherMessage::Hello { version: PROTOCOL_VERSION }, _)) => {
+                Ok(Arc::new(connection))
+            }
+            Some((FetcherMessage::Hello { version }, _)) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "the fetcher speaks version {version} of its protocol, this program version \
+                     {PROTOCOL_VERSION}; end the old ferrofs-fetch"
+                ),
+            )),
+            Some(_) => Err(io::ErrorKind::InvalidData.into()),
+            None => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// The loop of the receiver (R1, R2).
+    fn receive(&self, mut connection: Arc<Connection>) {
+        loop {
+            match connection.receive::<FetcherMessage>() {
+                Ok(Some((message, files))) => self.dispatch(message, files),
+                Ok(None) | Err(_) => {
+                    connection.shut_down();
+                    match self.reconnect() {
+                        Some(new) => connection = new,
+                        None => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn dispatch(&self, message: FetcherMessage, files: Vec<File>) {
+        let (id, reply) = match message {
+            FetcherMessage::Hello { .. } => return,
+            FetcherMessage::Opened { id, state } => (id, Reply::Opened(state, files)),
+            FetcherMessage::Fetched { id } => (id, Reply::Fetched),
+            FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),
+            FetcherMessage::Stats { id, stats } => (id, Reply::Stats(stats)),
+            FetcherMessage::Replaced { object } => {
+                if let Some(object) = self.object(object) {
+                    object.replaced(files);
+                }
+                return;
+            }
+        };
+        let pending = locked(&self.state).pending.remove(&id);
+        match pending {
+            Some(Pending::Call { slot, .. }) => slot.fill(reply),
+            Some(Pending::Reopen { object }) => {
+                if let Some(object) = self.object(object) {
+                    object.reopened(reply);
+                }
+            }
+            // Its caller did not wait any longer.
+            None => {}
+        }
+    }
+
+    fn object(&self, number: u64) -> Option<Arc<dyn OpenedObject>> {
+        locked(&self.state).objects.get(&number).and_then(Weak::upgrade)
+    }
+
+    /// R2. `None` when the client was dropped.
+    fn reconnect(&self) -> Option<Arc<Connection>> {
+        locked(&self.state).connection = None;
+        let mut pause = RETRY_MIN;
+        loop {
+            if locked(&self.state).is_closed {
+                return None;
+            }
+            match self.connect().and_then(|connection| {
+                self.repeat(&connection)?;
+                Ok(connection)
+            }) {
+                Ok(connection) => return Some(connection),
+                Err(error) => {
+                    let mut state = locked(&self.state);
+                    state.problem = Some(format!("cannot reach the fetcher: {error}"));
+                    if state.is_closed {
+                        return None;
+                    }
+                    let waited = self.closed.wait_timeout(state, pause);
+                    drop(waited.unwrap_or_else(PoisonError::into_inner));
+                    pause = (pause * 2).min(RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    /// Opens all objects again and repeats all requests. From then on callers use the connection.
+    fn repeat(&self, connection: &Arc<Connection>) -> io::Result<()> {
+        let mut state = locked(&self.state);
+        state.pending.retain(|_, pending| matches!(pending, Pending::Call { .. }));
+        state.objects.retain(|_, object| object.strong_count() > 0);
+        let objects: Vec<_> = state
+            .objects
+            .iter()
+            .filter_map(|(number, object)| Some((*number, object.upgrade()?)))
+            .collect();
+        for (number, object) in &objects {
+            let id = state.next_id();
+            state.pending.insert(id, Pending::Reopen { object: *number });
+            connection.send(&object.reopen(id), &[])?;
+        }
+        for pending in state.pending.values() {
+            if let Pending::Call { message, .. } = pending {
+                connection.send(&**message, &[])?;
+            }
+        }
+        state.connection = Some(Arc::clone(connection));
+        state.problem = None;
+        state.reconnects += 1;
+        drop(state);
+        // Dropping the last reference to an object unregisters it, which takes the lock.
+        drop(objects);
+        Ok(())
+    }
+}
+
+/// The error of a reply that does not belong to its request.
+pub(crate) fn unexpected(location: &str) -> FetchError {
+    FetchError::new(FetchErrorKind::Protocol, location, "the fetcher sent an unexpected reply")
+}

@@ -1,0 +1,34 @@
+//! EROFS images at URLs, as sources of `ferrofs-image`.
+//!
+//! [`Location`] parses what a user types. [`RemoteSource`] reads an object through the cache on
+//! disk, and requests what is missing of the fetcher, a separate process with the network, the
+//! credentials and the right to write the cache. This crate has no network code: it has the
+//! format of the cache ([`cache`]), the messages ([`protocol`]) and the client ([`FetchClient`]).
+//! The fetcher is the program `ferrofs-fetch`. docs/remote.md has the design and the protocols in
+//! numbered steps.
+#![forbid(unsafe_code)]
+
+pub mod cache;
+mod chunk_index;
+mod client;
+mod connection;
+mod digest;
+mod launch;
+mod location;
+pub mod oci;
+pub mod protocol;
+mod readahead;
+mod source;
+
+pub use chunk_index::{
+    CHUNK_INDEX_MAX_BYTES, CHUNK_INDEX_MEDIA_TYPE, ChunkIndex, ChunkIndexError,
+    INDEXED_CHUNK_MAX_BYTES,
+};
+pub use client::{Connector, FetchClient};
+pub use connection::Connection;
+pub use digest::{ContentDigest, DigestError};
+pub use launch::FetcherProgram;
+pub use location::{
+    LOCATION_MAX_BYTES, LayerSelector, Location, LocationError, RemoteLocation, RemoteObject,
+};
+pub use source::RemoteSource;

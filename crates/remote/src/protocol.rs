@@ -1,0 +1,384 @@
+//! The messages between a process that reads an image and the fetcher, version
+//! [`PROTOCOL_VERSION`]. The steps are in docs/remote.md. One message is one record of a
+//! `SOCK_SEQPACKET` socket, at most [`MESSAGE_MAX_BYTES`] long, as JSON; descriptors travel beside
+//! it. A peer that sends anything else is disconnected.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::location::RemoteLocation;
+
+/// The version of this protocol. Both sides must have the same.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// The longest message, in bytes.
+pub const MESSAGE_MAX_BYTES: usize = 64 << 10;
+/// Most ranges of one `fetch`.
+pub const FETCH_RANGES_MAX: usize = 1024;
+/// Most descriptors beside one message: data, index, chunk index.
+pub const DESCRIPTORS_MAX: usize = 3;
+/// The id of a `fetch` that gets no reply.
+pub const NO_REPLY: u64 = 0;
+
+/// A message to the fetcher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ClientMessage {
+    /// The first message of a connection.
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u32,
+    },
+    /// Opens an object under a number that the client chooses.
+    Open {
+        /// Names the reply.
+        id: u64,
+        /// The number; unused on this connection.
+        object: u64,
+        /// Where it is.
+        location: Box<RemoteLocation>,
+        /// How it is opened.
+        options: RemoteOptions,
+        /// The object as it was opened on an earlier connection. The fetcher then asks no server.
+        expected: Option<ObjectState>,
+    },
+    /// Stores chunks of an object in the cache.
+    Fetch {
+        /// Names the reply, or [`NO_REPLY`].
+        id: u64,
+        /// The number of the object.
+        object: u64,
+        /// Ranges of chunks, in ascending order: the first, and the one behind the last.
+        chunks: Vec<(u32, u32)>,
+        /// Whether a reader waits.
+        urgency: FetchUrgency,
+        /// What was delivered was damaged: asks the server itself and not a cache before it.
+        past_caches: bool,
+    },
+    /// The object is not used any more.
+    Close {
+        /// The number of the object.
+        object: u64,
+    },
+    /// Asks for the statistics of the fetcher.
+    Stats {
+        /// Names the reply.
+        id: u64,
+    },
+}
+
+/// How urgent a fetch is. A demand never waits behind a prefetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FetchUrgency {
+    /// A reader waits for it.
+    Demand,
+    /// It may be needed soon.
+    Prefetch,
+}
+
+/// How an object is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RemoteOptions {
+    /// What must be verified.
+    pub verify: VerifyMode,
+    /// Opens no connection: only what is cached is served.
+    pub offline: bool,
+    /// Hosts, as in `localhost:5000`, whose registries speak HTTP without TLS.
+    pub insecure_registries: Vec<String>,
+}
+
+/// Which bytes must be verified before they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VerifyMode {
+    /// All. An object without a chunk index is downloaded and digested first; one without a digest
+    /// is refused.
+    Require,
+    /// Those for which there is a digest.
+    #[default]
+    Try,
+    /// None, beside the checks of the cache and of the transport.
+    Off,
+}
+
+/// What an opened object is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ObjectState {
+    /// The key of the cache, as 64 hexadecimal digits.
+    pub key: String,
+    /// Bytes of the object.
+    pub length: u64,
+    /// How it is verified.
+    pub verification: Verification,
+}
+
+impl ObjectState {
+    /// A state.
+    #[must_use]
+    pub fn new(key: String, length: u64, verification: Verification) -> Self {
+        Self { key, length, verification }
+    }
+}
+
+/// How the bytes of an object are verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Verification {
+    /// Each chunk against a chunk index, which has the digest that the manifest or the user gave.
+    ChunkIndex,
+    /// The whole object had its digest when it was downloaded.
+    WholeDigest,
+    /// The whole object will be compared with its digest once all of it is in the cache.
+    WholeDigestLater,
+    /// There is no digest.
+    None,
+}
+
+/// A message from the fetcher.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FetcherMessage {
+    /// The reply to `hello`.
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u32,
+    },
+    /// The reply to `open`. Beside it: the data file and the index file, and the chunk index if
+    /// there is one, all read-only.
+    Opened {
+        /// The id of the request.
+        id: u64,
+        /// What was opened.
+        state: ObjectState,
+    },
+    /// The files of an object are other ones from now on: its cache could not be written. Beside it
+    /// the descriptors of `opened`.
+    Replaced {
+        /// The number of the object.
+        object: u64,
+    },
+    /// All chunks of a `fetch` were stored.
+    Fetched {
+        /// The id of the request.
+        id: u64,
+    },
+    /// A request failed.
+    Failed {
+        /// The id of the request.
+        id: u64,
+        /// Why.
+        error: FetchError,
+    },
+    /// The reply to `stats`.
+    Stats {
+        /// The id of the request.
+        id: u64,
+        /// The statistics.
+        stats: FetchStats,
+    },
+}
+
+/// Why an object could not be opened or fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FetchError {
+    /// What kind of error.
+    pub kind: FetchErrorKind,
+    /// Where: a location without its query.
+    pub location: String,
+    /// The byte of the object, if it is about one.
+    pub offset: Option<u64>,
+    /// What happened, in words. It contains no credentials.
+    pub detail: String,
+}
+
+/// The kind of a [`FetchError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FetchErrorKind {
+    /// There is no such object.
+    NotFound,
+    /// The server refuses access.
+    Denied,
+    /// The object is another one than before.
+    Changed,
+    /// The bytes have not the digest that they should have.
+    Damaged,
+    /// The server cannot be reached, or failed again and again.
+    Unreachable,
+    /// There was no answer in time.
+    TimedOut,
+    /// The answer of the server breaks a rule of its protocol.
+    Protocol,
+    /// The request needs something that is not supported, or is malformed.
+    Refused,
+    /// The bytes are not in the cache, and no connection may be opened.
+    Offline,
+    /// The fetcher lacks disk space, memory or descriptors.
+    Exhausted,
+}
+
+impl FetchError {
+    /// An error.
+    #[must_use]
+    pub fn new(
+        kind: FetchErrorKind,
+        location: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self { kind, location: location.into(), offset: None, detail: detail.into() }
+    }
+
+    /// Adds the byte.
+    #[must_use]
+    pub fn at(mut self, offset: u64) -> Self {
+        self.offset = self.offset.or(Some(offset));
+        self
+    }
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.location, self.detail)?;
+        self.offset.iter().try_for_each(|offset| write!(f, " (byte {offset})"))
+    }
+}
+
+impl std::error::Error for FetchError {}
+
+impl From<FetchError> for io::Error {
+    fn from(error: FetchError) -> Self {
+        let kind = match error.kind {
+            FetchErrorKind::NotFound => io::ErrorKind::NotFound,
+            FetchErrorKind::Denied => io::ErrorKind::PermissionDenied,
+            FetchErrorKind::Changed => io::ErrorKind::StaleNetworkFileHandle,
+            FetchErrorKind::Damaged | FetchErrorKind::Protocol => io::ErrorKind::InvalidData,
+            FetchErrorKind::Unreachable => io::ErrorKind::HostUnreachable,
+            FetchErrorKind::TimedOut => io::ErrorKind::TimedOut,
+            FetchErrorKind::Refused => io::ErrorKind::InvalidInput,
+            FetchErrorKind::Offline => io::ErrorKind::NetworkDown,
+            FetchErrorKind::Exhausted => io::ErrorKind::OutOfMemory,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// What the fetcher has counted since it started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct FetchStats {
+    /// Requests sent to servers, repeated ones included.
+    pub requests: u64,
+    /// Requests that were repeated.
+    pub retries: u64,
+    /// Bytes of bodies that servers sent.
+    pub received_bytes: u64,
+    /// Bytes that readers asked for and that were not cached.
+    pub requested_bytes: u64,
+    /// Bytes that were received and not stored: damaged, of interrupted answers, or in gaps.
+    pub wasted_bytes: u64,
+    /// Bytes that were compared with a digest.
+    pub verified_bytes: u64,
+    /// Chunks that were asked for and were in the cache already.
+    pub cache_hits: u64,
+    /// The sum of the times to the first byte of an answer, in microseconds.
+    pub latency_us: u64,
+    /// Requests that are in flight.
+    pub in_flight: u64,
+    /// Tokens that were requested of registries.
+    pub token_requests: u64,
+}
+
+/// Ranges of chunks for [`ClientMessage::Fetch`]: neighbours are joined. `chunks` is in ascending
+/// order.
+#[must_use]
+pub fn chunk_ranges(chunks: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for chunk in chunks {
+        match ranges.last_mut() {
+            Some((_, end)) if chunk <= *end => *end = (*end).max(chunk.saturating_add(1)),
+            _ => ranges.push((chunk, chunk.saturating_add(1))),
+        }
+    }
+    ranges
+}
+
+/// The ranges of a `fetch`, checked: in ascending order, none empty, none behind `count`.
+///
+/// # Errors
+/// They are not.
+pub fn checked_ranges(
+    chunks: &[(u32, u32)],
+    count: u32,
+) -> Result<Vec<Range<u32>>, FetchErrorKind> {
+    let mut last = 0;
+    let mut ranges = Vec::with_capacity(chunks.len().min(FETCH_RANGES_MAX));
+    for (start, end) in chunks {
+        if chunks.len() > FETCH_RANGES_MAX || *start < last || end <= start || *end > count {
+            return Err(FetchErrorKind::Refused);
+        }
+        last = *end;
+        ranges.push(*start..*end);
+    }
+    Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_one_range() {
+        assert_eq!(chunk_ranges([1, 2, 2, 3, 7, 9, 10]), [(1, 4), (7, 8), (9, 11)]);
+        assert_eq!(chunk_ranges([]), []);
+    }
+
+    #[test]
+    fn ranges_of_a_peer_are_checked() {
+        assert_eq!(checked_ranges(&[(0, 1), (1, 4)], 4), Ok(vec![0..1, 1..4]));
+        for bad in [&[(1, 1)][..], &[(2, 1)], &[(0, 5)], &[(1, 2), (0, 1)], &[(0, 2), (1, 3)]] {
+            assert_eq!(checked_ranges(bad, 4), Err(FetchErrorKind::Refused), "{bad:?}");
+        }
+        let many: Vec<_> = (0..=1024u32).map(|one| (2 * one, 2 * one + 1)).collect();
+        checked_ranges(&many, u32::MAX).unwrap_err();
+    }
+
+    #[test]
+    fn the_longest_fetch_fits_into_a_message() {
+        let chunks = vec![(u32::MAX - 1, u32::MAX); FETCH_RANGES_MAX];
+        let message = ClientMessage::Fetch {
+            id: u64::MAX,
+            object: u64::MAX,
+            chunks,
+            urgency: FetchUrgency::Prefetch,
+            past_caches: false,
+        };
+        assert!(serde_json::to_vec(&message).unwrap().len() <= MESSAGE_MAX_BYTES);
+    }
+
+    #[test]
+    fn messages_are_read_back() {
+        let location: RemoteLocation = "oci://host/name:v1#layer=1".parse().unwrap();
+        let state = ObjectState::new("00".to_owned(), 5, Verification::WholeDigestLater);
+        let message = ClientMessage::Open {
+            id: 1,
+            object: 2,
+            location: Box::new(location),
+            options: RemoteOptions::default(),
+            expected: Some(state),
+        };
+        let text = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<ClientMessage>(&text).unwrap(), message, "{text}");
+        serde_json::from_str::<ClientMessage>("{\"type\":\"none\"}").unwrap_err();
+    }
+}

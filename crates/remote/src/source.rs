@@ -1,0 +1,323 @@
+//! An image at a remote location, as a source of `ferrofs-image`: bytes come from the cache, and
+//! what is missing is requested of the fetcher. The steps N1 to N3 are in docs/remote.md.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use ferrofs_image::ImageSource;
+
+use crate::cache::{CachedObject, ChunkLayout, ChunkRead};
+use crate::chunk_index::{CHUNK_INDEX_MAX_BYTES, ChunkIndex};
+use crate::client::{FetchClient, OpenedObject, Reply, unexpected};
+use crate::digest::ContentDigest;
+use crate::location::RemoteLocation;
+use crate::protocol::{
+    ClientMessage, FETCH_RANGES_MAX, FetchError, FetchErrorKind, FetchUrgency, NO_REPLY,
+    ObjectState, RemoteOptions, Verification, chunk_ranges,
+};
+use crate::readahead::StreamTable;
+
+/// How often a chunk is requested that is not there, or damaged, when the fetcher has stored it.
+/// The second time the fetcher asks the server itself.
+const ATTEMPTS: u32 = 3;
+/// Chunks that were prefetched and not used are remembered, so that they are requested once.
+const PREFETCHED_MAX: usize = 4096;
+
+/// A remote object as a source. Threads share it.
+pub struct RemoteSource {
+    client: Arc<FetchClient>,
+    object: Arc<Object>,
+    prefetched: Mutex<HashSet<u32>>,
+    streams: Mutex<StreamTable>,
+}
+
+/// What the receiver of the client needs of a source.
+struct Object {
+    number: u64,
+    location: RemoteLocation,
+    shown: String,
+    options: RemoteOptions,
+    state: ObjectState,
+    layout: ChunkLayout,
+    timeout: Duration,
+    files: Mutex<ObjectFiles>,
+}
+
+struct ObjectFiles {
+    cached: Arc<CachedObject>,
+    /// Set when the object is another one than at first: nothing of it is served any more.
+    failure: Option<FetchError>,
+}
+
+impl fmt::Debug for RemoteSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteSource").field("location", &self.object.shown).finish_non_exhaustive()
+    }
+}
+
+impl RemoteSource {
+    /// Opens `location` through the fetcher. A request that takes longer than `timeout` fails.
+    ///
+    /// # Errors
+    /// The fetcher cannot be reached, or cannot open the object.
+    pub fn open(
+        client: &Arc<FetchClient>,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        let number = client.object_number();
+        let message = |id, expected| ClientMessage::Open {
+            id,
+            object: number,
+            location: Box::new(location.clone()),
+            options: options.clone(),
+            expected,
+        };
+        let shown = location.to_string();
+        let (state, files) = match client.call(|id| message(id, None), timeout)? {
+            Reply::Opened(state, files) => (state, files),
+            Reply::Failed(error) => return Err(error.into()),
+            _ => return Err(unexpected(&shown).into()),
+        };
+        let layout = ChunkLayout::new(state.length).ok_or_else(|| unexpected(&shown))?;
+        let cached = Arc::new(cached_object(&state, layout, files, &shown)?);
+        let object = Arc::new(Object {
+            number,
+            location: location.clone(),
+            shown,
+            options: options.clone(),
+            state,
+            layout,
+            timeout,
+            files: Mutex::new(ObjectFiles { cached, failure: None }),
+        });
+        let registered: Weak<dyn OpenedObject> = Arc::<Object>::downgrade(&object);
+        client.register(number, registered);
+        Ok(Self {
+            client: Arc::clone(client),
+            object,
+            prefetched: Mutex::default(),
+            streams: Mutex::default(),
+        })
+    }
+
+    /// What was opened.
+    #[must_use]
+    pub fn state(&self) -> &ObjectState {
+        &self.object.state
+    }
+
+    /// Requests the chunks of `ranges` that are missing, and waits for them. Reads of these ranges
+    /// then find them in the cache.
+    ///
+    /// # Errors
+    /// As [`ImageSource::read_at`].
+    pub fn make_ready(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+        let cached = self.object.cached()?;
+        let mut missing: Vec<u32> = ranges
+            .iter()
+            .flat_map(|range| self.object.layout.chunks_in(range))
+            .filter(|chunk| !cached.is_present(*chunk))
+            .collect();
+        missing.sort_unstable();
+        self.fetch(missing, false)
+    }
+
+    /// Has the fetcher store chunks, and waits.
+    fn fetch(&self, chunks: impl IntoIterator<Item = u32>, past_caches: bool) -> io::Result<()> {
+        let ranges = chunk_ranges(chunks);
+        for some in ranges.chunks(FETCH_RANGES_MAX) {
+            let message = |id| ClientMessage::Fetch {
+                id,
+                object: self.object.number,
+                chunks: some.to_vec(),
+                urgency: FetchUrgency::Demand,
+                past_caches,
+            };
+            match self.client.call(message, self.object.timeout)? {
+                Reply::Fetched => {}
+                Reply::Failed(error) => return Err(error.into()),
+                _ => return Err(unexpected(&self.object.shown).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a part of one chunk (N1 to N3).
+    fn read_chunk(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut is_damaged = false;
+        for _ in 0..ATTEMPTS {
+            match self.object.cached()?.read(chunk, offset, buffer)? {
+                ChunkRead::Served => return Ok(()),
+                ChunkRead::Absent => {}
+                ChunkRead::Damaged => is_damaged = true,
+            }
+            self.fetch([chunk], is_damaged)?;
+        }
+        if self.object.cached()?.read(chunk, offset, buffer)? == ChunkRead::Served {
+            return Ok(());
+        }
+        let detail = format!("chunk {chunk} is damaged each time it is fetched");
+        Err(FetchError::new(FetchErrorKind::Damaged, &self.object.shown, detail).at(offset).into())
+    }
+}
+
+impl ImageSource for RemoteSource {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let layout = self.object.layout;
+        let rest = layout.length().saturating_sub(offset);
+        let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+        let range = offset..offset + count as u64;
+        let chunks = layout.chunks_in(&range);
+        // Before the bytes are requested, so that both are fetched at the same time.
+        let ahead = locked(&self.streams).record(&range);
+        if let Some(ahead) = ahead {
+            self.will_need(ahead.start, ahead.end - ahead.start);
+        }
+        if chunks.len() > 1 {
+            // One request instead of one for each chunk.
+            self.make_ready(std::slice::from_ref(&range))?;
+        }
+        let mut target = &mut buffer[..count];
+        let mut at = offset;
+        for chunk in chunks {
+            let end = layout.bytes_of(chunk).end.min(range.end);
+            let (now, later) = target.split_at_mut(usize::try_from(end - at).unwrap_or(0));
+            self.read_chunk(chunk, at, now)?;
+            target = later;
+            at = end;
+        }
+        Ok(count)
+    }
+
+    fn length(&self) -> u64 {
+        self.object.layout.length()
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        let Ok(cached) = self.object.cached() else { return };
+        let range = offset..offset.saturating_add(bytes);
+        let mut prefetched = locked(&self.prefetched);
+        if prefetched.len() > PREFETCHED_MAX {
+            prefetched.clear();
+        }
+        let missing: Vec<u32> = self
+            .object
+            .layout
+            .chunks_in(&range)
+            .filter(|chunk| !cached.is_present(*chunk) && prefetched.insert(*chunk))
+            .collect();
+        drop(prefetched);
+        let chunks = chunk_ranges(missing);
+        if !chunks.is_empty() && chunks.len() <= FETCH_RANGES_MAX {
+            self.client.notify(&ClientMessage::Fetch {
+                id: NO_REPLY,
+                object: self.object.number,
+                chunks,
+                urgency: FetchUrgency::Prefetch,
+                past_caches: false,
+            });
+        }
+    }
+}
+
+impl Drop for RemoteSource {
+    fn drop(&mut self) {
+        self.client.unregister(self.object.number);
+    }
+}
+
+impl Object {
+    fn cached(&self) -> io::Result<Arc<CachedObject>> {
+        let files = locked(&self.files);
+        match &files.failure {
+            Some(error) => Err(error.clone().into()),
+            None => Ok(Arc::clone(&files.cached)),
+        }
+    }
+
+    fn set_files(&self, state: &ObjectState, new: Vec<File>) {
+        let result = if state.key == self.state.key && state.length == self.state.length {
+            cached_object(state, self.layout, new, &self.shown)
+        } else {
+            let detail = "the object has changed on the server; mount it again";
+            Err(FetchError::new(FetchErrorKind::Changed, &self.shown, detail))
+        };
+        let mut files = locked(&self.files);
+        match result {
+            Ok(cached) => files.cached = Arc::new(cached),
+            Err(error) => files.failure = Some(error),
+        }
+    }
+}
+
+impl OpenedObject for Object {
+    fn reopen(&self, id: u64) -> ClientMessage {
+        ClientMessage::Open {
+            id,
+            object: self.number,
+            location: Box::new(self.location.clone()),
+            options: self.options.clone(),
+            expected: Some(self.state.clone()),
+        }
+    }
+
+    fn reopened(&self, reply: Reply) {
+        // Otherwise what is cached is served, and a request for the rest fails with the reason.
+        if let Reply::Opened(state, files) = reply {
+            self.set_files(&state, files);
+        }
+    }
+
+    fn replaced(&self, files: Vec<File>) {
+        self.set_files(&self.state, files);
+    }
+}
+
+/// Checks what the fetcher sent.
+fn cached_object(
+    state: &ObjectState,
+    layout: ChunkLayout,
+    files: Vec<File>,
+    shown: &str,
+) -> Result<CachedObject, FetchError> {
+    let damaged = |detail: String| FetchError::new(FetchErrorKind::Protocol, shown, detail);
+    let key: ContentDigest =
+        format!("sha256:{}", state.key).parse().map_err(|_| unexpected(shown))?;
+    let mut files = files.into_iter();
+    let (Some(data), Some(records)) = (files.next(), files.next()) else {
+        return Err(unexpected(shown));
+    };
+    let index = match (files.next(), state.verification) {
+        (Some(file), _) => {
+            Some(Arc::new(read_chunk_index(&file, layout.length()).map_err(damaged)?))
+        }
+        (None, Verification::ChunkIndex) => return Err(unexpected(shown)),
+        (None, _) => None,
+    };
+    CachedObject::new(*key.as_bytes(), layout, data, records, index)
+        .map_err(|error| damaged(error.to_string()))
+}
+
+fn read_chunk_index(file: &File, length: u64) -> Result<ChunkIndex, String> {
+    let mut bytes = Vec::new();
+    let limit = CHUNK_INDEX_MAX_BYTES as u64 + 1;
+    file.take(limit).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    let index = ChunkIndex::parse(&bytes).map_err(|error| error.to_string())?;
+    // The blob may have more behind the image: the index itself.
+    if index.length() > length {
+        return Err("the chunk index describes more bytes than the object has".to_owned());
+    }
+    Ok(index)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is whole in any case.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
