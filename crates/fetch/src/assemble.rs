@@ -1,0 +1,213 @@
+//! From the bytes of a body to verified chunks of the cache: pieces of a chunk index are compared
+//! with their digests as soon as they are complete, and a chunk is complete when all its bytes
+//! are verified. Does no I/O.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferrofs_remote::cache::ChunkLayout;
+use ferrofs_remote::{ChunkIndex, ContentDigest};
+
+/// Collects a body that starts anywhere, piece by piece.
+#[derive(Debug)]
+pub(crate) struct Assembler {
+    layout: ChunkLayout,
+    index: Option<Arc<ChunkIndex>>,
+    /// Bytes of the object from `start` on.
+    buffer: Vec<u8>,
+    start: u64,
+    /// Bytes before this one are verified, as far as they can be.
+    verified: u64,
+    verified_bytes: u64,
+}
+
+/// A piece of a chunk index has not the digest that it should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DigestMismatch {
+    /// The first byte of the piece.
+    pub(crate) offset: u64,
+}
+
+impl Assembler {
+    /// For a body whose first byte is byte `start` of the object.
+    pub(crate) fn new(layout: ChunkLayout, index: Option<Arc<ChunkIndex>>, start: u64) -> Self {
+        Self { layout, index, buffer: Vec::new(), start, verified: start, verified_bytes: 0 }
+    }
+
+    /// Bytes that were compared with a digest.
+    pub(crate) fn verified_bytes(&self) -> u64 {
+        self.verified_bytes
+    }
+
+    /// Adds bytes, and calls `store` with the number and the bytes of each chunk that is complete
+    /// now, in ascending order.
+    pub(crate) fn push<E: From<DigestMismatch>>(
+        &mut self,
+        bytes: &[u8],
+        mut store: impl FnMut(u32, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.buffer.extend_from_slice(bytes);
+        self.verify()?;
+        let mut used = self.start;
+        for number in self.layout.chunks_in(&(self.start..self.verified)) {
+            let chunk = self.layout.bytes_of(number);
+            // A body may start inside of a chunk, which is then left out.
+            if chunk.start >= self.start && chunk.end <= self.verified {
+                let bytes = self.slice(&chunk);
+                store(number, bytes)?;
+            }
+            if chunk.end <= self.verified {
+                used = chunk.end;
+            }
+        }
+        let consumed = usize::try_from(used - self.start).unwrap_or(0);
+        self.buffer.drain(..consumed);
+        self.start = used;
+        Ok(())
+    }
+
+    fn slice(&self, range: &Range<u64>) -> &[u8] {
+        let at = |byte: u64| usize::try_from(byte - self.start).unwrap_or(usize::MAX);
+        self.buffer.get(at(range.start)..at(range.end)).unwrap_or_default()
+    }
+
+    fn verify(&mut self) -> Result<(), DigestMismatch> {
+        let end = self.start + self.buffer.len() as u64;
+        let Some(index) = self.index.clone() else {
+            self.verified = end;
+            return Ok(());
+        };
+        while self.verified < end {
+            // Behind the image lies the index itself, which was verified on its own.
+            if self.verified >= index.length() {
+                self.verified = end;
+                break;
+            }
+            let number = index.chunks_in(self.verified..self.verified + 1).start;
+            let Some((piece, digest)) = index.chunk(number) else { break };
+            if piece.end > end {
+                break;
+            }
+            // A body that starts inside of a piece cannot prove it.
+            if piece.start >= self.start {
+                if ContentDigest::of(self.slice(&piece)) != digest {
+                    return Err(DigestMismatch { offset: piece.start });
+                }
+                self.verified_bytes += piece.end - piece.start;
+            } else {
+                let skipped = usize::try_from(piece.end - self.start).unwrap_or(0);
+                self.buffer.drain(..skipped);
+                self.start = piece.end;
+            }
+            self.verified = piece.end;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes to request for chunks `numbers`, so that each can be verified.
+pub(crate) fn bytes_to_request(
+    layout: &ChunkLayout,
+    index: Option<&ChunkIndex>,
+    numbers: &Range<u32>,
+) -> Range<u64> {
+    let start = layout.bytes_of(numbers.start).start;
+    let end = layout.bytes_of(numbers.end).start;
+    let Some(index) = index else { return start..end };
+    let pieces = index.chunks_in(start..end);
+    let first = index.chunk(pieces.start).map_or(start, |(piece, _)| piece.start.min(start));
+    let last = pieces.end.checked_sub(1).and_then(|last| index.chunk(last));
+    first..last.map_or(end, |(piece, _)| piece.end.max(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const LENGTH: u64 = 5 * MIB + 100;
+
+    fn byte(at: u64) -> u8 {
+        u8::try_from((at * 7 + (at >> 13)) % 251).unwrap()
+    }
+
+    fn bytes(range: Range<u64>) -> Vec<u8> {
+        range.map(byte).collect()
+    }
+
+    fn index(length: u64, piece: u64) -> Arc<ChunkIndex> {
+        let digest = |start: u64| ContentDigest::of(&bytes(start..(start + piece).min(length)));
+        let step = usize::try_from(piece).unwrap();
+        let digests = (0..length).step_by(step).map(digest).collect();
+        Arc::new(ChunkIndex::uniform(length, piece, digests).unwrap())
+    }
+
+    /// The chunks that come out when `range` is sent in parts of `part` bytes.
+    fn assembled(
+        index: Option<Arc<ChunkIndex>>,
+        range: Range<u64>,
+        part: usize,
+    ) -> Result<Vec<u32>, DigestMismatch> {
+        let layout = ChunkLayout::new(LENGTH).unwrap();
+        let mut assembler = Assembler::new(layout, index, range.start);
+        let mut stored = Vec::new();
+        for part in bytes(range).chunks(part) {
+            assembler.push(part, |number, found| {
+                assert_eq!(found, bytes(layout.bytes_of(number)), "chunk {number}");
+                stored.push(number);
+                Ok::<_, DigestMismatch>(())
+            })?;
+            assert!(assembler.buffer.len() < 6 << 20);
+        }
+        Ok(stored)
+    }
+
+    #[test]
+    fn whole_chunks_come_out_whatever_the_parts_are() {
+        for part in [777, 65_536, 1 << 20, 9 << 20] {
+            assert_eq!(assembled(None, 0..LENGTH, part), Ok((0..6).collect()));
+            assert_eq!(assembled(None, MIB - 1..3 * MIB + 1, part), Ok(vec![1, 2]));
+            assert_eq!(assembled(None, 5 * MIB..LENGTH, part), Ok(vec![5]));
+            assert_eq!(assembled(None, 10..20, part), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn chunks_come_out_when_their_pieces_are_verified() {
+        for piece in [4096, 300_000, MIB, 3 * MIB, LENGTH] {
+            // The blob ends with its index, which has no piece.
+            let image = LENGTH - 50;
+            let index = index(image, piece.min(image));
+            for part in [65_535, 2 << 20] {
+                let stored = assembled(Some(Arc::clone(&index)), 0..LENGTH, part);
+                assert_eq!(stored, Ok((0..6).collect()), "{piece}");
+            }
+            let layout = ChunkLayout::new(LENGTH).unwrap();
+            for numbers in [0..1, 1..3, 4..5, 5..6] {
+                let range = bytes_to_request(&layout, Some(&index), &numbers);
+                let range = range.start..range.end.min(LENGTH);
+                let stored = assembled(Some(Arc::clone(&index)), range, 65_536).unwrap();
+                assert!(
+                    numbers.clone().all(|number| stored.contains(&number)),
+                    "{piece} {numbers:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_stops_before_its_chunk() {
+        let index = index(LENGTH, 300_000);
+        let layout = ChunkLayout::new(LENGTH).unwrap();
+        let mut body = bytes(0..LENGTH);
+        body[(2 << 20) + 5] ^= 1;
+        let mut assembler = Assembler::new(layout, Some(index), 0);
+        let mut stored = Vec::new();
+        let result = assembler.push(&body, |number, _| {
+            stored.push(number);
+            Ok::<_, DigestMismatch>(())
+        });
+        assert_eq!(result, Err(DigestMismatch { offset: 1_800_000 }));
+        assert!(stored.is_empty() || stored.iter().all(|number| *number < 2));
+    }
+}

@@ -1,0 +1,44 @@
+//! The servers that an object can come from, behind one request: a range.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::http::{ExchangeError, RangeAnswer, RangeRequest, get_range};
+use crate::registry::Repository;
+
+/// Where the bytes of an object come from.
+#[derive(Debug)]
+pub(crate) enum Backend {
+    /// A web server.
+    Http { client: reqwest::Client, url: String },
+    /// A blob of a registry.
+    Registry { repository: Arc<Repository>, digest: String },
+}
+
+impl Backend {
+    /// Requests a range of the object.
+    pub(crate) async fn get_range(
+        &self,
+        range: &Range<u64>,
+        past_caches: bool,
+        shown: &str,
+    ) -> Result<RangeAnswer, ExchangeError> {
+        match self {
+            Self::Http { client, url } => {
+                let request = RangeRequest {
+                    url,
+                    shown,
+                    range: range.clone(),
+                    authorization: None,
+                    past_caches,
+                };
+                get_range(client, &request).await
+            }
+            Self::Registry { repository, digest } => {
+                let answer = repository.get_blob(digest, range, past_caches).await?;
+                // The digest names the bytes; redirects lead to servers with tags of their own.
+                Ok(RangeAnswer { validator: None, ..answer })
+            }
+        }
+    }
+}

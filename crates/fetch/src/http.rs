@@ -1,0 +1,278 @@
+//! One HTTP exchange: a request for a range, and the checks of its answer. Repeating is the
+//! caller's task; an error says whether it may help.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE, RETRY_AFTER,
+};
+use reqwest::{Response, StatusCode};
+
+/// A server that sends nothing for so long is given up, and the rest requested again.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest pause that a server can ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Why an exchange failed.
+#[derive(Debug)]
+pub(crate) struct ExchangeError {
+    pub(crate) error: FetchError,
+    /// Whether the same request may succeed later, and after which pause at least.
+    pub(crate) retry: Option<Duration>,
+}
+
+impl ExchangeError {
+    pub(crate) fn permanent(error: FetchError) -> Self {
+        Self { error, retry: None }
+    }
+
+    pub(crate) fn transient(error: FetchError) -> Self {
+        Self { error, retry: Some(Duration::ZERO) }
+    }
+}
+
+/// What to request.
+#[derive(Debug)]
+pub(crate) struct RangeRequest<'a> {
+    pub(crate) url: &'a str,
+    /// How the URL is shown in errors.
+    pub(crate) shown: &'a str,
+    pub(crate) range: Range<u64>,
+    pub(crate) authorization: Option<HeaderValue>,
+    /// Asks caches between here and the server to pass the request on.
+    pub(crate) past_caches: bool,
+}
+
+/// An answer whose head has been checked. The body is still to come.
+#[derive(Debug)]
+pub(crate) struct RangeAnswer {
+    /// The bytes of the object that the body has.
+    pub(crate) range: Range<u64>,
+    /// Bytes of the whole object.
+    pub(crate) length: u64,
+    /// The strong validator, as in `etag "5f"`; `None` if the server gave none.
+    pub(crate) validator: Option<String>,
+    pub(crate) response: Response,
+}
+
+/// Sends a request for a range. The answer may have other bytes than requested, from its start on:
+/// all of the object from a server without ranges, fewer at the end.
+pub(crate) async fn get_range(
+    client: &reqwest::Client,
+    request: &RangeRequest<'_>,
+) -> Result<RangeAnswer, ExchangeError> {
+    let last = request.range.end.saturating_sub(1);
+    let mut builder = client
+        .get(request.url)
+        .header(RANGE, format!("bytes={}-{last}", request.range.start))
+        .header(ACCEPT_ENCODING, "identity");
+    if let Some(authorization) = &request.authorization {
+        builder = builder.header(AUTHORIZATION, authorization);
+    }
+    if request.past_caches {
+        builder = builder.header(CACHE_CONTROL, "no-cache");
+    }
+    let response = send(builder, request.shown).await?;
+    let shown = request.shown;
+    if response.headers().get(CONTENT_ENCODING).is_some_and(|value| value != "identity") {
+        let detail = "the server encodes the content, although it was asked not to";
+        return Err(ExchangeError::permanent(protocol(shown, detail)));
+    }
+    let validator = validator(response.headers());
+    let (range, length) = match response.status() {
+        StatusCode::PARTIAL_CONTENT => {
+            let value = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+            let found = value.and_then(parse_content_range);
+            let Some((range, length)) = found.filter(|(range, _)| {
+                range.start == request.range.start && range.end <= request.range.end
+            }) else {
+                let detail = format!(
+                    "bytes {}-{last} were requested, and the answer has the range {:?}",
+                    request.range.start,
+                    value.unwrap_or("(none)")
+                );
+                return Err(ExchangeError::permanent(protocol(shown, detail)));
+            };
+            (range, length)
+        }
+        StatusCode::OK => {
+            let value =
+                response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+            let Some(length) = value.and_then(|value| value.parse().ok()) else {
+                let detail =
+                    "the server supports no ranges and does not say how long the object is";
+                return Err(ExchangeError::permanent(protocol(shown, detail)));
+            };
+            (0..length, length)
+        }
+        status => return Err(status_error(shown, status, response.headers())),
+    };
+    Ok(RangeAnswer { range, length, validator, response })
+}
+
+/// Sends a request and waits for the head of the answer.
+pub(crate) async fn send(
+    builder: reqwest::RequestBuilder,
+    shown: &str,
+) -> Result<Response, ExchangeError> {
+    match tokio::time::timeout(STALL_TIMEOUT, builder.send()).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error)) => {
+            let kind = FetchErrorKind::Unreachable;
+            let result = FetchError::new(kind, shown, describe(error));
+            Err(ExchangeError::transient(result))
+        }
+        Err(_) => Err(ExchangeError::transient(stalled(shown))),
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+pub(crate) async fn next_bytes(
+    response: &mut Response,
+    shown: &str,
+) -> Result<Option<impl AsRef<[u8]> + use<>>, ExchangeError> {
+    match tokio::time::timeout(STALL_TIMEOUT, response.chunk()).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => {
+            let kind = FetchErrorKind::Unreachable;
+            Err(ExchangeError::transient(FetchError::new(kind, shown, describe(error))))
+        }
+        Err(_) => Err(ExchangeError::transient(stalled(shown))),
+    }
+}
+
+/// Reads a whole body of at most `limit` bytes.
+pub(crate) async fn read_body(
+    mut response: Response,
+    shown: &str,
+    limit: usize,
+) -> Result<Vec<u8>, ExchangeError> {
+    let mut body = Vec::new();
+    while let Some(bytes) = next_bytes(&mut response, shown).await? {
+        let bytes = bytes.as_ref();
+        if body.len() + bytes.len() > limit {
+            let detail = format!("the answer is longer than {limit} bytes");
+            return Err(ExchangeError::permanent(protocol(shown, detail)));
+        }
+        body.extend_from_slice(bytes);
+    }
+    Ok(body)
+}
+
+/// The error of a status that is not a success.
+pub(crate) fn status_error(shown: &str, status: StatusCode, headers: &HeaderMap) -> ExchangeError {
+    let kind = match status {
+        StatusCode::NOT_FOUND | StatusCode::GONE => FetchErrorKind::NotFound,
+        StatusCode::UNAUTHORIZED
+        | StatusCode::FORBIDDEN
+        | StatusCode::PROXY_AUTHENTICATION_REQUIRED => FetchErrorKind::Denied,
+        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED => {
+            FetchErrorKind::Changed
+        }
+        _ if is_transient(status) => FetchErrorKind::Unreachable,
+        _ => FetchErrorKind::Protocol,
+    };
+    let error = FetchError::new(kind, shown, format!("the server answered {status}"));
+    let pause = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    // A date instead of seconds is treated as no value: the pauses grow in any case.
+    let pause = pause.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
+    let retry = is_transient(status).then(|| pause.unwrap_or(Duration::ZERO).min(RETRY_AFTER_MAX));
+    ExchangeError { error, retry }
+}
+
+/// 408, 425, 429 and all of 5xx but "not implemented" and "version not supported".
+fn is_transient(status: StatusCode) -> bool {
+    let is_never = matches!(status.as_u16(), 501 | 505);
+    matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error() && !is_never
+}
+
+/// `bytes START-LAST/LENGTH` (RFC 9110, 14.4).
+fn parse_content_range(value: &str) -> Option<(Range<u64>, u64)> {
+    let (range, length) = value.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
+    let (start, last) = range.split_once('-')?;
+    let (start, last): (u64, u64) = (start.parse().ok()?, last.parse().ok()?);
+    let length: u64 = length.parse().ok()?;
+    let end = last.checked_add(1)?;
+    (start < end && end <= length).then_some((start..end, length))
+}
+
+/// A weak tag does not promise equal bytes (RFC 9110, 8.8.1). A time does if it is not the newest;
+/// an image that is written again in the same second with the same length is not noticed.
+fn validator(headers: &HeaderMap) -> Option<String> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(tag) = text(ETAG).filter(|tag| tag.starts_with('"')) {
+        return Some(format!("etag {tag}"));
+    }
+    text(LAST_MODIFIED).map(|time| format!("last-modified {time}"))
+}
+
+/// The chain of causes, without the URL: a query may contain a signature.
+fn describe(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn stalled(shown: &str) -> FetchError {
+    let seconds = STALL_TIMEOUT.as_secs();
+    let detail = format!("the server sent nothing for {seconds} s");
+    FetchError::new(FetchErrorKind::TimedOut, shown, detail)
+}
+
+pub(crate) fn protocol(shown: &str, detail: impl Into<String>) -> FetchError {
+    FetchError::new(FetchErrorKind::Protocol, shown, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges_are_checked() {
+        assert_eq!(parse_content_range("bytes 0-9/10"), Some((0..10, 10)));
+        assert_eq!(parse_content_range("bytes 5-5/10"), Some((5..6, 10)));
+        for bad in [
+            "bytes 0-10/10",
+            "bytes 5-4/10",
+            "bytes 0-9/*",
+            "bytes */10",
+            "bits 0-9/10",
+            "bytes 0-18446744073709551615/18446744073709551615",
+            "",
+        ] {
+            assert_eq!(parse_content_range(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_strong_validators_are_used() {
+        let headers = |name, value| HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+        assert_eq!(validator(&headers(ETAG, "\"5\"")).as_deref(), Some("etag \"5\""));
+        assert_eq!(validator(&headers(ETAG, "W/\"5\"")), None);
+        assert!(validator(&headers(LAST_MODIFIED, "Tue, 01 Jan 2030 00:00:00 GMT")).is_some());
+    }
+
+    #[test]
+    fn statuses_that_may_pass_are_repeated() {
+        let retry = |status: u16, after: &'static str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(after))]);
+            status_error("x", StatusCode::from_u16(status).unwrap(), &headers).retry
+        };
+        for status in [408, 429, 500, 502, 503, 504] {
+            assert_eq!(retry(status, "2"), Some(Duration::from_secs(2)), "{status}");
+        }
+        assert_eq!(retry(503, "999999"), Some(RETRY_AFTER_MAX));
+        assert_eq!(retry(503, "Tue, 01 Jan 2030 00:00:00 GMT"), Some(Duration::ZERO));
+        for status in [400, 401, 403, 404, 410, 412, 416, 501] {
+            assert_eq!(retry(status, "2"), None, "{status}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `ferrofs-fetch`: the process that fetches remote images for all ferrofs processes of a user. It
+//! has the network, the credentials and the right to write the cache; it never decodes an image.
+//! ferrofs starts it when it is needed, and it ends when it is not used.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stderr, reason = "a program reports on standard error")]
+
+mod assemble;
+mod backend;
+mod credentials;
+mod fetcher;
+mod http;
+mod object;
+mod registry;
+mod resolve;
+mod retry;
+mod server;
+mod stats;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
+
+use crate::fetcher::Fetcher;
+use crate::object::Limits;
+use crate::resolve::Resolver;
+use crate::stats::Stats;
+
+/// Redirects that are followed.
+const REDIRECTS_MAX: usize = 10;
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Threads that receive and verify.
+const THREADS: usize = 2;
+
+/// Fetches remote EROFS images for ferrofs
+///
+/// ferrofs starts this program when it needs it. All ferrofs processes of a user that use the same
+/// cache share it.
+#[derive(Debug, Parser)]
+#[command(version, name = "ferrofs-fetch")]
+struct Arguments {
+    /// The cache directory; it is created with mode 0700
+    #[arg(long, value_name = "DIR")]
+    cache: PathBuf,
+    /// How long a request is repeated before it fails, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+    /// Ends when it was not used for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    idle: u64,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ferrofs-fetch: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    // Credentials must not be in a core dump, nor readable by other processes of the user.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .context("cannot forbid core dumps")?;
+    let cache = Arc::new(CacheDirectory::open(&arguments.cache)?);
+    let Some(socket) = FetcherSocket::listen(&cache)? else {
+        bail!("another ferrofs-fetch uses {}", arguments.cache.display());
+    };
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        bail!("cannot set up TLS");
+    }
+    let client = reqwest::Client::builder()
+        .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::limited(REDIRECTS_MAX))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .build()
+        .context("cannot set up HTTP")?;
+    let stats = Arc::new(Stats::default());
+    let timeout = Duration::from_secs(arguments.timeout);
+    let limits = Arc::new(Limits::new(timeout, Arc::clone(&stats)));
+    let resolver = Resolver {
+        client,
+        cache: Some(cache),
+        stats,
+        timeout,
+        repositories: std::sync::Mutex::default(),
+    };
+    let fetcher = Arc::new(Fetcher::new(resolver, limits));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("fetch")
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let idle = Duration::from_secs(arguments.idle);
+    server::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
+    Ok(())
+}

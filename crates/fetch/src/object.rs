@@ -1,0 +1,566 @@
+//! An object that clients have open: which chunks are in flight, and the requests that fetch them.
+//! Each chunk is requested once however many readers want it, and a reader who waits never waits
+//! behind a prefetch (docs/remote.md, F1 to F3).
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrofs_remote::ChunkIndex;
+use ferrofs_remote::cache::{CacheDirectory, ChunkLayout, ObjectIdentity, ObjectWriter};
+use ferrofs_remote::protocol::{
+    FetchError, FetchErrorKind, FetchUrgency, ObjectState, Verification,
+};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
+use crate::backend::Backend;
+use crate::http::{ExchangeError, RangeAnswer, next_bytes};
+use crate::retry::Pauses;
+use crate::stats::Stats;
+
+/// Chunks of one request at most, so that neighbouring chunks are fetched in parallel.
+const REQUEST_CHUNKS_MAX: u32 = 4;
+/// Requests of one fetcher that are in flight, and how many of them can be prefetches.
+const REQUESTS_MAX: usize = 16;
+const PREFETCHES_MAX: usize = 8;
+/// Chunks that are kept in memory if the disk cannot be used.
+const MEMORY_CHUNKS_MAX: usize = 48;
+
+/// What all objects of a fetcher share.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    requests: Semaphore,
+    prefetches: Semaphore,
+    /// How long a request is repeated.
+    pub(crate) timeout: Duration,
+    pub(crate) stats: Arc<Stats>,
+    seed: AtomicU64,
+}
+
+impl Limits {
+    pub(crate) fn new(timeout: Duration, stats: Arc<Stats>) -> Self {
+        let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Self {
+            requests: Semaphore::new(REQUESTS_MAX),
+            prefetches: Semaphore::new(PREFETCHES_MAX),
+            timeout,
+            stats,
+            seed: AtomicU64::new(clock.as_secs() << 30 ^ u64::from(clock.subsec_nanos())),
+        }
+    }
+
+    /// The first generation of a writer: another one than that of the writer before it.
+    fn generation(&self) -> u32 {
+        // The step of splitmix64; Relaxed: only the value matters.
+        let mut value = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        u32::try_from(value >> 32).unwrap_or(u32::MAX)
+    }
+}
+
+/// The files of an object: in the cache directory, or in memory.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    writer: ObjectWriter,
+    data: File,
+    records: File,
+    /// The chunks in memory, oldest first; `None` on disk.
+    resident: Option<Mutex<VecDeque<u32>>>,
+}
+
+/// An object.
+#[derive(Debug)]
+pub(crate) struct SharedObject {
+    pub(crate) state: ObjectState,
+    shown: String,
+    layout: ChunkLayout,
+    backend: Backend,
+    /// The validator that each answer must have.
+    validator: Option<String>,
+    index: Option<Arc<ChunkIndex>>,
+    pub(crate) index_file: Option<File>,
+    backing: Mutex<Arc<Backing>>,
+    in_flight: Mutex<HashMap<u32, Arc<Flight>>>,
+    has_ranges: bool,
+    limits: Arc<Limits>,
+    /// Incremented when the files were replaced, so that connections tell their clients.
+    pub(crate) replaced: watch::Sender<u64>,
+}
+
+/// A request in flight, for one or several chunks.
+#[derive(Debug)]
+struct Flight {
+    /// The chunks that are stored, or the error.
+    progress: watch::Sender<Progress>,
+    /// A reader waits for it now.
+    demanded: Notify,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    /// The chunk behind the last one that was stored.
+    stored: u32,
+    outcome: Option<Result<(), FetchError>>,
+}
+
+impl Flight {
+    fn begin(in_flight: &mut HashMap<u32, Arc<Self>>, chunks: &Range<u32>) -> Arc<Self> {
+        let flight = Arc::new(Self {
+            progress: watch::Sender::new(Progress { stored: chunks.start, outcome: None }),
+            demanded: Notify::new(),
+        });
+        in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&flight))));
+        flight
+    }
+}
+
+/// What opening an object brought, before anything of it is stored.
+#[derive(Debug)]
+pub(crate) struct ResolvedObject {
+    pub(crate) shown: String,
+    pub(crate) backend: Backend,
+    pub(crate) identity: ObjectIdentity,
+    pub(crate) length: u64,
+    pub(crate) validator: Option<String>,
+    pub(crate) verification: Verification,
+    pub(crate) index: Option<(Arc<ChunkIndex>, Vec<u8>)>,
+    /// The server can send parts. Otherwise each request brings the whole object.
+    pub(crate) has_ranges: bool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is whole in any case.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedObject {
+    /// Opens the files of an object. Without a usable cache it lives in memory.
+    pub(crate) fn new(
+        resolved: ResolvedObject,
+        cache: Option<&CacheDirectory>,
+        limits: Arc<Limits>,
+    ) -> Result<Arc<Self>, FetchError> {
+        let ResolvedObject { shown, backend, identity, length, .. } = resolved;
+        let failed = |error: io::Error| {
+            FetchError::new(FetchErrorKind::Exhausted, &shown, error.to_string())
+        };
+        let layout = ChunkLayout::new(length).ok_or_else(|| {
+            let detail = format!("an object of {length} bytes is too long");
+            FetchError::new(FetchErrorKind::Refused, &shown, detail)
+        })?;
+        let seed = limits.generation();
+        let on_disk = cache.map(|cache| Backing::on_disk(cache, &identity, layout, seed));
+        let backing = match on_disk {
+            Some(Ok(backing)) => backing,
+            // Read-only, full, or not a directory of ours: without a cache.
+            Some(Err(_)) | None => Backing::in_memory(&identity, layout, seed).map_err(failed)?,
+        };
+        let (index, index_file) = match resolved.index {
+            Some((index, bytes)) => {
+                let file = memory_file("chunk-index").and_then(|file| {
+                    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0)?;
+                    read_only(&file)
+                });
+                (Some(index), Some(file.map_err(failed)?))
+            }
+            None => (None, None),
+        };
+        let key: String = identity.key().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Arc::new(Self {
+            state: ObjectState::new(key, length, resolved.verification),
+            shown,
+            layout,
+            backend,
+            validator: resolved.validator,
+            index,
+            index_file,
+            backing: Mutex::new(Arc::new(backing)),
+            in_flight: Mutex::default(),
+            has_ranges: resolved.has_ranges,
+            limits,
+            replaced: watch::Sender::new(0),
+        }))
+    }
+
+    pub(crate) fn layout(&self) -> &ChunkLayout {
+        &self.layout
+    }
+
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    pub(crate) fn backing(&self) -> Arc<Backing> {
+        Arc::clone(&locked(&self.backing))
+    }
+
+    /// Stores all chunks of `ranges`, or waits until other requests have.
+    pub(crate) async fn fetch(
+        self: &Arc<Self>,
+        ranges: &[Range<u32>],
+        urgency: FetchUrgency,
+        past_caches: bool,
+    ) -> Result<(), FetchError> {
+        let mut waiting = Vec::new();
+        for range in ranges {
+            self.start_missing(range, urgency, past_caches, &mut waiting);
+        }
+        for (flight, chunk) in waiting {
+            if urgency == FetchUrgency::Demand {
+                flight.demanded.notify_one();
+            }
+            let mut progress = flight.progress.subscribe();
+            let finished = progress
+                .wait_for(|progress| progress.stored > chunk || progress.outcome.is_some())
+                .await;
+            let outcome = match finished {
+                Ok(progress) if progress.stored > chunk => Ok(()),
+                Ok(progress) => progress.outcome.clone().unwrap_or(Ok(())),
+                Err(_) => Err(self.error(FetchErrorKind::Unreachable, "the request was dropped")),
+            };
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Starts requests for the chunks of `range` that are neither present nor in flight. Adds the
+    /// last chunk of each request that must be waited for.
+    fn start_missing(
+        self: &Arc<Self>,
+        range: &Range<u32>,
+        urgency: FetchUrgency,
+        past_caches: bool,
+        waiting: &mut Vec<(Arc<Flight>, u32)>,
+    ) {
+        let backing = self.backing();
+        let mut in_flight = locked(&self.in_flight);
+        let (range, longest) = if self.has_ranges {
+            (range.clone(), REQUEST_CHUNKS_MAX)
+        } else {
+            (0..self.layout.count(), u32::MAX)
+        };
+        let mut run: Option<Range<u32>> = None;
+        let mut runs = Vec::new();
+        for chunk in range {
+            if let Some(flight) = in_flight.get(&chunk) {
+                waiting.push((Arc::clone(flight), chunk));
+            } else if backing.writer.is_present(chunk) && !past_caches {
+                Stats::add(&self.limits.stats.cache_hits, 1);
+            } else {
+                match &mut run {
+                    Some(run) if run.end == chunk && run.end - run.start < longest => {
+                        run.end += 1;
+                    }
+                    _ => runs.extend(run.replace(chunk..chunk + 1)),
+                }
+            }
+        }
+        runs.extend(run);
+        for chunks in runs {
+            let first = self.layout.bytes_of(chunks.start);
+            let bytes = self.layout.bytes_of(chunks.end).start - first.start;
+            Stats::add(&self.limits.stats.requested_bytes, bytes);
+            let flight = Flight::begin(&mut in_flight, &chunks);
+            waiting.push((Arc::clone(&flight), chunks.end - 1));
+            let object = Arc::clone(self);
+            tokio::spawn(object.run(flight, chunks, urgency, past_caches));
+        }
+    }
+
+    /// Stores the chunks of an answer that came when the object was opened, unless they are there
+    /// already. What is missing of it then is requested when it is needed.
+    pub(crate) fn adopt(self: &Arc<Self>, answer: RangeAnswer) {
+        let chunks = self.layout.chunks_in(&answer.range);
+        let backing = self.backing();
+        let mut in_flight = locked(&self.in_flight);
+        let is_known = |chunk| in_flight.contains_key(&chunk) || backing.writer.is_present(chunk);
+        if chunks.is_empty() || chunks.clone().all(is_known) {
+            return;
+        }
+        let flight = Flight::begin(&mut in_flight, &chunks);
+        drop(in_flight);
+        let object = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut next = chunks.start;
+            let received = object.receive(answer, &flight, &mut next, chunks.end).await;
+            let outcome = match received {
+                Ok(()) => Ok(()),
+                Err(_) => object.request(&flight, &(next..chunks.end), false).await,
+            };
+            object.end(&flight, chunks, outcome);
+        });
+    }
+
+    /// One request, from its turn to its end.
+    async fn run(
+        self: Arc<Self>,
+        flight: Arc<Flight>,
+        chunks: Range<u32>,
+        urgency: FetchUrgency,
+        past_caches: bool,
+    ) {
+        let outcome = {
+            let _turn = self.wait_for_turn(&flight, urgency).await;
+            self.request(&flight, &chunks, past_caches).await
+        };
+        self.end(&flight, chunks, outcome);
+    }
+
+    fn end(&self, flight: &Flight, chunks: Range<u32>, outcome: Result<(), FetchError>) {
+        let mut in_flight = locked(&self.in_flight);
+        chunks.for_each(|chunk| drop(in_flight.remove(&chunk)));
+        drop(in_flight);
+        flight.progress.send_modify(|progress| progress.outcome = Some(outcome));
+    }
+
+    /// F2. A prefetch needs two permits, and only one as soon as a reader waits for it.
+    async fn wait_for_turn<'l>(
+        &'l self,
+        flight: &Flight,
+        urgency: FetchUrgency,
+    ) -> Option<tokio::sync::SemaphorePermit<'l>> {
+        let limits = &self.limits;
+        let _prefetch = match urgency {
+            FetchUrgency::Demand => None,
+            FetchUrgency::Prefetch => tokio::select! {
+                permit = limits.prefetches.acquire() => permit.ok(),
+                () = flight.demanded.notified() => None,
+            },
+        };
+        // The semaphore is fair and is never closed.
+        limits.requests.acquire().await.ok()
+    }
+
+    /// Requests `chunks` until they are stored, with pauses, or the time is over.
+    async fn request(
+        self: &Arc<Self>,
+        flight: &Flight,
+        chunks: &Range<u32>,
+        past_caches: bool,
+    ) -> Result<(), FetchError> {
+        let mut pauses = Pauses::new(self.limits.timeout);
+        let mut past_caches = past_caches;
+        let mut was_damaged = false;
+        let mut next = chunks.start;
+        loop {
+            let before = next;
+            let result = self.exchange(flight, &mut next, chunks.end, past_caches).await;
+            let Err(ExchangeError { error, mut retry }) = result else { return Ok(()) };
+            if error.kind == FetchErrorKind::Damaged && !was_damaged {
+                // Once more past all caches; then it is the server's own damage.
+                (was_damaged, past_caches) = (true, true);
+                retry = Some(Duration::ZERO);
+            }
+            if next > before {
+                pauses.reset();
+            }
+            let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
+            Stats::add(&self.limits.stats.retries, 1);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One exchange with the server. `next` is the first chunk that is still missing.
+    async fn exchange(
+        self: &Arc<Self>,
+        flight: &Flight,
+        next: &mut u32,
+        end: u32,
+        past_caches: bool,
+    ) -> Result<(), ExchangeError> {
+        let stats = &self.limits.stats;
+        let range = bytes_to_request(&self.layout, self.index.as_deref(), &(*next..end));
+        let began = Instant::now();
+        Stats::add(&stats.requests, 1);
+        let _counted = stats.in_flight();
+        let answer = self.backend.get_range(&range, past_caches, &self.shown).await?;
+        let waited = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Stats::add(&stats.latency_us, waited);
+        self.check(&answer)?;
+        self.receive(answer, flight, next, end).await
+    }
+
+    /// Whether an answer is about the object that was opened.
+    fn check(&self, answer: &RangeAnswer) -> Result<(), ExchangeError> {
+        let detail = if answer.length != self.layout.length() {
+            format!("its length was {} and is now {}", self.layout.length(), answer.length)
+        } else if self.validator.is_some() && answer.validator != self.validator {
+            let [was, is] =
+                [&self.validator, &answer.validator].map(|one| one.as_deref().unwrap_or("(none)"));
+            format!("its validator was {was} and is now {is}")
+        } else {
+            return Ok(());
+        };
+        let detail = format!("the object has changed on the server: {detail}");
+        Err(ExchangeError::permanent(self.error(FetchErrorKind::Changed, detail)))
+    }
+
+    /// F3. Stores the chunks of a body as they come.
+    async fn receive(
+        self: &Arc<Self>,
+        answer: RangeAnswer,
+        flight: &Flight,
+        next: &mut u32,
+        end: u32,
+    ) -> Result<(), ExchangeError> {
+        let stats = &self.limits.stats;
+        let mut assembler = Assembler::new(self.layout, self.index.clone(), answer.range.start);
+        let mut response = answer.response;
+        let mut received = 0;
+        let mut stored_bytes = 0;
+        while let Some(bytes) = next_bytes(&mut response, &self.shown).await? {
+            let bytes = bytes.as_ref();
+            received += bytes.len() as u64;
+            Stats::add(&stats.received_bytes, bytes.len() as u64);
+            if received > answer.range.end - answer.range.start {
+                let detail = "the answer is longer than it said";
+                let error = self.error(FetchErrorKind::Protocol, detail);
+                return Err(ExchangeError::permanent(error));
+            }
+            let result = assembler.push(bytes, |chunk, bytes| {
+                stored_bytes += bytes.len() as u64;
+                self.store(chunk, bytes)?;
+                if chunk >= *next && chunk < end {
+                    *next = chunk + 1;
+                    flight.progress.send_modify(|progress| progress.stored = chunk + 1);
+                }
+                Ok::<(), StoreError>(())
+            });
+            if let Err(error) = result {
+                return Err(self.describe(error));
+            }
+        }
+        Stats::add(&stats.verified_bytes, assembler.verified_bytes());
+        Stats::add(&stats.wasted_bytes, received.saturating_sub(stored_bytes));
+        if *next < end {
+            let at = answer.range.start + received;
+            let detail = "the answer ended before all bytes had come";
+            let error = self.error(FetchErrorKind::Unreachable, detail).at(at);
+            return Err(ExchangeError::transient(error));
+        }
+        Ok(())
+    }
+
+    fn describe(&self, error: StoreError) -> ExchangeError {
+        match error {
+            StoreError::Mismatch(DigestMismatch { offset }) => {
+                let detail = "the bytes have not the digest of the chunk index";
+                ExchangeError::permanent(self.error(FetchErrorKind::Damaged, detail).at(offset))
+            }
+            StoreError::Io(error) => {
+                let detail = format!("cannot store a chunk: {error}");
+                ExchangeError::permanent(self.error(FetchErrorKind::Exhausted, detail))
+            }
+        }
+    }
+
+    /// Stores a chunk on the disk, or in memory from the moment when the disk fails.
+    fn store(&self, chunk: u32, bytes: &[u8]) -> io::Result<()> {
+        let backing = self.backing();
+        match backing.store(chunk, bytes) {
+            Err(_) if backing.resident.is_none() => self.replace(&backing)?.store(chunk, bytes),
+            other => other,
+        }
+    }
+
+    /// Replaces the files on the disk by files in memory; once, whichever thread comes first.
+    fn replace(&self, failed: &Arc<Backing>) -> io::Result<Arc<Backing>> {
+        let mut backing = locked(&self.backing);
+        if Arc::ptr_eq(&backing, failed) {
+            let key = *failed.writer.key();
+            let seed = self.limits.generation();
+            *backing = Arc::new(Backing::with_key(key, self.layout, seed)?);
+            self.replaced.send_modify(|count| *count += 1);
+        }
+        Ok(Arc::clone(&backing))
+    }
+
+    fn error(&self, kind: FetchErrorKind, detail: impl Into<String>) -> FetchError {
+        FetchError::new(kind, &self.shown, detail)
+    }
+}
+
+enum StoreError {
+    Mismatch(DigestMismatch),
+    Io(io::Error),
+}
+
+impl From<DigestMismatch> for StoreError {
+    fn from(error: DigestMismatch) -> Self {
+        Self::Mismatch(error)
+    }
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Backing {
+    fn on_disk(
+        cache: &CacheDirectory,
+        identity: &ObjectIdentity,
+        layout: ChunkLayout,
+        seed: u32,
+    ) -> io::Result<Self> {
+        let writer = cache.writer(identity, layout, seed)?;
+        let (data, records) = cache.reader_files(&identity.key())?;
+        Ok(Self { writer, data, records, resident: None })
+    }
+
+    fn in_memory(identity: &ObjectIdentity, layout: ChunkLayout, seed: u32) -> io::Result<Self> {
+        Self::with_key(identity.key(), layout, seed)
+    }
+
+    fn with_key(
+        key: ferrofs_remote::cache::CacheKey,
+        layout: ChunkLayout,
+        seed: u32,
+    ) -> io::Result<Self> {
+        let (data, records) = (memory_file("data")?, memory_file("index")?);
+        let readable = (read_only(&data)?, read_only(&records)?);
+        let writer = ObjectWriter::new(key, layout, data, records, seed)?;
+        let resident = Some(Mutex::default());
+        Ok(Self { writer, data: readable.0, records: readable.1, resident })
+    }
+
+    fn store(&self, chunk: u32, bytes: &[u8]) -> io::Result<()> {
+        self.writer.store(chunk, bytes)?;
+        let Some(resident) = &self.resident else { return Ok(()) };
+        let mut resident = locked(resident);
+        resident.push_back(chunk);
+        if resident.len() > MEMORY_CHUNKS_MAX
+            && let Some(oldest) = resident.pop_front()
+            && !resident.contains(&oldest)
+        {
+            self.writer.discard(oldest..oldest + 1)?;
+        }
+        Ok(())
+    }
+
+    /// The files for readers.
+    pub(crate) fn files(&self) -> [BorrowedFd<'_>; 2] {
+        [self.data.as_fd(), self.records.as_fd()]
+    }
+}
+
+fn memory_file(name: &str) -> io::Result<File> {
+    Ok(File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?))
+}
+
+/// The same file, opened again without the right to write.
+fn read_only(file: &File) -> io::Result<File> {
+    let number = std::os::fd::AsRawFd::as_raw_fd(file);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let opened: OwnedFd =
+        rustix::fs::open(format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
+    Ok(File::from(opened))
+}

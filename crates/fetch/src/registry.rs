@@ -1,0 +1,428 @@
+//! A repository of an OCI registry: manifests, blobs, and the tokens that give access to them
+//! (OCI distribution specification; the token protocol of docker). One token serves all requests
+//! of a repository, and one request renews it for all that wait.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofs_remote::ContentDigest;
+use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Response, StatusCode};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use crate::credentials::{Credentials, find_credentials};
+use crate::http::{
+    ExchangeError, RangeAnswer, RangeRequest, get_range, protocol, read_body, send, status_error,
+};
+use crate::stats::Stats;
+
+/// The longest manifest, index or token answer, in bytes: the limit that registries have.
+pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
+/// A token that does not say how long it is valid is valid for a minute (docker's rule).
+const TOKEN_DEFAULT: Duration = Duration::from_secs(60);
+/// A token is renewed so long before it expires.
+const TOKEN_MARGIN: Duration = Duration::from_secs(10);
+const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+
+/// A repository.
+#[derive(Debug)]
+pub(crate) struct Repository {
+    client: reqwest::Client,
+    stats: Arc<Stats>,
+    registry: String,
+    name: String,
+    scheme: &'static str,
+    /// `oci://REGISTRY/NAME`, for messages.
+    shown: String,
+    access: Mutex<Access>,
+}
+
+/// How requests are authorized.
+#[derive(Debug, Default)]
+struct Access {
+    header: Option<HeaderValue>,
+    expires: Option<Instant>,
+    /// Incremented with each new header.
+    generation: u64,
+    challenge: Option<Challenge>,
+}
+
+/// What a registry asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Challenge {
+    Basic,
+    Bearer { realm: String, service: Option<String>, scope: Option<String> },
+}
+
+/// The answer of a token server.
+#[derive(Deserialize)]
+struct TokenAnswer {
+    token: Option<String>,
+    access_token: Option<String>,
+    expires_in: Option<u64>,
+}
+
+impl Repository {
+    pub(crate) fn new(
+        client: &reqwest::Client,
+        stats: &Arc<Stats>,
+        registry: &str,
+        name: &str,
+        is_insecure: bool,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            stats: Arc::clone(stats),
+            registry: registry.to_owned(),
+            name: name.to_owned(),
+            scheme: if is_insecure { "http" } else { "https" },
+            shown: format!("oci://{registry}/{name}"),
+            access: Mutex::default(),
+        }
+    }
+
+    /// Fetches a manifest or an index by tag or digest. Returns its media type and its bytes; they
+    /// have the digest, if one was asked for.
+    pub(crate) async fn get_manifest(
+        &self,
+        reference: &str,
+    ) -> Result<(String, Vec<u8>), ExchangeError> {
+        let url = self.url("manifests", reference);
+        let response = self
+            .authorized(|authorization| {
+                let builder = self.client.get(&url).header(ACCEPT, MANIFEST_TYPES);
+                match authorization {
+                    Some(value) => builder.header(AUTHORIZATION, value),
+                    None => builder,
+                }
+            })
+            .await?;
+        if !response.status().is_success() {
+            return Err(status_error(&self.shown, response.status(), response.headers()));
+        }
+        let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
+        let media_type = media_type.trim().to_owned();
+        let bytes = read_body(response, &self.shown, DOCUMENT_MAX_BYTES).await?;
+        if let Ok(digest) = reference.parse::<ContentDigest>() {
+            self.check_digest(&bytes, &digest)?;
+        }
+        Ok((media_type, bytes))
+    }
+
+    /// Fetches a whole blob of at most `limit` bytes, which must have its digest.
+    pub(crate) async fn get_small_blob(
+        &self,
+        digest: &ContentDigest,
+        limit: usize,
+    ) -> Result<Vec<u8>, ExchangeError> {
+        let answer = self.get_blob(&digest.to_string(), &(0..limit as u64), false).await?;
+        let bytes = read_body(answer.response, &self.shown, limit).await?;
+        self.check_digest(&bytes, digest)?;
+        Ok(bytes)
+    }
+
+    fn check_digest(&self, bytes: &[u8], digest: &ContentDigest) -> Result<(), ExchangeError> {
+        let found = ContentDigest::of(bytes);
+        if found == *digest {
+            return Ok(());
+        }
+        let detail = format!("the registry sent bytes with the digest {found} for {digest}");
+        Err(ExchangeError::permanent(FetchError::new(FetchErrorKind::Damaged, &self.shown, detail)))
+    }
+
+    /// Requests a range of a blob.
+    pub(crate) async fn get_blob(
+        &self,
+        digest: &str,
+        range: &Range<u64>,
+        past_caches: bool,
+    ) -> Result<RangeAnswer, ExchangeError> {
+        let url = self.url("blobs", digest);
+        let (mut header, mut generation) = self.header().await?;
+        for attempt in 0..2 {
+            let request = RangeRequest {
+                url: &url,
+                shown: &self.shown,
+                range: range.clone(),
+                authorization: header,
+                past_caches,
+            };
+            match get_range(&self.client, &request).await {
+                Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
+                    // The token has expired early, or this is the first request: ask why.
+                    let probe = send(self.client.head(&url), &self.shown).await?;
+                    self.renew(generation, &probe).await?;
+                    (header, generation) = self.header().await?;
+                }
+                other => return other,
+            }
+        }
+        let detail = "the registry refuses access, although it gave a token";
+        Err(ExchangeError::permanent(FetchError::new(FetchErrorKind::Denied, &self.shown, detail)))
+    }
+
+    /// Sends a request with the current authorization, and once more with a new one if the registry
+    /// asks for it.
+    async fn authorized(
+        &self,
+        build: impl Fn(Option<HeaderValue>) -> reqwest::RequestBuilder,
+    ) -> Result<Response, ExchangeError> {
+        let (header, generation) = self.header().await?;
+        Stats::add(&self.stats.requests, 1);
+        let response = send(build(header), &self.shown).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        self.renew(generation, &response).await?;
+        let (header, _) = self.header().await?;
+        Stats::add(&self.stats.requests, 1);
+        send(build(header), &self.shown).await
+    }
+
+    /// The header to send, renewed if it is about to expire.
+    async fn header(&self) -> Result<(Option<HeaderValue>, u64), ExchangeError> {
+        let mut access = self.access.lock().await;
+        let is_old = access.expires.is_some_and(|expires| expires <= Instant::now() + TOKEN_MARGIN);
+        if is_old && let Some(challenge) = access.challenge.clone() {
+            self.request_token(&mut access, &challenge).await?;
+        }
+        Ok((access.header.clone(), access.generation))
+    }
+
+    /// Gets access after a refusal. Whoever comes while another request does so waits for it.
+    async fn renew(&self, generation: u64, refusal: &Response) -> Result<(), ExchangeError> {
+        let mut access = self.access.lock().await;
+        if access.generation != generation {
+            return Ok(());
+        }
+        let challenge = refusal
+            .headers()
+            .get_all(WWW_AUTHENTICATE)
+            .iter()
+            .filter_map(|value| parse_challenge(value.to_str().ok()?))
+            .next()
+            .ok_or_else(|| {
+                let detail = "the registry refuses access and does not say what it needs";
+                ExchangeError::permanent(FetchError::new(
+                    FetchErrorKind::Denied,
+                    &self.shown,
+                    detail,
+                ))
+            })?;
+        self.request_token(&mut access, &challenge).await?;
+        access.challenge = Some(challenge);
+        Ok(())
+    }
+
+    async fn request_token(
+        &self,
+        access: &mut Access,
+        challenge: &Challenge,
+    ) -> Result<(), ExchangeError> {
+        let denied = |detail: String| {
+            ExchangeError::permanent(FetchError::new(FetchErrorKind::Denied, &self.shown, detail))
+        };
+        let credentials = find_credentials(&self.registry).await.map_err(denied)?;
+        let header = match challenge {
+            Challenge::Basic => {
+                let credentials = credentials.ok_or_else(|| {
+                    denied(format!(
+                        "the registry needs a login; log in with docker, podman or skopeo to {}",
+                        self.registry
+                    ))
+                })?;
+                access.expires = None;
+                credentials.basic_header()
+            }
+            Challenge::Bearer { realm, service, scope } => {
+                let (token, expires) =
+                    self.token(realm, service.as_deref(), scope.as_deref(), credentials).await?;
+                access.expires = Some(expires);
+                HeaderValue::from_str(&format!("Bearer {token}")).ok()
+            }
+        };
+        let mut header = header
+            .ok_or_else(|| denied("the token has characters that no header has".to_owned()))?;
+        header.set_sensitive(true);
+        access.header = Some(header);
+        access.generation += 1;
+        Ok(())
+    }
+
+    async fn token(
+        &self,
+        realm: &str,
+        service: Option<&str>,
+        scope: Option<&str>,
+        credentials: Option<Credentials>,
+    ) -> Result<(String, Instant), ExchangeError> {
+        let url = self.checked_realm(realm).await.map_err(ExchangeError::permanent)?;
+        let default_scope = format!("repository:{}:pull", self.name);
+        let mut url = url;
+        {
+            let mut query = url.query_pairs_mut();
+            query.append_pair("scope", scope.unwrap_or(&default_scope));
+            if let Some(service) = service {
+                query.append_pair("service", service);
+            }
+        }
+        let mut builder = self.client.get(url);
+        if let Some(header) = credentials.and_then(|credentials| credentials.basic_header()) {
+            builder = builder.header(AUTHORIZATION, header);
+        }
+        Stats::add(&self.stats.token_requests, 1);
+        let response = send(builder, &self.shown).await?;
+        if !response.status().is_success() {
+            return Err(status_error(&self.shown, response.status(), response.headers()));
+        }
+        let bytes = read_body(response, &self.shown, DOCUMENT_MAX_BYTES).await?;
+        let malformed =
+            || ExchangeError::permanent(protocol(&self.shown, "the token server sent no token"));
+        let answer: TokenAnswer = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
+        let valid = answer.expires_in.map_or(TOKEN_DEFAULT, Duration::from_secs);
+        let token = answer.token.or(answer.access_token).ok_or_else(malformed)?;
+        Ok((token, Instant::now() + valid.min(Duration::from_secs(86_400))))
+    }
+
+    /// A registry must not make this machine send requests into its own network: the token server
+    /// is the registry's own host, or has a public address.
+    async fn checked_realm(&self, realm: &str) -> Result<reqwest::Url, FetchError> {
+        let refused = |detail: String| FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
+        let url = reqwest::Url::parse(realm)
+            .map_err(|_| refused(format!("the token server {realm:?} has no valid URL")))?;
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let own = self.registry.rsplit_once(':').map_or(&*self.registry, |(host, _)| host);
+        if host == own {
+            return Ok(url);
+        }
+        if url.scheme() != "https" {
+            return Err(refused(format!("the token server {host} does not use TLS")));
+        }
+        let port = url.port_or_known_default().unwrap_or(443);
+        let addresses = tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await;
+        let mut addresses =
+            addresses.map_err(|error| refused(format!("the token server {host}: {error}")))?;
+        if let Some(address) = addresses.find(|address| is_internal(address.ip())) {
+            let address = address.ip();
+            return Err(refused(format!(
+                "the token server {host} has the private address {address}"
+            )));
+        }
+        Ok(url)
+    }
+
+    fn url(&self, kind: &str, reference: &str) -> String {
+        format!("{}://{}/v2/{}/{kind}/{reference}", self.scheme, self.registry, self.name)
+    }
+
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+}
+
+/// Whether an address belongs to this machine or its network (RFC 6890).
+fn is_internal(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_unspecified()
+                || v4.is_broadcast()
+                || v4.is_multicast()
+                // Shared address space of providers, 100.64.0.0/10.
+                || v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64
+        }
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => is_internal(IpAddr::V4(v4)),
+            None => {
+                v6.is_loopback()
+                    || v6.is_unspecified()
+                    || v6.is_unique_local()
+                    || v6.is_unicast_link_local()
+                    || v6.is_multicast()
+            }
+        },
+    }
+}
+
+/// `Bearer realm="…",service="…",scope="…"` or `Basic realm="…"` (RFC 9110, 11.6.1).
+fn parse_challenge(value: &str) -> Option<Challenge> {
+    let (scheme, parameters) = value.trim().split_once(' ').unwrap_or((value.trim(), ""));
+    if scheme.eq_ignore_ascii_case("basic") {
+        return Some(Challenge::Basic);
+    }
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    let (mut realm, mut service, mut scope) = (None, None, None);
+    let mut rest = parameters.trim();
+    while let Some((name, after)) = rest.split_once('=') {
+        let (value, after) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"')?,
+            None => after.split_once(',').map_or((after, ""), |(value, rest)| (value, rest)),
+        };
+        match name.trim().trim_start_matches(',').trim().to_ascii_lowercase().as_str() {
+            "realm" => realm = Some(value.to_owned()),
+            "service" => service = Some(value.to_owned()),
+            "scope" => scope = Some(value.to_owned()),
+            _ => {}
+        }
+        rest = after.trim_start_matches([',', ' ']);
+    }
+    Some(Challenge::Bearer { realm: realm?, service, scope })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges_are_read_in_any_order() {
+        let wanted = Challenge::Bearer {
+            realm: "https://auth/token".to_owned(),
+            service: Some("registry".to_owned()),
+            scope: Some("repository:a/b:pull,push".to_owned()),
+        };
+        for text in [
+            "Bearer realm=\"https://auth/token\",service=\"registry\",scope=\"repository:a/b:pull,push\"",
+            "bearer scope=\"repository:a/b:pull,push\", service=registry, realm=\"https://auth/token\"",
+        ] {
+            assert_eq!(parse_challenge(text), Some(wanted.clone()), "{text}");
+        }
+        assert_eq!(parse_challenge("Basic realm=\"x\""), Some(Challenge::Basic));
+        for text in ["Bearer", "Bearer service=\"x\"", "Bearer realm=\"x", "Digest realm=\"x\"", ""]
+        {
+            assert_eq!(parse_challenge(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_the_own_network_are_known() {
+        for text in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "169.254.169.254",
+            "192.168.0.1",
+            "100.64.0.1",
+            "::1",
+            "fe80::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "0.0.0.0",
+        ] {
+            assert!(is_internal(text.parse().unwrap()), "{text}");
+        }
+        for text in ["1.1.1.1", "100.63.0.1", "2606:4700::1111"] {
+            assert!(!is_internal(text.parse().unwrap()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! From a location to an object: which server, which identity, how long, how it is verified. The
+//! first bytes come with the answer and are kept.
+
+use std::sync::Arc;
+
+use ferrofs_remote::cache::{CacheDirectory, ObjectIdentity};
+use ferrofs_remote::protocol::{
+    FetchError, FetchErrorKind, RemoteOptions, Verification, VerifyMode,
+};
+use ferrofs_remote::{
+    CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest, RemoteLocation, RemoteObject,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Backend;
+use crate::http::{ExchangeError, RangeAnswer, RangeRequest, get_range, read_body};
+use crate::object::ResolvedObject;
+use crate::registry::Repository;
+use crate::retry::repeat;
+use crate::stats::Stats;
+use ferrofs_remote::oci::{IndexPlace, Layer, choose_layer, choose_manifest};
+
+/// Bytes that are requested together with the length of an object: its first chunk.
+const FIRST_BYTES: u64 = 1 << 20;
+
+/// What a location was when it was opened last.
+#[derive(Serialize, Deserialize)]
+struct LocationRecord {
+    identity: ObjectIdentity,
+    length: u64,
+    validator: Option<String>,
+    /// The manifest of an OCI image that leads to the object.
+    digest: Option<String>,
+}
+
+/// An object and the answer that brought its length, whose body is still to come.
+pub(crate) struct Resolution {
+    pub(crate) object: ResolvedObject,
+    pub(crate) answer: Option<RangeAnswer>,
+}
+
+/// Finds objects.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    pub(crate) client: reqwest::Client,
+    pub(crate) cache: Option<Arc<CacheDirectory>>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) timeout: std::time::Duration,
+    /// The repositories in use, so that all requests of one share a token.
+    pub(crate) repositories: std::sync::Mutex<Vec<(String, Arc<Repository>)>>,
+}
+
+impl Resolver {
+    pub(crate) async fn resolve(
+        &self,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+    ) -> Result<Resolution, FetchError> {
+        let resolution = match &location.object {
+            RemoteObject::Http { url } if options.offline => self.recall_http(location, url)?,
+            RemoteObject::Http { url } => self.resolve_http(location, url).await?,
+            RemoteObject::Oci { registry, repository, tag, digest } => {
+                let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
+                let repository = self.repository(registry, repository, is_insecure);
+                let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
+                self.resolve_oci(location, options, repository, reference).await?
+            }
+            _ => {
+                let detail = "this kind of location is not supported by this fetcher";
+                return Err(error(FetchErrorKind::Refused, location, detail));
+            }
+        };
+        let verification = resolution.object.verification;
+        if options.verify == VerifyMode::Require && verification != Verification::ChunkIndex {
+            let detail = "--verify=require needs a chunk index, and there is none for it";
+            return Err(error(FetchErrorKind::Refused, location, detail));
+        }
+        Ok(resolution)
+    }
+
+    async fn resolve_http(
+        &self,
+        location: &RemoteLocation,
+        url: &str,
+    ) -> Result<Resolution, FetchError> {
+        let shown = location.to_string();
+        let index = match &location.index {
+            Some(digest) => Some(self.index_beside(location, url, digest).await?),
+            None => None,
+        };
+        let answer =
+            repeat(self.timeout, &self.stats, || self.get(url, &shown, FIRST_BYTES)).await?;
+        let identity = http_identity(url, &answer);
+        self.remember(location, &identity, &answer, None);
+        let verification =
+            if index.is_some() { Verification::ChunkIndex } else { Verification::None };
+        let object = ResolvedObject {
+            shown,
+            backend: Backend::Http { client: self.client.clone(), url: url.to_owned() },
+            identity,
+            length: answer.length,
+            validator: answer.validator.clone(),
+            verification,
+            index,
+            has_ranges: answer.range.end <= FIRST_BYTES,
+        };
+        Ok(Resolution { object, answer: Some(answer) })
+    }
+
+    /// Without a server: as it was when it was opened last.
+    fn recall_http(&self, location: &RemoteLocation, url: &str) -> Result<Resolution, FetchError> {
+        let record = self.recall(location)?;
+        let object = ResolvedObject {
+            shown: location.to_string(),
+            backend: Backend::Http { client: self.client.clone(), url: url.to_owned() },
+            identity: record.identity,
+            length: record.length,
+            validator: record.validator,
+            verification: Verification::None,
+            index: None,
+            has_ranges: true,
+        };
+        Ok(Resolution { object, answer: None })
+    }
+
+    /// The chunk index of an object of a web server, at its URL with `.chunk-index`.
+    async fn index_beside(
+        &self,
+        location: &RemoteLocation,
+        url: &str,
+        digest: &str,
+    ) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
+        let (path, query) = url.split_once('?').map_or((url, ""), |(path, query)| (path, query));
+        let separator = if query.is_empty() { "" } else { "?" };
+        let url = format!("{path}.chunk-index{separator}{query}");
+        let shown = format!("{location}.chunk-index");
+        let (url, shown) = (&url, &shown);
+        let bytes = repeat(self.timeout, &self.stats, || async move {
+            let answer = self.get(url, shown, CHUNK_INDEX_MAX_BYTES as u64).await?;
+            read_body(answer.response, shown, CHUNK_INDEX_MAX_BYTES).await
+        })
+        .await?;
+        parse_index(shown, bytes, Some(digest))
+    }
+
+    /// The first bytes of an object of a web server.
+    async fn get(&self, url: &str, shown: &str, bytes: u64) -> Result<RangeAnswer, ExchangeError> {
+        let range = 0..bytes;
+        let request = RangeRequest { url, shown, range, authorization: None, past_caches: false };
+        get_range(&self.client, &request).await
+    }
+
+    fn repository(&self, registry: &str, name: &str, is_insecure: bool) -> Arc<Repository> {
+        let mut all = self.repositories.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        all.retain(|(_, repository)| Arc::strong_count(repository) > 1);
+        let key = format!("{registry}/{name}/{is_insecure}");
+        if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
+            return Arc::clone(repository);
+        }
+        let repository =
+            Arc::new(Repository::new(&self.client, &self.stats, registry, name, is_insecure));
+        all.push((key, Arc::clone(&repository)));
+        repository
+    }
+
+    async fn resolve_oci(
+        &self,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+        repository: Arc<Repository>,
+        reference: &str,
+    ) -> Result<Resolution, FetchError> {
+        let manifest = self.manifest(location, &repository, reference).await?;
+        let layer = choose_layer(&manifest, location.layer.as_ref())
+            .map_err(|detail| error(FetchErrorKind::Refused, location, detail))?;
+        let index = match &layer.index {
+            Some(place) if options.verify != VerifyMode::Off => {
+                Some(self.layer_index(location, &repository, &layer, place).await?)
+            }
+            _ => None,
+        };
+        let verification =
+            if index.is_some() { Verification::ChunkIndex } else { Verification::WholeDigestLater };
+        let object = ResolvedObject {
+            shown: format!("{}@{}", repository.shown(), layer.digest),
+            backend: Backend::Registry { repository, digest: layer.digest.to_string() },
+            identity: ObjectIdentity::Digest(layer.digest.to_string()),
+            length: layer.length,
+            validator: None,
+            verification,
+            index,
+            has_ranges: true,
+        };
+        Ok(Resolution { object, answer: None })
+    }
+
+    /// The manifest of an image, by way of its index if it has one.
+    async fn manifest(
+        &self,
+        location: &RemoteLocation,
+        repository: &Repository,
+        reference: &str,
+    ) -> Result<Vec<u8>, FetchError> {
+        let refused = |detail| error(FetchErrorKind::Refused, location, detail);
+        let get = |reference: String| async move {
+            repeat(self.timeout, &self.stats, || repository.get_manifest(&reference)).await
+        };
+        let (media_type, bytes) = get(reference.to_owned()).await?;
+        let chosen = choose_manifest(&media_type, &bytes, location.platform.as_deref());
+        match chosen.map_err(refused)? {
+            None => Ok(bytes),
+            Some(digest) => {
+                let (media_type, bytes) = get(digest.to_string()).await?;
+                match choose_manifest(&media_type, &bytes, None).map_err(refused)? {
+                    None => Ok(bytes),
+                    Some(_) => Err(refused("an image index lists an image index".to_owned())),
+                }
+            }
+        }
+    }
+
+    async fn layer_index(
+        &self,
+        location: &RemoteLocation,
+        repository: &Repository,
+        layer: &Layer,
+        place: &IndexPlace,
+    ) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
+        let shown = location.to_string();
+        let (bytes, digest) = match place {
+            IndexPlace::Embedded { range, digest } => {
+                let limit = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+                let (blob, shown) = (&layer.digest.to_string(), &shown);
+                let bytes = repeat(self.timeout, &self.stats, || async move {
+                    let answer = repository.get_blob(blob, range, false).await?;
+                    read_body(answer.response, shown, limit).await
+                })
+                .await?;
+                (bytes, digest.as_ref())
+            }
+            IndexPlace::Layer { digest } => {
+                let bytes = repeat(self.timeout, &self.stats, || {
+                    repository.get_small_blob(digest, CHUNK_INDEX_MAX_BYTES)
+                })
+                .await?;
+                (bytes, Some(digest))
+            }
+        };
+        parse_index(&shown, bytes, digest.map(ToString::to_string).as_deref())
+    }
+
+    fn remember(
+        &self,
+        location: &RemoteLocation,
+        identity: &ObjectIdentity,
+        answer: &RangeAnswer,
+        digest: Option<String>,
+    ) {
+        let Some(cache) = &self.cache else { return };
+        let record = LocationRecord {
+            identity: identity.clone(),
+            length: answer.length,
+            validator: answer.validator.clone(),
+            digest,
+        };
+        if let Ok(record) = serde_json::to_vec(&record) {
+            // Only opening without a server needs it.
+            cache.remember(&key_text(location), &record).ok();
+        }
+    }
+
+    fn recall(&self, location: &RemoteLocation) -> Result<LocationRecord, FetchError> {
+        let absent = || {
+            let detail = "it is not in the cache, and --offline forbids to ask its server";
+            error(FetchErrorKind::Offline, location, detail)
+        };
+        let cache = self.cache.as_ref().ok_or_else(absent)?;
+        let record = cache.recall(&key_text(location)).map_err(|_| absent())?;
+        serde_json::from_slice(&record).map_err(|_| absent())
+    }
+}
+
+/// The whole location as text, its query included.
+fn key_text(location: &RemoteLocation) -> String {
+    // A location has no part that JSON cannot hold.
+    serde_json::to_string(location).unwrap_or_default()
+}
+
+fn http_identity(url: &str, answer: &RangeAnswer) -> ObjectIdentity {
+    let validator = answer.validator.clone().unwrap_or_else(|| {
+        // Without a validator the object cannot be recognized: it is cached for this run only.
+        let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        format!("none {} {}", std::process::id(), clock.as_nanos())
+    });
+    ObjectIdentity::Validated { url: url.to_owned(), validator, length: answer.length }
+}
+
+fn parse_index(
+    shown: &str,
+    bytes: Vec<u8>,
+    digest: Option<&str>,
+) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
+    let damaged = |detail: String| FetchError::new(FetchErrorKind::Damaged, shown, detail);
+    let found = ContentDigest::of(&bytes).to_string();
+    if let Some(digest) = digest
+        && *digest != found
+    {
+        return Err(damaged(format!("the chunk index has the digest {found} instead of {digest}")));
+    }
+    match ChunkIndex::parse(&bytes) {
+        Ok(index) => Ok((Arc::new(index), bytes)),
+        Err(error) => Err(damaged(error.to_string())),
+    }
+}
+
+fn error(kind: FetchErrorKind, location: &RemoteLocation, detail: impl Into<String>) -> FetchError {
+    FetchError::new(kind, location.to_string(), detail)
+}

@@ -1,0 +1,255 @@
+//! The socket of the fetcher: one thread for each connection receives, and one task answers each
+//! request. Knows messages, and no server.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrofs_remote::Connection;
+use ferrofs_remote::protocol::{
+    ClientMessage, FetchError, FetchErrorKind, FetcherMessage, NO_REPLY, PROTOCOL_VERSION,
+    checked_ranges,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::fetcher::Fetcher;
+use crate::object::SharedObject;
+
+/// Connections at the same time. One is a mount or a running verb.
+const CONNECTIONS_MAX: usize = 1024;
+/// Objects of one connection: an image and its devices, of several images.
+const OBJECTS_MAX: usize = 4096;
+/// Requests of one connection that are not answered yet.
+const REQUESTS_MAX: usize = 4096;
+
+/// The connections that are open.
+#[derive(Debug)]
+struct Open {
+    count: usize,
+    last_used: Instant,
+}
+
+/// Accepts connections until none was open for `idle`.
+pub(crate) fn serve(
+    listener: BorrowedFd<'_>,
+    fetcher: &Arc<Fetcher>,
+    runtime: &Handle,
+    idle: Duration,
+) -> io::Result<()> {
+    let open = Arc::new(Mutex::new(Open { count: 0, last_used: Instant::now() }));
+    let timeout =
+        Timespec { tv_sec: i64::try_from(idle.as_secs().max(1)).unwrap_or(i64::MAX), tv_nsec: 0 };
+    loop {
+        let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
+        match rustix::event::poll(&mut waiting, Some(&timeout)) {
+            Ok(0) => {
+                let open = locked(&open);
+                if open.count == 0 && open.last_used.elapsed() >= idle {
+                    return Ok(());
+                }
+                continue;
+            }
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let socket = match rustix::net::accept_with(listener, flags) {
+            Ok(socket) => socket,
+            Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let own = rustix::process::geteuid().as_raw();
+        let accepted = Connection::new(socket).and_then(|one| Ok((one.peer_user()? == own, one)));
+        let Ok((true, connection)) = accepted else { continue };
+        start(connection, fetcher, runtime, &open)?;
+    }
+}
+
+/// Starts the thread of a connection. Beyond the limit the connection is closed.
+fn start(
+    connection: Connection,
+    fetcher: &Arc<Fetcher>,
+    runtime: &Handle,
+    open: &Arc<Mutex<Open>>,
+) -> io::Result<()> {
+    {
+        let mut open = locked(open);
+        if open.count >= CONNECTIONS_MAX {
+            return Ok(());
+        }
+        open.count += 1;
+    }
+    let peer = Arc::new(Peer::new(connection, Arc::clone(fetcher), runtime.clone()));
+    let counted = Arc::clone(open);
+    let started = std::thread::Builder::new().name("client".to_owned()).spawn(move || {
+        peer.serve();
+        let mut open = locked(&counted);
+        open.count -= 1;
+        open.last_used = Instant::now();
+    });
+    // The thread ends with its connection, or with the process.
+    started.map(drop)
+}
+
+/// A client.
+struct Peer {
+    connection: Connection,
+    fetcher: Arc<Fetcher>,
+    runtime: Handle,
+    objects: Mutex<HashMap<u64, Arc<SharedObject>>>,
+    /// Objects that are being opened; requests for them wait.
+    opening: Mutex<Vec<u64>>,
+    /// Changes when an object was opened.
+    opened: watch::Sender<u64>,
+    requests: AtomicUsize,
+}
+
+impl Peer {
+    fn new(connection: Connection, fetcher: Arc<Fetcher>, runtime: Handle) -> Self {
+        Self {
+            connection,
+            fetcher,
+            runtime,
+            objects: Mutex::default(),
+            opening: Mutex::default(),
+            opened: watch::Sender::new(0),
+            requests: AtomicUsize::new(0),
+        }
+    }
+
+    fn serve(self: Arc<Self>) {
+        let mut has_greeted = false;
+        // Descriptors of a client are of no use here.
+        while let Ok(Some((message, _descriptors))) = self.connection.receive() {
+            match message {
+                ClientMessage::Hello { .. } if !has_greeted => {
+                    has_greeted = true;
+                    self.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]);
+                }
+                // A peer that breaks the protocol is disconnected.
+                _ if !has_greeted => break,
+                ClientMessage::Close { object } => drop(locked(&self.objects).remove(&object)),
+                request => {
+                    if self.requests.fetch_add(1, Ordering::Relaxed) >= REQUESTS_MAX {
+                        break;
+                    }
+                    if let ClientMessage::Open { object, .. } = &request {
+                        locked(&self.opening).push(*object);
+                    }
+                    let peer = Arc::clone(&self);
+                    self.runtime.spawn(async move {
+                        peer.answer(request).await;
+                        peer.requests.fetch_sub(1, Ordering::Relaxed);
+                    });
+                }
+            }
+        }
+        self.connection.shut_down();
+        locked(&self.objects).clear();
+    }
+
+    /// Messages are small; a peer that does not read is disconnected after the timeout of the
+    /// socket.
+    fn send(&self, message: &FetcherMessage, descriptors: &[BorrowedFd<'_>]) {
+        if self.connection.send(message, descriptors).is_err() {
+            self.connection.shut_down();
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, request: ClientMessage) {
+        match request {
+            ClientMessage::Open { id, object, location, options, expected } => {
+                let opened = self.fetcher.open(&location, &options, expected.as_ref()).await;
+                let opened = opened.and_then(|shared| self.keep(object, &shared).map(|()| shared));
+                locked(&self.opening).retain(|other| *other != object);
+                match opened {
+                    Ok(shared) => self.send_opened(id, object, &shared),
+                    Err(error) => self.send(&FetcherMessage::Failed { id, error }, &[]),
+                }
+                self.opened.send_modify(|count| *count += 1);
+            }
+            ClientMessage::Fetch { id, object, chunks, urgency, past_caches } => {
+                let result = match self.object(object).await {
+                    None => Err(FetchError::new(
+                        FetchErrorKind::Refused,
+                        "fetch",
+                        "the object is not open on this connection",
+                    )),
+                    Some(shared) => match checked_ranges(&chunks, shared.layout().count()) {
+                        Ok(ranges) => shared.fetch(&ranges, urgency, past_caches).await,
+                        Err(kind) => {
+                            Err(FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))
+                        }
+                    },
+                };
+                if id != NO_REPLY {
+                    let reply = match result {
+                        Ok(()) => FetcherMessage::Fetched { id },
+                        Err(error) => FetcherMessage::Failed { id, error },
+                    };
+                    self.send(&reply, &[]);
+                }
+            }
+            ClientMessage::Stats { id } => {
+                let stats = self.fetcher.stats();
+                self.send(&FetcherMessage::Stats { id, stats }, &[]);
+            }
+            _ => {}
+        }
+    }
+
+    fn keep(&self, number: u64, shared: &Arc<SharedObject>) -> Result<(), FetchError> {
+        let mut objects = locked(&self.objects);
+        if objects.len() >= OBJECTS_MAX {
+            let detail = "too many objects are open on this connection";
+            return Err(FetchError::new(FetchErrorKind::Refused, shared.shown(), detail));
+        }
+        objects.insert(number, Arc::clone(shared));
+        Ok(())
+    }
+
+    /// The object under a number, when it has been opened.
+    async fn object(&self, number: u64) -> Option<Arc<SharedObject>> {
+        let mut opened = self.opened.subscribe();
+        loop {
+            if let Some(shared) = locked(&self.objects).get(&number) {
+                return Some(Arc::clone(shared));
+            }
+            if !locked(&self.opening).contains(&number) {
+                return None;
+            }
+            opened.changed().await.ok()?;
+        }
+    }
+
+    /// Replies to `open`, and reports from then on when the files are replaced.
+    fn send_opened(self: &Arc<Self>, id: u64, number: u64, shared: &Arc<SharedObject>) {
+        let mut replaced = shared.replaced.subscribe();
+        let backing = shared.backing();
+        let opened = FetcherMessage::Opened { id, state: shared.state.clone() };
+        let index = shared.index_file.as_ref().map(AsFd::as_fd);
+        let files: Vec<_> = backing.files().into_iter().chain(index).collect();
+        self.send(&opened, &files);
+        let peer = Arc::downgrade(self);
+        let shared = Arc::downgrade(shared);
+        tokio::spawn(async move {
+            while replaced.changed().await.is_ok() {
+                let (Some(peer), Some(shared)) = (peer.upgrade(), shared.upgrade()) else { return };
+                let backing = shared.backing();
+                let index = shared.index_file.as_ref().map(AsFd::as_fd);
+                let files: Vec<_> = backing.files().into_iter().chain(index).collect();
+                peer.send(&FetcherMessage::Replaced { object: number }, &files);
+            }
+        });
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is whole in any case.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,126 @@
+//! Objects of a web server.
+
+use std::io::ErrorKind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferrofs_image::ImageSource;
+use ferrofs_remote::protocol::RemoteOptions;
+
+use crate::server::{Fault, Server};
+use crate::world::{World, body, check};
+
+const LENGTH: u64 = (9 << 20) + 1234;
+const END: usize = 10 << 20;
+
+#[test]
+fn the_first_chunk_comes_with_the_length_and_each_chunk_once() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    let source = world.open(&server.url());
+    check(&source, 0, 5000);
+    assert_eq!((server.requests(), source.length()), (1, LENGTH));
+    thread::scope(|scope| {
+        for reader in 0..4u64 {
+            let source = &source;
+            scope.spawn(move || check(source, reader * 1000, END));
+        }
+    });
+    let sent = server.0.sent.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(sent, LENGTH, "no byte twice");
+    let requests = server.requests();
+    // Another process of the user; the object is opened by one request.
+    let other = world.open(&server.url());
+    check(&other, 0, END);
+    assert_eq!(server.requests(), requests + 1);
+}
+
+#[test]
+fn without_a_connection_the_cache_is_served() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    let mut offline = RemoteOptions::default();
+    offline.offline = true;
+    let error = world.try_open(&server.url(), &offline).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkDown);
+    check(&world.open(&server.url()), 0, END);
+    let requests = server.requests();
+    check(&world.try_open(&server.url(), &offline).unwrap(), 0, END);
+    assert_eq!(server.requests(), requests);
+}
+
+#[test]
+fn failures_that_pass_are_repeated() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    server.set_fault(|number| match number % 8 {
+        1 => Fault::Status(503),
+        3 => Fault::Reset,
+        4 => Fault::Cut,
+        6 => Fault::Status(429),
+        _ => Fault::None,
+    });
+    check(&world.open(&server.url()), 0, END);
+}
+
+#[test]
+fn answers_that_break_the_protocol_are_errors_and_no_bytes() {
+    use ErrorKind::{InvalidData, NotFound, PermissionDenied, StaleNetworkFileHandle};
+    // The first answer, which opens the object, is right.
+    const LATER: [(fn(u64) -> Fault, ErrorKind); 6] = [
+        (|number| Fault::WrongRange.from(1, number), InvalidData),
+        (|number| Fault::Encoded.from(1, number), InvalidData),
+        (|number| Fault::WrongLength.from(1, number), StaleNetworkFileHandle),
+        (|number| Fault::WrongTag.from(1, number), StaleNetworkFileHandle),
+        (|number| Fault::Status(404).from(1, number), NotFound),
+        (|number| Fault::Status(403).from(1, number), PermissionDenied),
+    ];
+    for (fault, kind) in LATER {
+        let (world, server) = (World::new(), Server::start(body(LENGTH)));
+        server.set_fault(fault);
+        let source = world.open(&server.url());
+        check(&source, 0, 1 << 20);
+        let error = source.read_at(3 << 20, &mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("image.erofs"), "{error}");
+        check(&source, 100, 1000);
+    }
+}
+
+#[test]
+fn a_server_without_ranges_sends_the_object_once() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    server.set_fault(|_| Fault::Whole);
+    let source = world.open(&server.url());
+    check(&source, 5 << 20, 100);
+    check(&source, 0, END);
+    assert_eq!(server.requests(), 1);
+}
+
+#[test]
+fn a_server_that_fails_for_long_is_an_error_in_time() {
+    let (mut world, server) = (World::new(), Server::start(body(LENGTH)));
+    world.timeout_seconds = 1;
+    let source = world.open(&server.url());
+    check(&source, 0, 10);
+    server.set_fault(|_| Fault::Status(500));
+    let began = Instant::now();
+    let error = source.read_at(5 << 20, &mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    server.set_fault(|_| Fault::None);
+    check(&source, 5 << 20, 10);
+}
+
+#[test]
+fn readers_that_wait_are_served_at_the_same_time() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    let source = world.open(&server.url());
+    check(&source, 0, 10);
+    *server.0.delay.lock().unwrap() = Duration::from_millis(300);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for reader in 1..9u64 {
+            let source = &source;
+            scope.spawn(move || check(source, reader << 20, 1000));
+        }
+    });
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+}

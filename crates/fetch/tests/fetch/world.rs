@@ -1,0 +1,67 @@
+//! A cache, a fetcher that is started on demand, and clients of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofs_image::ImageSource;
+use ferrofs_remote::cache::CacheDirectory;
+use ferrofs_remote::protocol::RemoteOptions;
+use ferrofs_remote::{FetchClient, FetcherProgram, RemoteSource};
+
+/// The client's limit: far above that of the fetcher.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) struct World {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) timeout_seconds: u32,
+}
+
+/// Byte `at` of every object.
+pub(crate) fn byte(at: u64) -> u8 {
+    u8::try_from((at * 13 + (at >> 11)) % 251).unwrap()
+}
+
+pub(crate) fn body(length: u64) -> Vec<u8> {
+    (0..length).map(byte).collect()
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap(), timeout_seconds: 20 }
+    }
+
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.directory.path().join("cache")
+    }
+
+    pub(crate) fn client(&self) -> Arc<FetchClient> {
+        let cache = CacheDirectory::open(&self.cache()).unwrap();
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_ferrofs-fetch"));
+        let timeout = self.timeout_seconds.to_string();
+        let arguments = ["--idle", "2", "--timeout", &timeout].map(Into::into).to_vec();
+        let connector = FetcherProgram::new(cache, program, arguments);
+        Arc::new(FetchClient::new(Box::new(connector)).unwrap())
+    }
+
+    pub(crate) fn open(&self, url: &str) -> RemoteSource {
+        self.try_open(url, &RemoteOptions::default()).unwrap()
+    }
+
+    pub(crate) fn try_open(
+        &self,
+        url: &str,
+        options: &RemoteOptions,
+    ) -> std::io::Result<RemoteSource> {
+        RemoteSource::open(&self.client(), &url.parse().unwrap(), options, TIMEOUT)
+    }
+}
+
+/// Reads and compares.
+pub(crate) fn check(source: &RemoteSource, offset: u64, bytes: usize) {
+    let mut buffer = vec![0; bytes];
+    let count = source.read_at(offset, &mut buffer).unwrap();
+    assert_eq!(count as u64, source.length().saturating_sub(offset).min(bytes as u64));
+    let wanted: Vec<u8> = (offset..offset + count as u64).map(byte).collect();
+    assert!(buffer[..count] == wanted, "bytes from {offset} on");
+}
