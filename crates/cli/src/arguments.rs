@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::help;
+use crate::remote::RemoteArguments;
 
 /// Build, read, extract and check EROFS images, without root.
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ pub(crate) struct ReadArguments {
     /// Print errors only: no notices, no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) remote: RemoteArguments,
 }
 
 /// Resources of a verb that reads files, and its statistics.

@@ -90,6 +90,7 @@ fn open(arguments: &DumpArguments) -> Result<Image, CommandStatus> {
         no_checksum,
         // Layouts are shown without the devices, too.
         quiet: true,
+        ..ReadArguments::default()
     };
     let opened = source::open(&arguments.image, &read(false));
     opened.or_else(|error| match source::open(&arguments.image, &read(true)) {

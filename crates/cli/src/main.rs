@@ -16,6 +16,7 @@ mod mount;
 mod output;
 mod progress;
 mod read_stats;
+mod remote;
 mod resources;
 mod sidecar;
 mod signals;

@@ -15,7 +15,9 @@ use ferrofs_ondisk::DeviceSlot;
 use crate::amount::counted;
 use crate::arguments::ReadArguments;
 use crate::diagnostics;
-use crate::output::{self, escape};
+use crate::exit_status::usage_error;
+use crate::output;
+use crate::remote::{self, RemoteImage};
 use crate::resources::Resources;
 use partition::PartitionSource;
 use sparse::SparseSource;
@@ -46,24 +48,39 @@ pub(crate) fn open_for_mount(
     read: &ReadArguments,
     resources: &Resources,
 ) -> anyhow::Result<Image> {
+    if RemoteImage::of(path, &read.devices)?.is_some() {
+        return Err(usage_error(format_args!(
+            "{}: a mount needs a local file; ferrofs ls, cat, stat, check and extract read remote \
+             images",
+            remote::shown(path)
+        )));
+    }
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
     // The kernel keeps what it reads in its page cache.
     let image = open_with(path, read, options.caller_caches(true))?;
     let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
-    root.map_err(|error| {
-        anyhow!("{}: the root: {error}", escape(path.as_os_str().as_encoded_bytes()))
-    })?;
+    root.map_err(|error| anyhow!("{}: the root: {error}", remote::shown(path)))?;
     Ok(image)
 }
 
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
-    let options = read.devices.iter().fold(options, OpenOptions::device);
-    let shown = escape(path.as_os_str().as_encoded_bytes());
-    let opened = match special_source(path, read).map_err(|why| anyhow!("{shown}: {why}"))? {
-        None => options.open(path),
-        Some(primary) => {
-            open_devices(read).and_then(|devices| options.open_sources(primary, devices))
+    let shown = remote::shown(path);
+    let with_path = |why| anyhow!("{shown}: {why}");
+    let opened = match RemoteImage::of(path, &read.devices)? {
+        Some(remote) => {
+            let sources = remote.open(read.offset, &read.remote)?;
+            let image = in_partition(sources.image, read).map_err(with_path)?;
+            options.open_sources(image, sources.devices)
+        }
+        None => {
+            let options = read.devices.iter().fold(options, OpenOptions::device);
+            match special_source(path, read).map_err(with_path)? {
+                None => options.open(path),
+                Some(primary) => {
+                    open_devices(read).and_then(|devices| options.open_sources(primary, devices))
+                }
+            }
         }
     };
     let image = opened.map_err(|error| {
@@ -99,10 +116,21 @@ fn special_source(
         true => Arc::new(SparseSource::open(path).map_err(|error| error.to_string())?),
         false => Arc::new(FileSource::open(path, 0).map_err(|error| error.to_string())?),
     };
-    let Some(name) = &read.partition else { return Ok(Some(whole)) };
+    in_partition(whole, read).map(Some)
+}
+
+/// The partition that was chosen, or all of `whole`.
+fn in_partition(
+    whole: Arc<dyn ImageSource>,
+    read: &ReadArguments,
+) -> Result<Arc<dyn ImageSource>, String> {
+    let Some(name) = &read.partition else { return Ok(whole) };
+    if read.offset > 0 {
+        return Err("--offset cannot be used with --partition".to_owned());
+    }
     let partition = PartitionSource::find(whole, name)
         .map_err(|error| format!("--partition={name}: {error}"))?;
-    Ok(Some(Arc::new(partition)))
+    Ok(Arc::new(partition))
 }
 
 fn open_devices(read: &ReadArguments) -> Result<Vec<Arc<dyn ImageSource>>, ferrofs_image::Error> {

@@ -1,6 +1,7 @@
 //! Logins of registries, as docker, podman and skopeo store them. They stay in this process.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -57,14 +58,19 @@ pub(crate) async fn find_credentials(registry: &str) -> Result<Option<Credential
         }
         Ok(Err(
             CredentialRetrievalError::NoCredentialConfigured
-            | CredentialRetrievalError::ConfigNotFound,
+            | CredentialRetrievalError::ConfigNotFound
+            // Helpers fail for a host that they do not know.
+            | CredentialRetrievalError::HelperFailure { .. },
         )) => Ok(None),
-        Ok(Err(CredentialRetrievalError::HelperFailure { helper, .. })) => {
-            // Its output may contain the login. Helpers fail like this for an unknown host, too.
-            eprintln!("ferrofs-fetch: {helper} has no login for the registry");
-            Ok(None)
-        }
+        // The crate has one error for a file that is missing and one that cannot be read.
+        Ok(Err(CredentialRetrievalError::ConfigReadError)) if !has_docker_config() => Ok(None),
         Ok(Err(error)) => Err(format!("the login of the registry: {error}")),
         Err(_) => Err("the login of the registry could not be read".to_owned()),
     }
+}
+
+fn has_docker_config() -> bool {
+    let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")));
+    folder.is_some_and(|folder| folder.join("config.json").exists())
 }

@@ -99,7 +99,15 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
+    detach_from_starter().context("cannot open /dev/null")?;
     let idle = Duration::from_secs(arguments.idle);
     server::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
     Ok(())
+}
+
+/// Standard error belongs to the verb that started this process. A program that reads the output of
+/// that verb would otherwise wait until the fetcher ends.
+fn detach_from_starter() -> std::io::Result<()> {
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stderr(&null)?)
 }

@@ -15,7 +15,7 @@ pub const CHUNK_INDEX_MEDIA_TYPE: &str = "application/vnd.erofs.chunk-index.v1";
 /// The longest chunk index that is read, in bytes: 1.4 million chunks.
 pub const CHUNK_INDEX_MAX_BYTES: usize = 64 << 20;
 /// The longest chunk that is accepted, in bytes. A chunk must be fetched as a whole.
-pub const INDEXED_CHUNK_MAX_BYTES: u64 = 64 << 20;
+pub const INDEXED_CHUNK_MAX_BYTES: u64 = 8 << 20;
 
 const MAGIC: [u8; 4] = [0xcd, 0xe4, 0xec, 0x67];
 const HEADER_BYTES: usize = 32;

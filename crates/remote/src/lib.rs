@@ -32,3 +32,7 @@ pub use location::{
     LOCATION_MAX_BYTES, LayerSelector, Location, LocationError, RemoteLocation, RemoteObject,
 };
 pub use source::RemoteSource;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrofs_image::ImageSource;
 
@@ -31,6 +31,8 @@ const PREFETCHED_MAX: usize = 4096;
 /// A remote object as a source. Threads share it.
 pub struct RemoteSource {
     client: Arc<FetchClient>,
+    /// Byte 0 of the source is this byte of the object.
+    start: u64,
     object: Arc<Object>,
     prefetched: Mutex<HashSet<u32>>,
     streams: Mutex<StreamTable>,
@@ -101,10 +103,18 @@ impl RemoteSource {
         client.register(number, registered);
         Ok(Self {
             client: Arc::clone(client),
+            start: 0,
             object,
             prefetched: Mutex::default(),
             streams: Mutex::default(),
         })
+    }
+
+    /// The same, with byte `start` of the object as byte 0.
+    #[must_use]
+    pub fn starting_at(mut self, start: u64) -> Self {
+        self.start = start;
+        self
     }
 
     /// What was opened.
@@ -118,7 +128,7 @@ impl RemoteSource {
     ///
     /// # Errors
     /// As [`ImageSource::read_at`].
-    pub fn make_ready(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+    fn make_ready(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         let cached = self.object.cached()?;
         let mut missing: Vec<u32> = ranges
             .iter()
@@ -140,13 +150,32 @@ impl RemoteSource {
                 urgency: FetchUrgency::Demand,
                 past_caches,
             };
-            match self.client.call(message, self.object.timeout)? {
-                Reply::Fetched => {}
-                Reply::Failed(error) => return Err(error.into()),
-                _ => return Err(unexpected(&self.object.shown).into()),
-            }
+            self.fetch_in_time(message)?;
         }
         Ok(())
+    }
+
+    /// Sends a fetch, again and again while the server fails and there is time.
+    fn fetch_in_time(&self, message: impl Fn(u64) -> ClientMessage) -> io::Result<()> {
+        let deadline = Instant::now() + self.object.timeout;
+        let mut last = None;
+        loop {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let error = match self.client.call(&message, rest) {
+                Ok(Reply::Fetched) => return Ok(()),
+                Ok(Reply::Failed(error)) => error,
+                Ok(_) => unexpected(&self.object.shown),
+                // What the server did says more than that the time is over.
+                Err(error) => return Err(last.map_or(error, io::Error::from)),
+            };
+            // The fetcher has repeated the request for its own time, with pauses.
+            let may_pass =
+                matches!(error.kind, FetchErrorKind::Unreachable | FetchErrorKind::TimedOut);
+            if !may_pass || Instant::now() >= deadline {
+                return Err(error.into());
+            }
+            last = Some(error);
+        }
     }
 
     /// Reads a part of one chunk (N1 to N3).
@@ -171,6 +200,7 @@ impl RemoteSource {
 impl ImageSource for RemoteSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let layout = self.object.layout;
+        let offset = self.start.saturating_add(offset);
         let rest = layout.length().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let range = offset..offset + count as u64;
@@ -178,7 +208,7 @@ impl ImageSource for RemoteSource {
         // Before the bytes are requested, so that both are fetched at the same time.
         let ahead = locked(&self.streams).record(&range);
         if let Some(ahead) = ahead {
-            self.will_need(ahead.start, ahead.end - ahead.start);
+            self.prefetch(&ahead);
         }
         if chunks.len() > 1 {
             // One request instead of one for each chunk.
@@ -197,12 +227,19 @@ impl ImageSource for RemoteSource {
     }
 
     fn length(&self) -> u64 {
-        self.object.layout.length()
+        self.object.layout.length().saturating_sub(self.start)
     }
 
     fn will_need(&self, offset: u64, bytes: u64) {
+        let offset = self.start.saturating_add(offset);
+        self.prefetch(&(offset..offset.saturating_add(bytes)));
+    }
+}
+
+impl RemoteSource {
+    /// Requests bytes of the object that will be read soon, and does not wait.
+    fn prefetch(&self, range: &Range<u64>) {
         let Ok(cached) = self.object.cached() else { return };
-        let range = offset..offset.saturating_add(bytes);
         let mut prefetched = locked(&self.prefetched);
         if prefetched.len() > PREFETCHED_MAX {
             prefetched.clear();
@@ -210,7 +247,7 @@ impl ImageSource for RemoteSource {
         let missing: Vec<u32> = self
             .object
             .layout
-            .chunks_in(&range)
+            .chunks_in(range)
             .filter(|chunk| !cached.is_present(*chunk) && prefetched.insert(*chunk))
             .collect();
         drop(prefetched);

@@ -76,6 +76,7 @@ impl ErofsfuseArguments {
                 devices: self.devices,
                 no_checksum: false,
                 quiet: self.dbglevel == 0,
+                ..ReadArguments::default()
             },
             ..MountArguments::new(self.image, self.directory)
         };

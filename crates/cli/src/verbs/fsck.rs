@@ -79,6 +79,7 @@ fn read(arguments: &FsckArguments) -> ReadArguments {
         devices: arguments.devices.clone(),
         no_checksum: arguments.no_sbcrc,
         quiet: true,
+        ..ReadArguments::default()
     }
 }
 

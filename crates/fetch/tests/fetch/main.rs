@@ -1,6 +1,8 @@
 //! The fetcher as a process, against a server in this process that counts, delays and fails.
 #![allow(clippy::unwrap_used, reason = "what goes wrong in a test fails the test")]
 
+mod command;
 mod http;
+mod registry;
 mod server;
 mod world;

@@ -154,7 +154,7 @@ impl State {
 }
 
 /// The lines of a request, in lower case.
-fn read_head(reader: &mut impl BufRead) -> Option<Vec<String>> {
+pub(crate) fn read_head(reader: &mut impl BufRead) -> Option<Vec<String>> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();

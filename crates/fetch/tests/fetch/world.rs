@@ -9,11 +9,9 @@ use ferrofs_remote::cache::CacheDirectory;
 use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, FetcherProgram, RemoteSource};
 
-/// The client's limit: far above that of the fetcher.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
 pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
+    /// Of the fetcher, for one request; a client waits three times as long.
     pub(crate) timeout_seconds: u32,
 }
 
@@ -53,7 +51,8 @@ impl World {
         url: &str,
         options: &RemoteOptions,
     ) -> std::io::Result<RemoteSource> {
-        RemoteSource::open(&self.client(), &url.parse().unwrap(), options, TIMEOUT)
+        let timeout = Duration::from_secs(3 * u64::from(self.timeout_seconds));
+        RemoteSource::open(&self.client(), &url.parse().unwrap(), options, timeout)
     }
 }
 

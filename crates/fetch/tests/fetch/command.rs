@@ -1,0 +1,150 @@
+//! The verbs of `ferrofs` on URLs, compared with the same verbs on the local file.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ferrofs_remote::{ChunkIndex, ContentDigest};
+
+use crate::registry::Registry;
+use crate::server::{Fault, Server};
+use crate::world::World;
+
+/// The command beside the fetcher, if it was built; otherwise the test is reported as skipped.
+fn ferrofs() -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_ferrofs-fetch")).with_file_name("ferrofs");
+    if program.is_file() {
+        return Some(program);
+    }
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    let line = format!("{test}: the command ferrofs was not built beside the fetcher");
+    eprintln!("skipped: {line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let mut file = fs::File::options().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{line}").unwrap();
+    }
+    None
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+struct Verb<'a> {
+    program: &'a Path,
+    world: &'a World,
+}
+
+impl Verb<'_> {
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(self.program);
+        command.args(arguments).arg("--cache").arg(self.world.cache());
+        command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch")).output().unwrap()
+    }
+
+    fn good(&self, arguments: &[&str]) -> Vec<u8> {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        output.stdout
+    }
+
+    /// The error text of a verb that must end with `status`.
+    fn bad(&self, arguments: &[&str], status: i32) -> String {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{errors}");
+        errors
+    }
+}
+
+#[test]
+fn every_reading_verb_takes_a_url() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    for name in ["lz4.erofs", "compact.erofs", "demo.erofs"] {
+        let local = data(name).to_str().unwrap().to_owned();
+        let server = Server::start(fs::read(&local).unwrap());
+        let url = server.url();
+        assert_eq!(verb.good(&["ls", "-R", &url]), verb.good(&["ls", "-R", &local]));
+        assert_eq!(verb.good(&["stat", &url, "/"]), verb.good(&["stat", &local, "/"]));
+        verb.good(&["info", &url]);
+        verb.good(&["check", &url]);
+        let archive = |image: &str, name: &str| {
+            let path = world.directory.path().join(name);
+            verb.good(&["extract", image, "--tar", path.to_str().unwrap()]);
+            fs::read(path).unwrap()
+        };
+        let remote = archive(&url, &format!("{name}.remote.tar"));
+        assert!(remote == archive(&local, &format!("{name}.local.tar")));
+        verb.good(&["ls", &url, "--offline"]);
+    }
+}
+
+#[test]
+fn errors_name_the_location_and_hide_its_query() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(vec![0; 5000]);
+    let url = format!("{}?signature=secret", server.url());
+    let shown = format!("{}?…", server.url());
+    server.set_fault(|_| Fault::Status(404));
+    let text = verb.bad(&["ls", &url], 1);
+    assert!(text.contains(&shown) && text.contains("404"), "{text}");
+    server.set_fault(|_| Fault::None);
+    let text = verb.bad(&["ls", &url], 1);
+    assert!(text.contains(&shown) && !text.contains("secret"), "{text}");
+    let text = verb.bad(&["ls", "ftp://host/x"], 2);
+    assert!(text.contains("scheme ftp"), "{text}");
+    let text = verb.bad(&["ls", "https://me:secret@host/x"], 2);
+    assert!(!text.contains("secret") || text.contains("user name"), "{text}");
+    let text = verb.bad(&["mount", &server.url(), "/nowhere"], 2);
+    assert!(text.contains("local file"), "{text}");
+}
+
+#[test]
+fn a_layer_of_a_registry_is_read_with_one_token() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let local = data("lz4.erofs");
+    let image = fs::read(&local).unwrap();
+    let registry = Registry::start(image);
+    let location = registry.location();
+    let insecure = format!("--insecure-registry={}", registry.host());
+    let local = local.to_str().unwrap();
+    assert_eq!(verb.good(&["ls", "-R", &location, &insecure]), verb.good(&["ls", "-R", local]));
+    verb.good(&["check", &location, &insecure]);
+    assert_eq!(registry.tokens(), 1, "one fetcher, one token");
+    let text = verb.bad(&["ls", &format!("{location}x"), &insecure], 1);
+    assert!(text.contains("404"), "{text}");
+}
+
+#[test]
+fn a_layer_with_a_chunk_index_is_verified_piece_by_piece() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let image = fs::read(data("lz4.erofs")).unwrap();
+    let digests = image.chunks(4096).map(ContentDigest::of).collect();
+    let index = ChunkIndex::uniform(image.len() as u64, 4096, digests).unwrap();
+    let registry = Registry::start_indexed(image.clone(), &index);
+    let insecure = format!("--insecure-registry={}", registry.host());
+    let arguments = ["check", &registry.location(), &insecure, "--verify=require"];
+    verb.good(&arguments);
+    // The manifest without an index cannot be verified in parts.
+    let plain = Registry::start(image.clone());
+    let insecure = format!("--insecure-registry={}", plain.host());
+    let text = verb.bad(&["check", &plain.location(), &insecure, "--verify=require"], 1);
+    assert!(text.contains("chunk index"), "{text}");
+    // A blob that is not what the index says.
+    let mut damaged = image;
+    damaged[2000] ^= 1;
+    let registry = Registry::start_indexed(damaged, &index);
+    let insecure = format!("--insecure-registry={}", registry.host());
+    let text = verb.bad(&["ls", &registry.location(), &insecure], 1);
+    assert!(text.contains("digest"), "{text}");
+}
