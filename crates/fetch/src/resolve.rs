@@ -23,6 +23,9 @@ use ferrofs_remote::oci::{IndexPlace, Layer, choose_layer, choose_manifest};
 /// Bytes that are requested together with the length of an object: its first chunk.
 const FIRST_BYTES: u64 = 1 << 20;
 
+/// Repositories whose tokens are kept.
+const REPOSITORIES_MAX: usize = 64;
+
 /// What a location was when it was opened last.
 #[derive(Serialize, Deserialize)]
 struct LocationRecord {
@@ -46,7 +49,7 @@ pub(crate) struct Resolver {
     pub(crate) cache: Option<Arc<CacheDirectory>>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) timeout: std::time::Duration,
-    /// The repositories in use, so that all requests of one share a token.
+    /// The repositories that were used last, so that all requests of one share a token.
     pub(crate) repositories: std::sync::Mutex<Vec<(String, Arc<Repository>)>>,
 }
 
@@ -152,13 +155,15 @@ impl Resolver {
 
     fn repository(&self, registry: &str, name: &str, is_insecure: bool) -> Arc<Repository> {
         let mut all = self.repositories.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        all.retain(|(_, repository)| Arc::strong_count(repository) > 1);
         let key = format!("{registry}/{name}/{is_insecure}");
         if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
             return Arc::clone(repository);
         }
         let repository =
             Arc::new(Repository::new(&self.client, &self.stats, registry, name, is_insecure));
+        if all.len() >= REPOSITORIES_MAX {
+            all.remove(0);
+        }
         all.push((key, Arc::clone(&repository)));
         repository
     }
