@@ -9,7 +9,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::help;
-use crate::remote::RemoteArguments;
 
 /// Build, read, extract and check EROFS images, without root.
 #[derive(Debug, Parser)]
@@ -60,7 +59,44 @@ pub(crate) struct ReadArguments {
     pub(crate) quiet: bool,
 
     #[command(flatten)]
-    pub(crate) remote: RemoteArguments,
+    pub(crate) remote: Box<RemoteArguments>,
+}
+
+/// How remote images are read.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Remote images")]
+pub(crate) struct RemoteArguments {
+    /// Directory in which fetched parts of remote images are kept [default: ferrofs in
+    /// $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+
+    /// Open no connection: read only what the cache has
+    #[arg(long)]
+    pub(crate) offline: bool,
+
+    /// Which bytes of a remote image must have a digest [default: try]
+    #[arg(long = "verify", value_name = "MODE", value_enum, id = "remote_verify")]
+    pub(crate) verify: Option<VerifyChoice>,
+
+    /// Give up a fetch after so many seconds [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) fetch_timeout: Option<u64>,
+
+    /// Registry that speaks HTTP without TLS; may be repeated
+    #[arg(long = "insecure-registry", value_name = "HOST[:PORT]")]
+    pub(crate) insecure_registries: Vec<String>,
+}
+
+/// Which bytes must be verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VerifyChoice {
+    /// All: an image without a chunk index is refused
+    Require,
+    /// Those for which there is a digest
+    Try,
+    /// None
+    Off,
 }
 
 /// Resources of a verb that reads files, and its statistics.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::{Args, ValueEnum};
 use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::cache::CacheDirectory;
 use ferrofs_remote::protocol::{RemoteOptions, VerifyMode};
 use ferrofs_remote::{FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource};
 
+use crate::arguments::{RemoteArguments, VerifyChoice};
 use crate::exit_status::usage_error;
 use crate::output::escape;
 
@@ -20,43 +20,6 @@ use crate::output::escape;
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
 /// How long a fetch may take unless --fetch-timeout says otherwise, in seconds.
 const TIMEOUT_SECONDS: u64 = 60;
-
-/// How remote images are read.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Remote images")]
-pub(crate) struct RemoteArguments {
-    /// Directory in which fetched parts of remote images are kept [default: ferrofs in
-    /// $XDG_CACHE_HOME or ~/.cache]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) cache: Option<PathBuf>,
-
-    /// Open no connection: read only what the cache has
-    #[arg(long)]
-    pub(crate) offline: bool,
-
-    /// Which bytes of a remote image must have a digest [default: try]
-    #[arg(long = "verify", value_name = "MODE", value_enum, id = "remote_verify")]
-    pub(crate) verify: Option<VerifyChoice>,
-
-    /// Give up a fetch after so many seconds [default: 60]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub(crate) fetch_timeout: Option<u64>,
-
-    /// Registry that speaks HTTP without TLS; may be repeated
-    #[arg(long = "insecure-registry", value_name = "HOST[:PORT]")]
-    pub(crate) insecure_registries: Vec<String>,
-}
-
-/// Which bytes must be verified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum VerifyChoice {
-    /// All: an image without a chunk index is refused
-    Require,
-    /// Those for which there is a digest
-    Try,
-    /// None
-    Off,
-}
 
 /// Where an image and its devices are. `None` if all of them are local files.
 pub(crate) struct RemoteImage {
