@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferrofs_image::ImageSource;
 use ferrofs_remote::protocol::RemoteOptions;
 
-use crate::server::{Fault, Server};
+use crate::server::{Fault, FaultOf, Server};
 use crate::world::{World, body, check};
 
 const LENGTH: u64 = (9 << 20) + 1234;
@@ -64,7 +64,7 @@ fn failures_that_pass_are_repeated() {
 fn answers_that_break_the_protocol_are_errors_and_no_bytes() {
     use ErrorKind::{InvalidData, NotFound, PermissionDenied, StaleNetworkFileHandle};
     // The first answer, which opens the object, is right.
-    const LATER: [(fn(u64) -> Fault, ErrorKind); 6] = [
+    const LATER: [(FaultOf, ErrorKind); 6] = [
         (|number| Fault::WrongRange.from(1, number), InvalidData),
         (|number| Fault::Encoded.from(1, number), InvalidData),
         (|number| Fault::WrongLength.from(1, number), StaleNetworkFileHandle),

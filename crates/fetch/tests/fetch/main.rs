@@ -1,5 +1,9 @@
 //! The fetcher as a process, against a server in this process that counts, delays and fails.
-#![allow(clippy::unwrap_used, reason = "what goes wrong in a test fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "what goes wrong in a test fails the test, and a skipped one says so"
+)]
 
 mod command;
 mod http;

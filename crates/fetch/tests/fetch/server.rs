@@ -39,6 +39,9 @@ impl Fault {
     }
 }
 
+/// The fault of a request by its number.
+pub(crate) type FaultOf = fn(u64) -> Fault;
+
 /// What a server is doing.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -46,7 +49,7 @@ pub(crate) struct State {
     pub(crate) tag: Mutex<String>,
     pub(crate) delay: Mutex<Duration>,
     /// The fault of request `n`.
-    pub(crate) fault: Mutex<fn(u64) -> Fault>,
+    pub(crate) fault: Mutex<FaultOf>,
     pub(crate) requests: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) ranges: Mutex<Vec<(u64, u64)>>,
@@ -90,7 +93,7 @@ impl Server {
         self.0.requests.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn set_fault(&self, fault: fn(u64) -> Fault) {
+    pub(crate) fn set_fault(&self, fault: FaultOf) {
         *self.0.fault.lock().unwrap() = fault;
     }
 }
