@@ -22,7 +22,7 @@ use crate::mounted::{Mounter, System};
 use crate::process;
 use crate::programs::{Invocation, PeerArguments};
 use crate::reads::{ReadWork, Through, read_all};
-use crate::report::Table;
+use crate::table::Table;
 
 const BLOCK_BYTES: usize = 128 << 10;
 const FSCK: &str = "fsck.erofs";

@@ -16,9 +16,10 @@ use crate::experiment::{Context, Experiment};
 use crate::frames::{DirtyPages, GroupMemory};
 use crate::machine::Requirement;
 use crate::plot::Plot;
-use crate::report::{Report, Table};
+use crate::report::Report;
 use crate::rounds::TimeLimit;
 use crate::statistics::{Samples, difference_percent};
+use crate::table::Table;
 use crate::trees::read_file;
 
 const QUICK_ROUNDS: u16 = 2;

@@ -20,10 +20,10 @@ use crate::frames::{
 use crate::machine::Requirement;
 use crate::plot::Plot;
 use crate::procfs::Usage;
-use crate::report::{Report, Table};
+use crate::report::Report;
 use crate::rounds::{Measured, TimeLimit, find};
 use crate::statistics::{Samples, difference_percent};
-use crate::table::{Column, Sheet};
+use crate::table::{Column, Sheet, Table};
 
 /// Pairs of one timed loop.
 const PAIRS: u32 = 1_000_000;

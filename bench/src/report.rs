@@ -15,8 +15,7 @@ use crate::machine::{Machine, load_average};
 use crate::plot::Plot;
 use crate::rounds::{Measured, Steal, StealDelta, ratio_of};
 use crate::statistics::Samples;
-pub(crate) use crate::table::Table;
-use crate::table::{Series, Sheet};
+use crate::table::{Series, Sheet, Table};
 
 /// The largest steal time of a run. With 5 to 10 % thresholds were met that are also met without steal; with 25 % a
 /// cold launch's average wait was 10 % of the unbound one's instead of 4 %.

@@ -190,6 +190,11 @@ impl Schedule {
         (filter.least, filter.kinds) = (self.least_rounds.into(), count);
         // Warm-ups took the first turns.
         let turns = (0..self.rounds).flat_map(|round| turn((round + self.warm_ups).into(), count));
+        let run = |place| {
+            let before = Steal::now();
+            let figures = run(place)?;
+            Ok((figures, Steal::now().since(before)))
+        };
         for (place, figures) in filter.sample(turns, self.deadline, run)? {
             all[place].add(figures.unwrap_or_default());
         }
@@ -312,7 +317,7 @@ impl StealDelta {
 }
 
 /// Kinds of samples in turn: `repeat` rounds over `count` kinds, each round beginning with the next kind.
-pub(crate) fn rotated(repeat: usize, count: usize) -> impl Iterator<Item = usize> {
+fn rotated(repeat: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..repeat).flat_map(move |round| turn(round, count))
 }
 
@@ -322,11 +327,10 @@ fn turn(round: usize, count: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Takes samples, again where steal time was high, and counts how often.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StealFilter {
-    /// Samples of each kind that are taken, however long that takes.
+    /// Samples of each kind that are taken, however long that takes, and the number of kinds.
     least: usize,
-    /// At least.
     kinds: usize,
     samples: usize,
     /// Samples that the deadline left out.
@@ -334,12 +338,6 @@ pub(crate) struct StealFilter {
     again: usize,
     /// The highest steal time of the samples that count.
     worst: f64,
-}
-
-impl Default for StealFilter {
-    fn default() -> Self {
-        Self { least: 3, kinds: 1, samples: 0, left_out: 0, again: 0, worst: 0.0 }
-    }
 }
 
 struct Sample<T> {
@@ -352,22 +350,8 @@ struct Sample<T> {
 impl StealFilter {
     /// Takes samples of several kinds in this order, and then those with most steal time again, the worst first, of each
     /// kind at most a third. Of each sample the attempt with least steal time counts. Answers kinds and values, in order. At
-    /// the deadline it ends where every kind has as many samples as any other.
-    pub(crate) fn sample<T>(
-        &mut self,
-        kinds: impl IntoIterator<Item = usize>,
-        deadline: Deadline,
-        mut run: impl FnMut(usize) -> Result<T>,
-    ) -> Result<Vec<(usize, T)>> {
-        self.sample_by(kinds, deadline, |kind| {
-            let before = Steal::now();
-            let value = run(kind)?;
-            Ok((value, Steal::now().since(before)))
-        })
-    }
-
-    /// The same where `run` answers the steal time.
-    pub(crate) fn sample_by<T>(
+    /// the deadline it ends where every kind has as many samples as any other. `run` answers a value and the steal time.
+    fn sample<T>(
         &mut self,
         kinds: impl IntoIterator<Item = usize>,
         deadline: Deadline,
@@ -475,7 +459,7 @@ mod tests {
     fn numbered(filter: &mut StealFilter, kinds: &[usize], shares: &[f64]) -> Vec<(usize, usize)> {
         let mut coming = shares.iter().map(|&share| StealDelta { ticks: 9, share }).enumerate();
         let kinds = kinds.iter().copied();
-        filter.sample_by(kinds, Deadline::default(), |_| Ok(coming.next().unwrap())).unwrap()
+        filter.sample(kinds, Deadline::default(), |_| Ok(coming.next().unwrap())).unwrap()
     }
 
     #[test]
@@ -508,15 +492,15 @@ mod tests {
         assert_eq!(busy.again, 10);
         let mut single = StealFilter::default();
         let tick = |_| Ok(((), StealDelta { ticks: 1, share: 0.5 }));
-        single.sample_by([0], Deadline::default(), tick).unwrap();
+        single.sample([0], Deadline::default(), tick).unwrap();
         assert_eq!(single.again, 0);
     }
 
     #[test]
     fn at_the_deadline_every_kind_has_as_many_samples() {
-        let mut filter = StealFilter::default();
+        let mut filter = StealFilter { least: 3, kinds: 3, ..StealFilter::default() };
         let much = |_| Ok(((), StealDelta { ticks: 9, share: 0.5 }));
-        let found = filter.sample_by(rotated(5, 3), limited(1).share(0.0), much).unwrap();
+        let found = filter.sample(rotated(5, 3), limited(1).share(0.0), much).unwrap();
         let of_kind = |kind| found.iter().filter(|(of, ())| *of == kind).count();
         assert_eq!((of_kind(0), of_kind(1), of_kind(2), filter.again), (3, 3, 3, 0));
         let said = filter.to_string();

@@ -1,7 +1,5 @@
 //! Tables, as text and for the page, and the one kind of table that is made of samples: a sheet has a row for each
 //! candidate of each case and columns that are described as data. It carries its plot and its samples with it.
-#![allow(dead_code, reason = "experiments choose among the columns and drawings")]
-
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

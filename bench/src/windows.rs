@@ -18,8 +18,8 @@ use crate::experiment::{Context, Experiment};
 use crate::image_info::regular_files;
 use crate::machine::Requirement;
 use crate::plot::Plot;
-use crate::report::Table;
 use crate::statistics::{Samples, difference_percent};
+use crate::table::Table;
 
 /// The smaller window of the mails.
 const SMALL_WINDOW_BYTES: u16 = 16 << 10;
