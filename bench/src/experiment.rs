@@ -1,6 +1,7 @@
 //! The frame of every experiment: arguments that know their requirements and how to measure. `main` checks the
 //! requirements, runs the experiment, and prints and writes its report. An experiment names its candidates and figures,
-//! and leaves the rest to the measuring loop, the tables and the thresholds of its case:
+//! and leaves the rest to the measuring loop, the tables and the thresholds of its case. Where the case has the columns and
+//! ratios, `Sheet::of` and `context.compare` take the place of the columns, of `sheet.add` and of `judge`:
 //!
 //! ```ignore
 //! const RATE: Figure = Figure::new("throughput", "GB/s", 3);
@@ -8,9 +9,9 @@
 //! fn run(&self, context: &mut Context<'_>) -> Result<()> {
 //!     context.plan(&self.rounds, self.threads.len())?; // RoundOptions, and the number of `measure` calls
 //!     let columns = vec![
-//!         Column::new("GB/s", RATE).spread(),
-//!         Column::new("CPU, s", CPU),
-//!         Column::new("of the original", RATE).ratio_to("original"),
+//!         Column::new("GB/s", RATE),
+//!         Column::new("least–most", RATE).range(),
+//!         Column::new("diff", RATE).difference_to("original"),
 //!     ];
 //!     let mut sheet = Sheet::new("Throughput", "threads | queue", columns).bars(RATE).steady(WALL);
 //!     for threads in &self.threads {

@@ -1,5 +1,5 @@
 //! Plots as SVG: lines, distributions of samples, and horizontal bars. The colours of paper, ink and grid are known to
-//! `page.html`, which replaces them on dark screens; lines and bars have those of a palette for all eyes. Logarithmic axes show powers of two up to 1024, else of ten.
+//! `page.html`, which replaces them on dark screens. Logarithmic axes show powers of two up to 1024, else of ten.
 
 use std::fmt::Display;
 
@@ -12,13 +12,31 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::drawing::{DrawingArea, IntoDrawingArea};
 use plotters::element::{Circle, PathElement, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, IntoFont, Palette, Palette99, RGBColor, TextStyle};
+use plotters::style::{Color, IntoFont, Palette, RGBColor, TextStyle};
 
 use crate::statistics::Samples;
 
 const PAPER: RGBColor = RGBColor(0xfd, 0xfd, 0xfc);
 const INK: RGBColor = RGBColor(0x22, 0x24, 0x28);
 const GRID: RGBColor = RGBColor(0xdc, 0xde, 0xe2);
+/// Distinct for all eyes, readable on light and dark paper.
+struct Colours;
+
+impl Palette for Colours {
+    const COLORS: &'static [(u8, u8, u8)] = &[
+        (0x1f, 0x8a, 0xc9),
+        (0xe0, 0x6c, 0x1a),
+        (0x1c, 0x9e, 0x77),
+        (0xc9, 0x5c, 0xa8),
+        (0xb8, 0x95, 0x0b),
+        (0x7a, 0x74, 0xd6),
+        (0xd6, 0x45, 0x4b),
+        (0x7d, 0x87, 0x8f),
+        (0x5e, 0xa0, 0x2c),
+        (0x9c, 0x6a, 0x3f),
+    ];
+}
+
 /// Sizes in pixels.
 const WIDTH: u32 = 900;
 const LINES_HEIGHT: u32 = 430;
@@ -157,7 +175,7 @@ impl Plot {
         let mut chart = builder.build_cartesian_2d(x.range(), y.range())?;
         self.mesh(&mut chart, [&x, &y], LABELS)?;
         for (index, line) in lines.iter().enumerate() {
-            let colour = Palette99::pick(index);
+            let colour = Colours::pick(index);
             let places = line.points.iter().filter_map(|&(a, b)| Some((x.place(a)?, y.place(b)?)));
             let places: Vec<_> = places.collect();
             if line.has_points {
@@ -193,7 +211,7 @@ impl Plot {
             root.draw(&Text::new(group, (left - 8, middle), style(HPos::Right, VPos::Center)))?;
             for bar in of_group {
                 let name = names.iter().position(|name| *name == bar.name);
-                let colour = Palette99::pick(name.unwrap_or(0));
+                let colour = Colours::pick(name.unwrap_or(0));
                 let [value, min, max] = bar.values.map(|value| x.place(value));
                 let start = if x.base.is_some() { x.from } else { 0.0 };
                 let end = value.unwrap_or(start);
@@ -265,7 +283,7 @@ fn with_legend<'a>(
     for (index, (name, row)) in names.iter().zip(0..).enumerate() {
         if !name.is_empty() {
             let y = 44 + 21 * row;
-            let colour = Palette99::pick(index);
+            let colour = Colours::pick(index);
             legend.draw(&Rectangle::new([(0, y - 5), (14, y + 5)], colour.filled()))?;
             legend.draw(&Text::new(*name, (20, y), style(HPos::Left, VPos::Center)))?;
         }

@@ -152,22 +152,9 @@ impl Column {
         Self { statistic: Statistic::Percentile(thousandths), ..self }
     }
 
-    /// "median (least...most)".
-    pub(crate) fn spread(self) -> Self {
-        Self { statistic: Statistic::Spread, ..self }
-    }
-
     /// "least–most".
     pub(crate) fn range(self) -> Self {
         Self { statistic: Statistic::Range, ..self }
-    }
-
-    pub(crate) fn ratio_to(self, peer: impl Into<String>) -> Self {
-        Self { against: Against::RatioTo(peer.into()), ..self }
-    }
-
-    pub(crate) fn ratio_of(self, ours: impl Into<String>) -> Self {
-        Self { against: Against::RatioOf(ours.into()), ..self }
     }
 
     pub(crate) fn difference_to(self, baseline: impl Into<String>) -> Self {
@@ -372,16 +359,19 @@ mod tests {
     fn cells_have_statistics_and_comparisons() {
         let all = [measured("ours", &[1.0, 3.0]), measured("theirs", &[4.0])];
         let column = || Column::new("", WALL);
+        let of = |words: &[&str]| {
+            Column::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
         for (column, ours, theirs) in [
             (column(), "2.000", "4.000"),
-            (column().spread(), "2.000 (1.000...3.000)", "4.000"),
+            (of(&["", "wall", "spread"]), "2.000 (1.000...3.000)", "4.000"),
             (column().range(), "1.000–3.000", "4.000–4.000"),
             (column().maximum(), "3.000", "4.000"),
             (column().percentile(990), "3.000", "4.000"),
-            (column().ratio_to("theirs"), "0.500", ""),
-            (column().ratio_of("ours"), "", "0.500"),
+            (of(&["", "wall", "to", "theirs"]), "0.500", ""),
+            (of(&["", "wall", "of", "ours"]), "", "0.500"),
             (column().mean().difference_to("ours"), "+0.00 %", "+100.00 %"),
-            (column().ratio_to("nobody"), "", ""),
+            (of(&["", "wall", "to", "nobody"]), "", ""),
             (Column::new("", CPU), "", ""),
         ] {
             let cells = all.each_ref().map(|one| column.cell(one, &all));
@@ -391,11 +381,11 @@ mod tests {
 
     #[test]
     fn a_sheet_has_rows_samples_and_a_plot() {
-        let columns = vec![Column::new("wall, s", WALL), Column::new("ratio", WALL).ratio_of("a")];
+        let columns = vec![Column::new("wall, s", WALL), Column::new("largest", WALL).maximum()];
         let mut sheet = Sheet::new("t", "case | program", columns).bars(WALL).steady(WALL);
         sheet.add("lz4", &[measured("a", &[1.0]), measured("b", &[2.0])]);
         let text = sheet.table.to_string();
-        assert!(text.contains("| lz4  |       b |   2.000 | 0.500 |"), "{text}");
+        assert!(text.contains("| lz4  |       b |   2.000 |   2.000 |"), "{text}");
         assert_eq!(sheet.series[1].case, "lz4, wall");
         assert_eq!(sheet.repetitions[0].0, "a in lz4");
         assert!(sheet.plot.unwrap().svg().unwrap().contains("lz4"));
