@@ -7,8 +7,8 @@ use ferrofs_image::{Image, WorkMeter, Xattr};
 
 use crate::error::ErrorKind;
 
-/// Creating an entry in a directory takes about as long as decoding so many bytes.
-pub(crate) const ENTRY_WORK: u64 = 16 << 10;
+/// Creating an entry in a directory takes about as long as decoding so many bytes, on a busy machine.
+pub(crate) const ENTRY_WORK: u64 = 64 << 10;
 /// The same for a member of a tar.
 pub(crate) const MEMBER_WORK: u64 = 4 << 10;
 /// The same for setting an extended attribute, beside its bytes.
