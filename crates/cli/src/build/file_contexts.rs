@@ -150,9 +150,10 @@ impl FileContexts {
         }
     }
 
-    /// The path with another prefix, if a `.subs` file says so.
+    /// The path with another prefix, if a `.subs` file says so. The last line that fits counts, as in
+    /// libselinux.
     fn substituted(&self, path: &[u8]) -> Option<Vec<u8>> {
-        self.substitutions.iter().find_map(|PathSubstitution { from, to }| {
+        self.substitutions.iter().rev().find_map(|PathSubstitution { from, to }| {
             let rest = path.strip_prefix(&**from)?;
             let to = if **to == *b"/" && !rest.is_empty() { b"" } else { &**to };
             (rest.is_empty() || rest.starts_with(b"/")).then(|| [to, rest].concat())
@@ -351,7 +352,7 @@ mod tests {
     fn substitutions_change_the_beginning_of_a_path() {
         let mut found = FileContexts::default();
         found.add("fc", b"/usr/lib(/.*)? lib\n").unwrap();
-        found.add_substitutions(b"# x\n/lib /usr/lib\n");
+        found.add_substitutions(b"# x\n/lib /nowhere\n/lib /usr/lib\n");
         let found = found.finish();
         assert_eq!(label(&found, "/lib/x").as_deref(), Some("lib"));
         assert_eq!(label(&found, "/library"), None);
