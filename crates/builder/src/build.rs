@@ -181,6 +181,8 @@ mod option_tests;
 #[cfg(test)]
 mod special_tests;
 #[cfg(test)]
+mod spill_tests;
+#[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
 mod wide_tests;

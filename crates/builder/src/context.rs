@@ -32,8 +32,9 @@ const KNOWN_PCLUSTER_BYTES: u64 = 128;
 const PACKED_PART_BYTES: u64 = 64;
 /// The store takes one part in so many of the budget at most.
 const STORE_SHARE: u64 = 4;
-/// What the store takes at least, as far as its share allows: the tables of a small tree.
-const STORE_BYTES_MIN: u64 = 1 << 20;
+/// The store takes one part in so many of the budget at least: the ends of files that lie inline are in it, too, and
+/// nothing says before how many there will be.
+const STORE_SHARE_MIN: u64 = 8;
 
 /// What every step of a build is given.
 #[derive(Clone, Copy)]
@@ -98,7 +99,8 @@ impl BuildMemory {
         let store = tree.store().clone();
         let budget = Budget::new(options.memory_bytes);
         let memory = Self { budget, store, kept: RefCell::default() };
-        let bytes = tree.store_bytes().max(STORE_BYTES_MIN).min(options.memory_bytes / STORE_SHARE);
+        let limit = options.memory_bytes;
+        let bytes = tree.store_bytes().max(limit / STORE_SHARE_MIN).min(limit / STORE_SHARE);
         memory.store.set_memory_max(bytes);
         memory.keep(memory.charge_up_to(bytes)?);
         Ok(memory)
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_has_a_share_of_the_memory_and_no_more_than_the_tree_needs() {
+    fn the_store_has_an_eighth_of_the_memory_and_up_to_a_quarter_if_the_tree_needs_it() {
         let mut tree = Tree::new(metadata());
         for _ in 0..10_000 {
             tree.add(file(b"abc")).unwrap();
@@ -227,6 +229,7 @@ mod tests {
             memory.limit_bytes() - memory.available_bytes()
         };
         assert_eq!(charged(1 << 20), 256 << 10);
-        assert!((1_000_000..3_000_000).contains(&charged(1 << 30)), "{}", charged(1 << 30));
+        assert_eq!(charged(1 << 30), 128 << 20);
+        assert!((1_000_000..3_000_000).contains(&charged(10 << 20)), "{}", charged(10 << 20));
     }
 }

@@ -82,7 +82,8 @@ impl SpillStore {
         Self { cache: Arc::new(Mutex::new(PageCache::new(options))) }
     }
 
-    /// Changes how many bytes may be in memory. Pages beyond that go to the file at once.
+    /// Changes how many bytes may be in memory, within [`SpillOptions::memory_bytes_max`]. Pages beyond that go to the
+    /// file at once.
     pub fn set_memory_max(&self, bytes: u64) {
         self.lock().set_memory_max(bytes);
     }
@@ -165,6 +166,8 @@ struct PageCache {
     states: Vec<PageState>,
     free_pages: Vec<u32>,
     frames: Vec<Frame>,
+    /// The bytes in memory that the options allow.
+    memory_bytes_max: u64,
     frames_max: usize,
     frames_peak: usize,
     clock_hand: usize,
@@ -181,6 +184,7 @@ impl PageCache {
             states: Vec::new(),
             free_pages: Vec::new(),
             frames: Vec::new(),
+            memory_bytes_max: options.memory_bytes_max,
             frames_max: 0,
             frames_peak: 0,
             clock_hand: 0,
@@ -193,6 +197,7 @@ impl PageCache {
     }
 
     fn set_memory_max(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.memory_bytes_max);
         let frames = usize::try_from(bytes / FRAME_BYTES).unwrap_or(usize::MAX);
         self.frames_max = frames.max(FRAMES_MIN);
         while self.frames.len() > self.frames_max {

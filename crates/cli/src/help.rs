@@ -256,12 +256,16 @@ attributes. No image is created if a file differs, if a source file changes duri
 the disk is full. Then the exit status is 1, and the message names the path and the byte.
 --no-verify skips the comparison.
 
-The bytes of an image depend only on the source and the options, never on --jobs, --memory, the
-order of directory entries, or the host's clock. There are two exceptions by default: the UUID is
-random, and the build time is the current time. --reproducible fixes both. The UUID is then all
-zeros, unless --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the
-newest time in the source. Owners, permissions and times of files are still those of the source; see
-Content for options that change them.
+The bytes of an image depend only on the source and the options, never on --jobs, the order of
+directory entries, or the host's clock. There are two exceptions by default: the UUID is random, and
+the build time is the current time. --reproducible fixes both. The UUID is then all zeros, unless
+--uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the newest time in the
+source. Owners, permissions and times of files are still those of the source; see Content for
+options that change them.
+
+What does not fit into --memory goes to a temporary file without a name, in the directory that
+TMPDIR names, or else in that of IMAGE; the summary has its size. With little --memory, --dedupe and
+--fragments find fewer equal parts.
 
 If SOURCE_DATE_EPOCH is set, it is the build time also without --reproducible, and newer files get
 that time. --time always sets the build time.
