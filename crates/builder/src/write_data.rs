@@ -131,7 +131,8 @@ pub(crate) fn write_files(
     let pass = DataPass { files, profiles: CompressionProfiles::new(options)?, packed, modes };
     let committed = pass.run(splitter, context, sink)?;
     context.memory.keep(committed.chunk_tables);
-    context.memory.keep(committed.packed_parts);
+    // From here on nothing is looked for in the indexes of the packed parts, and the packed inode needs the memory.
+    drop(committed.packed_parts);
     Ok((committed.committed.files, committed.committed.packed))
 }
 
@@ -267,7 +268,8 @@ fn find_duplicates(
             block_bytes: options.block_size.bytes(),
             pcluster_bytes: u32::try_from(profiles.pcluster(profile)).unwrap_or(u32::MAX),
             jobs: options.jobs,
-            memory_bytes: charge.bytes(),
+            // The table of whole files takes a quarter more.
+            memory_bytes: charge.bytes() / 5 * 4,
         };
         DedupePlan::find(files, &options, context.memory.store(), context.cancel)
     };

@@ -160,7 +160,7 @@ fn distinct_xattrs_of_many_entries_are_spilled_and_equal_ones_are_stored_once() 
     let temporary = TempDir::new().unwrap();
     let store = store_in(temporary.path(), 0);
     let mut tree = Tree::in_store(metadata(), &store);
-    let mut with_value = |tree: &mut Tree, number: u32, value: Vec<u8>| {
+    let with_value = |tree: &mut Tree, number: u32, value: Vec<u8>| {
         let mut child = node(NodeKind::Fifo);
         child.metadata.xattrs.insert(b"user.x".as_slice().into(), value.into());
         let id = tree.add(child).unwrap();
