@@ -325,10 +325,11 @@ fn under_the_name_of_erofsfuse_it_takes_that_command_line() {
     let line = point.mount().unwrap();
     assert!(line.starts_with("erofsfuse ") && line.contains(" fuse.erofsfuse ro,"), "{line}");
     assert!(point.unmount());
-    assert_eq!(named(&dir, "erofsfuse").arg("--help").succeeds().lines()[0], version);
+    // As the program that it stands for, it ends with 1 whenever it mounts nothing.
+    assert_eq!(named(&dir, "erofsfuse").arg("--help").ends_with(1).lines()[0], version);
     let own = concat!("ferrofs ", env!("CARGO_PKG_VERSION"));
-    assert_eq!(named(&dir, "erofsfuse").arg("-V").succeeds().lines(), [version, own]);
-    named(&dir, "erofsfuse").arg("--frobnicate").arg(&image).arg(point.path()).ends_with(2);
+    assert_eq!(named(&dir, "erofsfuse").arg("-V").ends_with(1).lines(), [version, own]);
+    named(&dir, "erofsfuse").arg("--frobnicate").arg(&image).arg(point.path()).ends_with(1);
 }
 
 #[test]
