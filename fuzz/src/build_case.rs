@@ -148,7 +148,7 @@ fn tree(input: &mut Input<'_>) -> Tree {
         }
         let metadata = metadata(input);
         let kind = node_kind(kind, input, &mut bytes_left);
-        let is_directory = matches!(kind, NodeKind::Directory(_));
+        let is_directory = matches!(kind, NodeKind::Directory);
         let Ok(id) = tree.add(Node { metadata, kind }) else { break };
         if link(&mut tree, parent, &name, id) {
             if is_directory { directories.push(id) } else { others.push(id) }
@@ -208,7 +208,7 @@ fn metadata(input: &mut Input<'_>) -> Metadata {
 
 fn node_kind(kind: u8, input: &mut Input<'_>, bytes_left: &mut usize) -> NodeKind {
     match kind & 0x3F {
-        0..=9 => NodeKind::Directory(BTreeMap::new()),
+        0..=9 => NodeKind::Directory,
         10 => NodeKind::Fifo,
         11 => NodeKind::Socket,
         12 => NodeKind::CharacterDevice {
