@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// The crates that others can depend on.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "ferrofs-builder",
     "ferrofs-codec",
     "ferrofs-extract",
@@ -16,6 +16,7 @@ const CRATES: [&str; 8] = [
     "ferrofs-image",
     "ferrofs-mount",
     "ferrofs-ondisk",
+    "ferrofs-remote",
     "ferrofs-workers",
 ];
 
