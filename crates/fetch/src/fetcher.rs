@@ -1,13 +1,14 @@
 //! All objects that are open: each exists once, whichever clients use it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use ferrofs_remote::RemoteLocation;
 use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchStats, ObjectState, RemoteOptions,
 };
 
+use crate::lock::locked;
 use crate::object::{Limits, SharedObject};
 use crate::resolve::{Resolution, Resolver};
 
@@ -38,7 +39,7 @@ impl Fetcher {
         }
         let Resolution { object, answer } = self.resolver.resolve(location, options).await?;
         let _turn = self.opening.lock().await;
-        let key: String = object.identity.key().iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = object.identity.key_text();
         if let Some(expected) = expected
             && (expected.key != key || expected.length != object.length)
         {
@@ -50,7 +51,7 @@ impl Fetcher {
             None => {
                 let cache = self.resolver.cache.as_deref();
                 let shared = SharedObject::new(object, cache, Arc::clone(&self.limits))?;
-                let mut objects = self.locked();
+                let mut objects = locked(&self.objects);
                 objects.retain(|_, object| object.strong_count() > 0);
                 objects.insert(key, Arc::downgrade(&shared));
                 shared
@@ -63,11 +64,7 @@ impl Fetcher {
     }
 
     fn find(&self, key: &str) -> Option<Arc<SharedObject>> {
-        self.locked().get(key).and_then(Weak::upgrade)
-    }
-
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Weak<SharedObject>>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.objects).get(key).and_then(Weak::upgrade)
     }
 
     pub(crate) fn stats(&self) -> FetchStats {

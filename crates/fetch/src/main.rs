@@ -9,6 +9,7 @@ mod backend;
 mod credentials;
 mod fetcher;
 mod http;
+mod lock;
 mod object;
 mod registry;
 mod resolve;

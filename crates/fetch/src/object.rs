@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_remote::ChunkIndex;
@@ -22,6 +22,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
 use crate::http::{ExchangeError, RangeAnswer, next_bytes};
+use crate::lock::locked;
 use crate::retry::Pauses;
 use crate::stats::Stats;
 
@@ -135,11 +136,6 @@ pub(crate) struct ResolvedObject {
     pub(crate) has_ranges: bool,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole in any case.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl SharedObject {
     /// Opens the files of an object. Without a usable cache it lives in memory.
     pub(crate) fn new(
@@ -172,9 +168,8 @@ impl SharedObject {
             }
             None => (None, None),
         };
-        let key: String = identity.key().iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Arc::new(Self {
-            state: ObjectState::new(key, length, resolved.verification),
+            state: ObjectState::new(identity.key_text(), length, resolved.verification),
             shown,
             layout,
             backend,

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::http::{ExchangeError, RangeAnswer, RangeRequest, get_range, read_body};
+use crate::lock::locked;
 use crate::object::ResolvedObject;
 use crate::registry::Repository;
 use crate::retry::repeat;
@@ -32,8 +33,6 @@ struct LocationRecord {
     identity: ObjectIdentity,
     length: u64,
     validator: Option<String>,
-    /// The manifest of an OCI image that leads to the object.
-    digest: Option<String>,
 }
 
 /// An object and the answer that brought its length, whose body is still to come.
@@ -93,8 +92,8 @@ impl Resolver {
         };
         let answer =
             repeat(self.timeout, &self.stats, || self.get(url, &shown, FIRST_BYTES)).await?;
-        let identity = http_identity(url, &answer);
-        self.remember(location, &identity, &answer, None);
+        let identity = http_identity(url, &answer).with_index(location.index.as_deref());
+        self.remember(location, &identity, &answer);
         let verification =
             if index.is_some() { Verification::ChunkIndex } else { Verification::None };
         let object = ResolvedObject {
@@ -154,7 +153,7 @@ impl Resolver {
     }
 
     fn repository(&self, registry: &str, name: &str, is_insecure: bool) -> Arc<Repository> {
-        let mut all = self.repositories.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = locked(&self.repositories);
         let key = format!("{registry}/{name}/{is_insecure}");
         if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
             return Arc::clone(repository);
@@ -186,10 +185,12 @@ impl Resolver {
         };
         let verification =
             if index.is_some() { Verification::ChunkIndex } else { Verification::WholeDigestLater };
+        let index_digest = index.as_ref().map(|(_, bytes)| ContentDigest::of(bytes).to_string());
+        let index_digest = index_digest.as_deref();
         let object = ResolvedObject {
             shown: format!("{}@{}", repository.shown(), layer.digest),
             backend: Backend::Registry { repository, digest: layer.digest.to_string() },
-            identity: ObjectIdentity::Digest(layer.digest.to_string()),
+            identity: ObjectIdentity::Digest(layer.digest.to_string()).with_index(index_digest),
             length: layer.length,
             validator: None,
             verification,
@@ -254,19 +255,12 @@ impl Resolver {
         parse_index(&shown, bytes, digest.map(ToString::to_string).as_deref())
     }
 
-    fn remember(
-        &self,
-        location: &RemoteLocation,
-        identity: &ObjectIdentity,
-        answer: &RangeAnswer,
-        digest: Option<String>,
-    ) {
+    fn remember(&self, location: &RemoteLocation, identity: &ObjectIdentity, answer: &RangeAnswer) {
         let Some(cache) = &self.cache else { return };
         let record = LocationRecord {
             identity: identity.clone(),
             length: answer.length,
             validator: answer.validator.clone(),
-            digest,
         };
         if let Ok(record) = serde_json::to_vec(&record) {
             // Only opening without a server needs it.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_remote::Connection;
@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::fetcher::Fetcher;
+use crate::lock::locked;
 use crate::object::SharedObject;
 
 /// Connections at the same time. One is a mount or a running verb.
@@ -166,11 +167,12 @@ impl Peer {
             ClientMessage::Open { id, object, location, options, expected } => {
                 let opened = self.fetcher.open(&location, &options, expected.as_ref()).await;
                 let opened = opened.and_then(|shared| self.keep(object, &shared).map(|()| shared));
-                locked(&self.opening).retain(|other| *other != object);
                 match opened {
                     Ok(shared) => self.send_opened(id, object, &shared),
                     Err(error) => self.send(&FetcherMessage::Failed { id, error }, &[]),
                 }
+                // After the reply: a client that hears that the object is not open knows why.
+                locked(&self.opening).retain(|other| *other != object);
                 self.opened.send_modify(|count| *count += 1);
             }
             ClientMessage::Fetch { id, object, chunks, urgency, past_caches } => {
@@ -247,9 +249,4 @@ impl Peer {
             }
         });
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole in any case.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,6 @@ mod object;
 mod record;
 mod socket;
 
-use std::fmt::Write;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,9 +43,27 @@ pub enum ObjectIdentity {
         /// Bytes of the object.
         length: u64,
     },
+    /// An object whose chunks are compared with a chunk index before they are stored. It shares no
+    /// chunk with the same object without one, whose chunks nobody has verified.
+    Indexed {
+        /// The object.
+        object: Box<Self>,
+        /// The digest of the chunk index.
+        index: String,
+    },
 }
 
 impl ObjectIdentity {
+    /// The identity of this object when its chunks are verified with the chunk index of this
+    /// digest; itself without one.
+    #[must_use]
+    pub fn with_index(self, index: Option<&str>) -> Self {
+        match index {
+            Some(index) => Self::Indexed { object: Box::new(self), index: index.to_owned() },
+            None => self,
+        }
+    }
+
     /// The text that is hashed, and kept beside the object for `cache list`.
     fn text(&self) -> String {
         match self {
@@ -54,6 +71,7 @@ impl ObjectIdentity {
             Self::Validated { url, validator, length } => {
                 format!("url\n{url}\n{validator}\n{length}\n")
             }
+            Self::Indexed { object, index } => format!("{}index\n{index}\n", object.text()),
         }
     }
 
@@ -61,6 +79,12 @@ impl ObjectIdentity {
     #[must_use]
     pub fn key(&self) -> CacheKey {
         Sha256::digest(self.text()).into()
+    }
+
+    /// The same as 64 hexadecimal digits.
+    #[must_use]
+    pub fn key_text(&self) -> String {
+        hex(&self.key())
     }
 }
 
@@ -277,11 +301,7 @@ fn with_path(path: &Path, error: &io::Error) -> io::Error {
 }
 
 fn hex(key: &CacheKey) -> String {
-    key.iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
+    crate::digest::ContentDigest::from_bytes(*key).hex()
 }
 
 fn unhex(text: &str) -> Option<CacheKey> {
@@ -346,7 +366,10 @@ mod tests {
         let ObjectIdentity::Validated { url, validator, .. } = one.clone() else { unreachable!() };
         let longer = ObjectIdentity::Validated { url, validator, length: 10 };
         let digest = ObjectIdentity::Digest("sha256:00".to_owned());
-        let keys = [one.key(), longer.key(), identity("https://h/y").key(), digest.key()];
+        let indexed = one.clone().with_index(Some("sha256:00"));
+        assert_eq!(one.clone().with_index(None), one);
+        let other = identity("https://h/y");
+        let keys = [&one, &longer, &other, &digest, &indexed].map(ObjectIdentity::key);
         for (number, key) in keys.iter().enumerate() {
             assert!(!keys[number + 1..].contains(key));
         }

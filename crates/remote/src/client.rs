@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::connection::Connection;
+use crate::lock::locked;
 use crate::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchStats, FetcherMessage, NO_REPLY,
     PROTOCOL_VERSION,
@@ -92,11 +93,6 @@ impl fmt::Debug for FetchClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FetchClient").finish_non_exhaustive()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that can panic runs under these locks; what they guard is whole in any case.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FetchClient {

@@ -5,14 +5,12 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,21 +27,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the socket at `path`.
-    ///
-    /// # Errors
-    /// As `socket` and `connect`: `NotFound` or `ConnectionRefused` if no fetcher listens.
-    pub fn connect(path: &Path) -> io::Result<Self> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Self::new(socket)
-    }
-
     /// Uses a connected socket of the type `SOCK_SEQPACKET`.
     ///
     /// # Errors

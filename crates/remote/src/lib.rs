@@ -15,6 +15,7 @@ mod connection;
 mod digest;
 mod launch;
 mod location;
+mod lock;
 pub mod oci;
 pub mod protocol;
 mod readahead;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use ferrofs_image::ImageSource;
@@ -16,6 +16,7 @@ use crate::chunk_index::{CHUNK_INDEX_MAX_BYTES, ChunkIndex};
 use crate::client::{FetchClient, OpenedObject, Reply, unexpected};
 use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
+use crate::lock::locked;
 use crate::protocol::{
     ClientMessage, FETCH_RANGES_MAX, FetchError, FetchErrorKind, FetchUrgency, NO_REPLY,
     ObjectState, RemoteOptions, Verification, chunk_ranges,
@@ -25,6 +26,8 @@ use crate::readahead::StreamTable;
 /// How often a chunk is requested that is not there, or damaged, when the fetcher has stored it.
 /// The second time the fetcher asks the server itself.
 const ATTEMPTS: u32 = 3;
+/// The pause before a fetch is repeated. The fetcher has made longer ones itself.
+const FETCH_PAUSE: Duration = Duration::from_millis(50);
 /// Chunks that were prefetched and not used are remembered, so that they are requested once.
 const PREFETCHED_MAX: usize = 4096;
 
@@ -54,6 +57,8 @@ struct ObjectFiles {
     cached: Arc<CachedObject>,
     /// Set when the object is another one than at first: nothing of it is served any more.
     failure: Option<FetchError>,
+    /// A new fetcher could not open it, as its server did not answer: the next fetch tries again.
+    is_closed: bool,
 }
 
 impl fmt::Debug for RemoteSource {
@@ -97,7 +102,7 @@ impl RemoteSource {
             state,
             layout,
             timeout,
-            files: Mutex::new(ObjectFiles { cached, failure: None }),
+            files: Mutex::new(ObjectFiles { cached, failure: None, is_closed: false }),
         });
         let registered: Weak<dyn OpenedObject> = Arc::<Object>::downgrade(&object);
         client.register(number, registered);
@@ -161,8 +166,18 @@ impl RemoteSource {
         let mut last = None;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
-            let error = match self.client.call(&message, rest) {
+            let reply = if locked(&self.object.files).is_closed {
+                self.client.call(|id| self.object.reopen(id), rest)
+            } else {
+                self.client.call(&message, rest)
+            };
+            let error = match reply {
                 Ok(Reply::Fetched) => return Ok(()),
+                Ok(reply @ Reply::Opened(..)) => {
+                    self.object.reopened(reply);
+                    self.object.cached()?;
+                    continue;
+                }
                 Ok(Reply::Failed(error)) => error,
                 Ok(_) => unexpected(&self.object.shown),
                 // What the server did says more than that the time is over.
@@ -170,11 +185,13 @@ impl RemoteSource {
             };
             // The fetcher has repeated the request for its own time, with pauses.
             let may_pass =
-                matches!(error.kind, FetchErrorKind::Unreachable | FetchErrorKind::TimedOut);
+                matches!(error.kind, FetchErrorKind::Unreachable | FetchErrorKind::TimedOut)
+                    || locked(&self.object.files).is_closed;
             if !may_pass || Instant::now() >= deadline {
                 return Err(error.into());
             }
             last = Some(error);
+            std::thread::sleep(FETCH_PAUSE);
         }
     }
 
@@ -287,6 +304,7 @@ impl Object {
             Err(FetchError::new(FetchErrorKind::Changed, &self.shown, detail))
         };
         let mut files = locked(&self.files);
+        files.is_closed = false;
         match result {
             Ok(cached) => files.cached = Arc::new(cached),
             Err(error) => files.failure = Some(error),
@@ -306,9 +324,13 @@ impl OpenedObject for Object {
     }
 
     fn reopened(&self, reply: Reply) {
-        // Otherwise what is cached is served, and a request for the rest fails with the reason.
-        if let Reply::Opened(state, files) = reply {
-            self.set_files(&state, files);
+        match reply {
+            Reply::Opened(state, files) => self.set_files(&state, files),
+            Reply::Failed(error) if error.kind == FetchErrorKind::Changed => {
+                locked(&self.files).failure = Some(error);
+            }
+            // What is cached is served.
+            _ => locked(&self.files).is_closed = true,
         }
     }
 
@@ -352,9 +374,4 @@ fn read_chunk_index(file: &File, length: u64) -> Result<ChunkIndex, String> {
         return Err("the chunk index describes more bytes than the object has".to_owned());
     }
     Ok(index)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole in any case.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

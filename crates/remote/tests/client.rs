@@ -43,6 +43,8 @@ struct World {
     damages: AtomicBool,
     /// Refuses everything.
     refuses: AtomicBool,
+    /// So many objects cannot be opened, as if their server did not answer.
+    unreachable_opens: AtomicU64,
     length: AtomicU64,
     _directory: tempfile::TempDir,
 }
@@ -62,15 +64,18 @@ impl World {
             connections: AtomicU64::new(0),
             damages: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
+            unreachable_opens: AtomicU64::new(0),
             length: AtomicU64::new(LENGTH),
             _directory: directory,
         })
     }
 
     fn state(&self) -> ObjectState {
-        let key = self.identity.key();
-        let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        ObjectState::new(key, self.length.load(Ordering::SeqCst), Verification::None)
+        ObjectState::new(
+            self.identity.key_text(),
+            self.length.load(Ordering::SeqCst),
+            Verification::None,
+        )
     }
 
     fn store(&self, chunk: u32, past_caches: bool) {
@@ -93,13 +98,30 @@ impl World {
     /// Serves one connection; returns when it ends or this fetcher dies.
     fn serve(&self, connection: &Connection) {
         self.connections.fetch_add(1, Ordering::SeqCst);
+        let mut is_open = false;
         while let Ok(Some((message, _))) = connection.receive::<ClientMessage>() {
             if self.dies_after.load(Ordering::SeqCst) == 0 {
                 return;
             }
             let reply = match message {
                 ClientMessage::Hello { .. } => FetcherMessage::Hello { version: PROTOCOL_VERSION },
+                ClientMessage::Open { id, .. }
+                    if self
+                        .unreachable_opens
+                        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                            left.checked_sub(1)
+                        })
+                        .is_ok() =>
+                {
+                    let kind = FetchErrorKind::Unreachable;
+                    FetcherMessage::Failed { id, error: FetchError::new(kind, "oci://h/n", "down") }
+                }
+                ClientMessage::Fetch { id, .. } if !is_open => {
+                    let kind = FetchErrorKind::Refused;
+                    FetcherMessage::Failed { id, error: FetchError::new(kind, "fetch", "not open") }
+                }
                 ClientMessage::Open { id, .. } => {
+                    is_open = true;
                     let (data, records) = self.cache.reader_files(&self.identity.key()).unwrap();
                     let opened = FetcherMessage::Opened { id, state: self.state() };
                     connection.send(&opened, &[data.as_fd(), records.as_fd()]).ok();
@@ -219,6 +241,19 @@ fn the_error_of_the_fetcher_reaches_the_reader() {
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     assert_eq!(error.to_string(), "oci://h/n: refused");
     check(&source, 5, 1);
+}
+
+#[test]
+fn an_object_that_a_new_fetcher_could_not_open_is_opened_when_it_is_read() {
+    let world = World::new();
+    let source = open(&world);
+    check(&source, 0, 1);
+    // The fetcher dies with a request; the next one finds no server, twice.
+    world.unreachable_opens.store(2, Ordering::SeqCst);
+    world.dies_after.store(1, Ordering::SeqCst);
+    check(&source, 1 << 20, 1);
+    assert_eq!(world.unreachable_opens.load(Ordering::SeqCst), 0);
+    check(&source, 2 << 20, 1);
 }
 
 #[test]
