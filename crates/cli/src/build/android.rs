@@ -35,6 +35,12 @@ pub(super) fn apply(arguments: &AndroidArguments, tree: &mut Tree) -> Result<u64
     Ok(unnamed)
 }
 
+/// The warning about an option that was given and changes nothing.
+pub(super) fn ineffective(arguments: &AndroidArguments) -> Option<String> {
+    let why = "--product-out has no effect: owners come from --fs-config-file alone";
+    arguments.product_out.is_some().then(|| why.to_owned())
+}
+
 /// The mount point without slashes at its ends; empty for the root.
 pub(super) fn mount_point(arguments: &AndroidArguments) -> Vec<u8> {
     let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();

@@ -91,7 +91,7 @@ pub(crate) fn request(
         vmdk: None,
         android: typed.android.clone(),
         sidecar: typed.sidecar.clone(),
-        warnings: Vec::new(),
+        warnings: super::android::ineffective(&typed.android).into_iter().collect(),
     })
 }
 

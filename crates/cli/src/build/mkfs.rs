@@ -58,6 +58,7 @@ pub(crate) fn request(
         options.compress_directories = false;
         warnings.push("--zD has no effect without -z".to_owned());
     }
+    warnings.extend(super::android::ineffective(&typed.android));
     options.digest_xattr = typed.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
     options.root_xattr_bytes = parse_u32("attributes of the root", typed.root_xattr_bytes)?;
     extended.apply(&mut options, &mut warnings)?;
@@ -515,6 +516,8 @@ mod tests {
         assert!(tar(&["a.tar", "b.tar"]).unwrap_err().contains("ferrofs build"));
         let excluding = tar(&["a.tar", "--exclude-path=x"]).unwrap().warnings;
         assert_eq!(excluding, ["--exclude-path has no effect with --tar"]);
+        let product = tar(&["a.tar", "--product-out=out", "--fs-config-file=f"]).unwrap().warnings;
+        assert!(product.iter().any(|line| line.starts_with("--product-out has no effect")));
     }
 
     #[test]
