@@ -29,24 +29,11 @@ pub(crate) struct NodeRecord {
     pub(crate) blob: u64,
 }
 
-/// File types by the number that a record has for them. Zeros are a regular file without content.
-const FILE_TYPES: [FileType; 7] = [
-    FileType::Regular,
-    FileType::Directory,
-    FileType::Symlink,
-    FileType::CharDevice,
-    FileType::BlockDevice,
-    FileType::Fifo,
-    FileType::Socket,
-];
-
 impl Record for NodeRecord {
     const BYTES: usize = 48;
 
     fn store(self, output: &mut [u8]) {
-        let number = FILE_TYPES.iter().position(|kind| *kind == self.file_type).unwrap_or(0);
-        let [kind, ..] = number.to_le_bytes();
-        output[0] = kind;
+        output[..2].copy_from_slice(&self.file_type.mode_bits().to_le_bytes());
         output[2..4].copy_from_slice(&self.permissions.to_le_bytes());
         output[4..8].copy_from_slice(&self.uid.to_le_bytes());
         output[8..12].copy_from_slice(&self.gid.to_le_bytes());
@@ -61,8 +48,10 @@ impl Record for NodeRecord {
     fn load(bytes: &[u8]) -> Self {
         let seconds = i64::from_le_bytes(first(&bytes[16..]));
         let nanoseconds = u32::from_le_bytes(first(&bytes[12..]));
+        let mode = u16::from_le_bytes(first(bytes));
         Self {
-            file_type: FILE_TYPES.get(usize::from(bytes[0])).copied().unwrap_or(FileType::Regular),
+            // Zeros, a record that was never stored, are a regular file without content.
+            file_type: FileType::from_mode(mode).unwrap_or(FileType::Regular),
             permissions: u16::from_le_bytes(first(&bytes[2..])),
             uid: u32::from_le_bytes(first(&bytes[4..])),
             gid: u32::from_le_bytes(first(&bytes[8..])),
