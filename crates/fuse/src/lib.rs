@@ -45,6 +45,7 @@ mod reply;
 mod request;
 mod request_slot;
 mod session;
+mod watchdog_parker;
 mod wire;
 
 pub use event::{SessionError, SessionEvent};
@@ -61,11 +62,11 @@ mod sync {
     #[cfg(loom)]
     pub(crate) use loom::sync::Mutex;
     #[cfg(loom)]
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
     #[cfg(not(loom))]
     pub(crate) use std::sync::Mutex;
     #[cfg(not(loom))]
-    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }
 
 #[cfg(doctest)]

@@ -4,15 +4,19 @@
 
 use std::sync::PoisonError;
 
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence};
 
 /// Set in a slot's word once somebody replies. The numbers of requests are even.
 const ANSWERED: u64 = 1;
+/// The listener waits for a request. It is no request: 0 is not the number of one.
+const WAITING: u64 = ANSWERED;
 
-/// The slot of one listener.
+/// The slot of one listener. Its listener writes it several times for each request, so it shares no cache line, nor the
+/// pair of lines that a CPU fetches at once, with the slot of another listener.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct RequestSlot {
-    /// The number of the request, with [`ANSWERED`] once it has a reply; 0 between requests.
+    /// The number of the request, with [`ANSWERED`] once it has a reply; [`WAITING`], or 0 between requests.
     word: AtomicU64,
     /// When the listener read it, in milliseconds of the session.
     since_ms: AtomicU64,
@@ -52,12 +56,31 @@ impl RequestSlot {
         }
     }
 
-    /// R1: the listener has read a request. Its number becomes visible last.
+    /// R0: the listener is about to wait for a request.
+    pub(crate) fn begin_wait(&self) {
+        // Relaxed, here and below: whether a listener waits decides, but publishes nothing.
+        self.word.store(WAITING, Ordering::Relaxed);
+    }
+
+    /// R0: the listener has read a message.
+    pub(crate) fn end_wait(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the listener waits for a request.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == WAITING
+    }
+
+    /// R1: the listener has read a request. Its number becomes visible last, and before anything that the listener reads
+    /// of other slots or of the watchdog from here on.
     pub(crate) fn begin(&self, unique: u64, pid: u32, now_ms: u64) {
         self.since_ms.store(now_ms, Ordering::Relaxed);
         self.pid.store(u64::from(pid), Ordering::Relaxed);
         // Release: pairs with the loads in `in_flight` and `interrupt`.
         self.word.store(unique, Ordering::Release);
+        // Pairs with this fence in other listeners (`is_waiting`), and with that in `WatchdogParker::park`.
+        fence(Ordering::SeqCst);
     }
 
     /// R2: the caller that gets `true` replies, and nobody else does.
@@ -99,7 +122,7 @@ impl RequestSlot {
     pub(crate) fn in_flight(&self) -> Option<InFlightRequest> {
         // Acquire: pairs with `begin`.
         let word = self.word.load(Ordering::Acquire);
-        if word == 0 {
+        if matches!(word, 0 | WAITING) {
             return None;
         }
         let unique = word & !ANSWERED;
@@ -134,6 +157,20 @@ mod tests {
         assert!(!slot.claim(4));
         assert!(slot.end(4));
         assert!(!slot.claim(4));
+    }
+
+    #[test]
+    fn a_listener_that_waits_has_no_request() {
+        let slot = RequestSlot::new();
+        assert!(!slot.is_waiting());
+        slot.begin_wait();
+        assert!(slot.is_waiting());
+        assert_eq!(slot.in_flight(), None);
+        assert!(!slot.interrupt(2, 0));
+        slot.end_wait();
+        assert!(!slot.is_waiting());
+        slot.begin(4, 0, 0);
+        assert!(!slot.is_waiting());
     }
 
     #[test]
@@ -227,6 +264,25 @@ mod loom_tests {
             }
             watchdog.join().unwrap();
             assert_eq!(answers.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    /// Each would store in the page cache while no listener is left to reply to the reads that the store waits for.
+    #[test]
+    fn two_listeners_with_a_request_do_not_both_see_the_other_wait() {
+        loom::model(|| {
+            let slots = Arc::new([RequestSlot::new(), RequestSlot::new()]);
+            slots.iter().for_each(RequestSlot::begin_wait);
+            let other = {
+                let slots = slots.clone();
+                loom::thread::spawn(move || {
+                    slots[1].begin(4, 5, 1);
+                    slots[0].is_waiting()
+                })
+            };
+            slots[0].begin(2, 5, 1);
+            let sees_other = slots[1].is_waiting();
+            assert!(!(sees_other && other.join().unwrap()));
         });
     }
 

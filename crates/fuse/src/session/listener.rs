@@ -51,9 +51,9 @@ impl Listener {
     }
 
     fn serve(&self, channel: &Channel, slot: &RequestSlot, buffer: &mut [u8]) -> ListenerAction {
-        self.state.idle.enter();
+        slot.begin_wait();
         let received = channel.receive(buffer);
-        let still_idle = self.state.idle.leave();
+        slot.end_wait();
         let length = match received {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
             Ok(0) | Err(Errno::NODEV) => {
@@ -79,12 +79,17 @@ impl Listener {
                 channel.reply(unique, Some(Errno::IO), &[]).ok();
             }
         }
-        if self.is_spare && still_idle > 0 { ListenerAction::End } else { ListenerAction::Continue }
+        if self.is_spare && self.state.has_idle_listener() {
+            ListenerAction::End
+        } else {
+            ListenerAction::Continue
+        }
     }
 
     fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) {
         let received_at = Instant::now();
         slot.begin(request.unique, request.pid, self.state.millis_at(received_at));
+        self.state.wake_watchdog();
         let reply = Reply::new(channel, slot, request.unique, received_at);
         let file_system = &self.state.file_system;
         // A panic drops the reply, which then sends EIO.

@@ -2,7 +2,7 @@
 //! Used by `session`, its listeners and its watchdog.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use super::FileSystem;
 use crate::channel::Channel;
 use crate::event::SessionEvent;
 use crate::request_slot::RequestSlot;
+use crate::watchdog_parker::WatchdogParker;
 use crate::wire::{StoreOut, notification};
 
 /// How many listeners may be started in addition to the permanent ones.
@@ -55,7 +56,7 @@ pub(crate) struct SessionState {
     pub(super) unused_slots: Mutex<Vec<usize>>,
     /// Spare listener threads, ended ones included.
     pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
-    pub(super) idle: IdleListeners,
+    watchdog: WatchdogParker,
     interrupts: AtomicU64,
     unknown_interrupts: UnknownInterrupts,
     is_unmounted: AtomicBool,
@@ -63,26 +64,6 @@ pub(crate) struct SessionState {
     on_event: Box<EventCallback>,
     phase: Mutex<SessionPhase>,
     phase_changed: Condvar,
-}
-
-/// How many listeners wait for a request.
-#[derive(Debug, Default)]
-pub(crate) struct IdleListeners(AtomicUsize);
-
-impl IdleListeners {
-    pub(crate) fn enter(&self) {
-        // Relaxed, here and below: the number decides, but publishes nothing.
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns how many are left.
-    pub(crate) fn leave(&self) -> usize {
-        self.0.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// How often an interrupt is repeated at once. A listener needs a few instructions to call `begin`.
@@ -149,7 +130,7 @@ impl SessionState {
             slots: (0..slots).map(|_| RequestSlot::new()).collect(),
             unused_slots: Mutex::new((listeners..slots).rev().collect()),
             spares: Mutex::default(),
-            idle: IdleListeners::default(),
+            watchdog: WatchdogParker::new(),
             interrupts: AtomicU64::new(0),
             unknown_interrupts: UnknownInterrupts::default(),
             is_unmounted: AtomicBool::new(false),
@@ -169,6 +150,13 @@ impl SessionState {
     pub(super) fn channel_and_slot(&self, index: usize) -> Option<(&Channel, &RequestSlot)> {
         let channel = self.channels.get(index).or(self.channels.first())?;
         Some((channel, self.slots.get(index)?))
+    }
+
+    /// Whether at least one listener waits for a request. Two listeners that ask this while they have a request do not
+    /// both see only each other wait.
+    pub(super) fn has_idle_listener(&self) -> bool {
+        // The permanent ones come first, and most likely one of them waits.
+        self.slots.iter().any(RequestSlot::is_waiting)
     }
 
     /// Milliseconds since the session started.
@@ -217,7 +205,7 @@ impl SessionState {
         SessionStats {
             listeners: self.listeners(),
             spares,
-            idle: self.idle.count(),
+            idle: self.slots.iter().filter(|slot| slot.is_waiting()).count(),
             interrupts: self.interrupts.load(Ordering::Relaxed),
         }
     }
@@ -262,6 +250,35 @@ impl SessionState {
         let (phase, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *phase == SessionPhase::Ended
     }
+
+    /// Waits until a listener has a request or the session ends, for as long as that takes: nothing wakes a thread of a
+    /// session without requests. Only the watchdog calls it.
+    pub(super) fn wait_for_request(&self) {
+        self.watchdog.park();
+        if self.slots.iter().any(|slot| slot.in_flight().is_some()) {
+            self.watchdog.wake();
+            return;
+        }
+        let phase = lock(&self.phase);
+        let is_idle =
+            |phase: &mut SessionPhase| *phase != SessionPhase::Ended && self.watchdog.is_parked();
+        drop(self.phase_changed.wait_while(phase, is_idle));
+    }
+
+    /// Wakes the watchdog if it waits for a request. Listeners call it after they have begun with one.
+    pub(super) fn wake_watchdog(&self) {
+        if self.watchdog.wake() {
+            // The lock, so that the watchdog cannot be between its check of the flag and its sleep.
+            drop(lock(&self.phase));
+            self.phase_changed.notify_all();
+        }
+    }
+
+    /// Whether the watchdog sleeps until there is a request.
+    #[cfg(test)]
+    pub(super) fn is_watchdog_parked(&self) -> bool {
+        self.watchdog.is_parked()
+    }
 }
 
 /// Starts a thread.
@@ -301,7 +318,7 @@ impl Notifier {
     /// session.
     #[must_use]
     pub fn has_idle_listener(&self) -> bool {
-        self.state.upgrade().is_some_and(|state| state.idle.count() > 0)
+        self.state.upgrade().is_some_and(|state| state.has_idle_listener())
     }
 
     /// The listeners now: none once the session is over.

@@ -159,6 +159,14 @@ impl FakeKernel {
         }
     }
 
+    fn wait_until_watchdog_sleeps(&self) {
+        let (began, session) = (Instant::now(), self.session.as_ref().unwrap());
+        while !session.state.is_watchdog_parked() {
+            assert!(began.elapsed() < ANSWER_TIMEOUT, "the watchdog should sleep");
+            std::thread::yield_now();
+        }
+    }
+
     /// The reply may come before the event is reported.
     fn wait_for_event(&self, init_request: impl Fn(&SessionEvent) -> bool) {
         let began = Instant::now();
@@ -277,6 +285,22 @@ fn a_request_over_the_time_limit_fails() {
     kernel.gate.open();
     kernel.look_up(6, 0, b"nothing");
     assert_eq!(kernel.receive(), (6, ENOENT, 0));
+}
+
+/// An idle mount used to wake up twice a second.
+#[test]
+fn the_watchdog_of_an_idle_session_sleeps_until_there_is_a_request() {
+    let kernel = FakeKernel::start(Some(Duration::from_secs(1)));
+    kernel.wait_until_watchdog_sleeps();
+    kernel.look_up(4, 0, b"hang");
+    kernel.wait_until_held(1);
+    assert!(!kernel.session.as_ref().unwrap().state.is_watchdog_parked());
+    assert_eq!(kernel.receive(), (4, EIO, 0));
+    kernel.gate.open();
+    kernel.wait_until_watchdog_sleeps();
+    kernel.look_up(6, 0, b"nothing");
+    assert_eq!(kernel.receive(), (6, ENOENT, 0));
+    kernel.wait_until_watchdog_sleeps();
 }
 
 #[test]

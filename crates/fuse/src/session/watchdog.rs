@@ -12,7 +12,7 @@ use super::state::{SessionState, lock, spawn_thread};
 use crate::event::SessionEvent;
 use crate::request_slot::{InFlightRequest, RequestSlot};
 
-/// How often it scans the slots. Two wake-ups a second have no measurable cost.
+/// How often it scans the slots while there are requests.
 const SCAN_PERIOD: Duration = Duration::from_millis(500);
 /// How long a request takes before its listener counts as busy, in milliseconds.
 const BUSY_MS: u64 = 250;
@@ -23,6 +23,13 @@ const UNKNOWN_GRACE_MS: u64 = 2_000;
 
 /// The bit of `SIGKILL` in a mask of signals. The kernel sets it for every signal that ends a process.
 const SIGKILL_BIT: u64 = 1 << 8;
+
+/// Whether a scan found requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestsFound {
+    None,
+    Some,
+}
 
 pub(super) struct RequestWatchdog {
     state: Arc<SessionState>,
@@ -35,28 +42,38 @@ impl RequestWatchdog {
         Self { state, limit_ms }
     }
 
-    /// Scans until the session ends.
+    /// Scans until the session ends. After a scan that finds no request it sleeps until there is one.
     pub(super) fn run(self) {
-        while !self.state.wait_for_end(SCAN_PERIOD) {
-            self.scan();
+        let mut found = RequestsFound::None;
+        loop {
+            if found == RequestsFound::None {
+                self.state.wait_for_request();
+            }
+            if self.state.wait_for_end(SCAN_PERIOD) {
+                return;
+            }
+            found = self.scan();
         }
     }
 
-    fn scan(&self) {
+    fn scan(&self) -> RequestsFound {
         let now_ms = self.state.now_ms();
         let mut hanging = 0_usize;
+        let mut found = RequestsFound::None;
         for (index, slot) in self.state.slots.iter().enumerate() {
             let Some(request) = slot.in_flight() else { continue };
+            found = RequestsFound::Some;
             hanging += usize::from(now_ms.saturating_sub(request.since_ms) > BUSY_MS);
             if !request.is_answered {
                 self.check(index, slot, &request, now_ms);
             }
         }
-        if self.state.idle.count() == 0 {
+        if !self.state.has_idle_listener() {
             // One for each request that hangs: the next requests will soon hang on the same storage, and with fewer
             // listeners callers would wait for another scan.
             (0..hanging).for_each(|_| self.start_spare_listener());
         }
+        found
     }
 
     fn check(&self, index: usize, slot: &RequestSlot, request: &InFlightRequest, now_ms: u64) {
