@@ -33,6 +33,8 @@ pub(crate) enum Invocation {
     Fsck(FsckArguments),
     Dump(DumpArguments),
     Mkfs(Box<MkfsArguments>),
+    /// The process that connects for a mount; these are the words behind its name.
+    Companion(Vec<OsString>),
 }
 
 impl Invocation {
@@ -43,7 +45,9 @@ impl Invocation {
             Self::Fsck(_) | Self::Mkfs(_) => EROFS_UTILS_USAGE,
             Self::Dump(_) => DUMP_USAGE,
             Self::Mount(_, MountInvocation { by: MountCaller::Erofsfuse, .. }) => EROFS_UTILS_USAGE,
-            Self::Mount(..) | Self::Verb(_) => CommandStatus::UsageError.code(),
+            Self::Mount(..) | Self::Verb(_) | Self::Companion(_) => {
+                CommandStatus::UsageError.code()
+            }
         };
         ExitCode::from(match status {
             CommandStatus::UsageError => usage,
@@ -71,6 +75,7 @@ pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
         ProgramName::Dump => DumpArguments::try_parse_from(words)
             .map(Invocation::Dump)
             .map_err(|answer| end(&answer, DUMP_USAGE)),
+        ProgramName::Companion => Ok(Invocation::Companion(words.into_iter().skip(1).collect())),
         ProgramName::Mkfs => {
             let typed = MkfsArguments::try_parse_from(words);
             typed.map(Box::new).map(Invocation::Mkfs).map_err(|answer| end_mkfs(&answer))
@@ -122,6 +127,8 @@ enum ProgramName {
     Dump,
     /// That of erofs-utils for building.
     Mkfs,
+    /// A mount of a remote image has started it: [`crate::remote::COMPANION_NAME`].
+    Companion,
     /// `ferrofs IMAGE DIR -o …`: as mount.fuse(8) calls the program that a type names.
     MountTypeProgram,
 }
@@ -134,6 +141,7 @@ impl ProgramName {
             Some("fsck.erofs") => return Self::Fsck,
             Some("dump.erofs") => return Self::Dump,
             Some("mkfs.erofs") => return Self::Mkfs,
+            Some(crate::remote::COMPANION_NAME) => return Self::Companion,
             Some("mount.fuse.ferrofs" | "mount.ferrofs") => return Self::MountFuse,
             _ => {}
         }

@@ -163,7 +163,8 @@ impl<'a> Demo<'a> {
 
     /// Mounts the image, opened anew; the inner error is the reason why FUSE is not available.
     fn mount(&self) -> anyhow::Result<Result<DemoMount, AttachError>> {
-        let image =
+        // The image is a file.
+        let (image, _) =
             source::open_for_mount(&self.image_path, &self.arguments.read, &self.resources)?;
         let options = AttachOptions::new(&self.image_path, "ferrofs");
         let attachment = match attach(&self.mount_point, &options) {

@@ -135,13 +135,14 @@ Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid
 (root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter, since
 mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
-noacl; remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
+noacl; for remote images cache=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
 Options about access times (noatime and similar ones) are accepted without effect, because an image
 has no access times. Every other option is an error, including rw, because an EROFS image cannot be
 written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
+  https://example.org/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail,_netdev  0 0
 
 If root mounts the image, the kernel's readahead is set to the size that ferrofs requests. For other
 users it stays at the system's limit, usually 128 KiB per file; --explain prints the command that

@@ -1,8 +1,10 @@
 //! Images at URLs: the options, and the sources of an image as the library wants them. The only
 //! file of the command that knows where the cache and the fetcher are.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,20 +12,36 @@ use anyhow::{Context, anyhow};
 use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::cache::CacheDirectory;
 use ferrofs_remote::protocol::{RemoteOptions, VerifyMode};
-use ferrofs_remote::{FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource};
+use ferrofs_remote::{
+    Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource,
+    serve_companion,
+};
 
 use crate::arguments::{RemoteArguments, VerifyChoice};
-use crate::exit_status::usage_error;
+use crate::exit_status::{CommandStatus, usage_error};
 use crate::output::escape;
 
 /// Names the program that fetches, if it is not beside this one.
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
+/// The name under which this program is the process that connects for a mount.
+pub(crate) const COMPANION_NAME: &str = "ferrofs-connect";
+/// The running program, even if its file was renamed.
+const ITSELF: &str = "/proc/self/exe";
+/// The cache of root where no home directory is known, as when the system starts.
+const SYSTEM_CACHE: &str = "/var/cache/ferrofs";
 /// How long a fetch may take unless --fetch-timeout says otherwise, in seconds.
 const TIMEOUT_SECONDS: u64 = 60;
 
 /// Where an image and its devices are. `None` if all of them are local files.
 pub(crate) struct RemoteImage {
     places: Vec<Location>,
+}
+
+/// What a mount of a remote image keeps beside its image.
+#[derive(Clone)]
+pub(crate) struct RemoteMount {
+    client: Arc<FetchClient>,
+    companion: Arc<Companion>,
 }
 
 /// An image and its devices, for [`OpenOptions::open_sources`](ferrofs_image::OpenOptions).
@@ -46,7 +64,7 @@ impl RemoteImage {
         Ok(is_remote.then_some(Self { places }))
     }
 
-    /// Opens the image, from byte `offset` on, and its devices.
+    /// Opens the image, from byte `offset` on, and its devices; for a mount with its client.
     ///
     /// # Errors
     /// A text that names the location: the fetcher cannot be started, or the object not be opened.
@@ -54,8 +72,12 @@ impl RemoteImage {
         &self,
         offset: u64,
         arguments: &RemoteArguments,
+        mount: Option<&RemoteMount>,
     ) -> anyhow::Result<OpenedSources> {
-        let client = Arc::new(connect(arguments)?);
+        let client = match mount {
+            Some(mount) => Arc::clone(&mount.client),
+            None => Arc::new(connect(arguments)?),
+        };
         let mut sources = Vec::with_capacity(self.places.len());
         for (number, place) in self.places.iter().enumerate() {
             let start = if number == 0 { offset } else { 0 };
@@ -65,6 +87,11 @@ impl RemoteImage {
         let image = sources.pop().ok_or_else(|| anyhow!("no image"))?;
         Ok(OpenedSources { image, devices })
     }
+}
+
+/// Whether an argument is a location, and no path.
+pub(crate) fn is_remote(argument: &Path) -> bool {
+    matches!(Location::parse(argument.as_os_str()), Ok(Location::Remote(_)))
 }
 
 /// How an argument is shown in messages. The query of a URL may contain a signature.
@@ -120,27 +147,92 @@ fn open_remote(
         .map_err(|error| anyhow!("{}", escape(error.to_string().as_bytes())))
 }
 
+impl RemoteMount {
+    /// Starts the process that connects, and connects by it. No thread runs afterwards: the mount
+    /// has yet to enter its sandbox.
+    ///
+    /// # Errors
+    /// The cache cannot be used, the process or the fetcher not be started.
+    pub(crate) fn connect(arguments: &RemoteArguments) -> anyhow::Result<Self> {
+        let path = std::path::absolute(cache_path(arguments)?).context("the cache")?;
+        // Errors of the directory are reported before a process is started.
+        CacheDirectory::open(&path).context("the cache of remote images")?;
+        let mut command = Command::new(ITSELF);
+        std::os::unix::process::CommandExt::arg0(&mut command, COMPANION_NAME);
+        command.arg(path).arg(fetcher());
+        let companion = Companion::start(&mut command);
+        let companion = Arc::new(companion.context("the process that connects to ferrofs-fetch")?);
+        let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
+        Ok(Self { client: Arc::new(client), companion })
+    }
+
+    /// The connection to the fetcher, which stays open in the sandbox.
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.client.connection()
+    }
+
+    /// The process that connects.
+    pub(crate) fn companion(&self) -> &Companion {
+        &self.companion
+    }
+
+    /// Starts the thread that receives, when the sandbox is entered.
+    ///
+    /// # Errors
+    /// The system refuses the thread.
+    pub(crate) fn start(&self) -> anyhow::Result<()> {
+        self.client.start_receiver().context("cannot start a thread")
+    }
+}
+
+/// Runs the process that connects for a mount, until the mount ends.
+///
+/// # Errors
+/// It was not started by a mount.
+pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus> {
+    let [cache, program] = words else {
+        return Err(usage_error(format_args!("{COMPANION_NAME} is started by mounts only")));
+    };
+    let cache = CacheDirectory::open(Path::new(cache))?;
+    let fetcher = FetcherProgram::new(cache, PathBuf::from(program), Vec::new());
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    // The socket has one owner, so that its end is seen.
+    let null = std::fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    serve_companion(socket, &fetcher)?;
+    Ok(CommandStatus::Success)
+}
+
 fn connect(arguments: &RemoteArguments) -> anyhow::Result<FetchClient> {
-    let path = match &arguments.cache {
-        Some(path) => path.clone(),
-        None => default_cache()?,
-    };
+    let path = cache_path(arguments)?;
     let cache = CacheDirectory::open(&path).context("the cache of remote images")?;
-    let program = match std::env::var_os(FETCHER_VARIABLE) {
-        Some(program) => PathBuf::from(program),
-        None => FetcherProgram::find(&std::env::current_exe().unwrap_or_default()),
-    };
-    let connector = FetcherProgram::new(cache, program, Vec::new());
+    let connector = FetcherProgram::new(cache, fetcher(), Vec::new());
     Ok(FetchClient::new(Box::new(connector))?)
 }
 
-/// `ferrofs` in the user's folder for caches (XDG base directory specification).
+/// The program that fetches.
+fn fetcher() -> PathBuf {
+    match std::env::var_os(FETCHER_VARIABLE) {
+        Some(program) => PathBuf::from(program),
+        None => FetcherProgram::find(&std::env::current_exe().unwrap_or_default()),
+    }
+}
+
+fn cache_path(arguments: &RemoteArguments) -> anyhow::Result<PathBuf> {
+    arguments.cache.clone().map_or_else(default_cache, Ok)
+}
+
+/// `ferrofs` in the user's folder for caches (XDG base directory specification). What mounts for
+/// `/etc/fstab` has no home directory.
 fn default_cache() -> anyhow::Result<PathBuf> {
     let absolute =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let folder = folder.ok_or_else(|| {
-        usage_error("there is no home directory for the cache; name one with --cache=DIR")
-    })?;
-    Ok(folder.join("ferrofs"))
+    match folder {
+        Some(folder) => Ok(folder.join("ferrofs")),
+        None if rustix::process::geteuid().is_root() => Ok(PathBuf::from(SYSTEM_CACHE)),
+        None => {
+            Err(usage_error("there is no home directory for the cache; name one with --cache=DIR"))
+        }
+    }
 }

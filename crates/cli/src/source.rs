@@ -15,9 +15,8 @@ use ferrofs_ondisk::DeviceSlot;
 use crate::amount::counted;
 use crate::arguments::ReadArguments;
 use crate::diagnostics;
-use crate::exit_status::usage_error;
 use crate::output;
-use crate::remote::{self, RemoteImage};
+use crate::remote::{self, RemoteImage, RemoteMount};
 use crate::resources::Resources;
 use partition::PartitionSource;
 use sparse::SparseSource;
@@ -42,34 +41,39 @@ pub(crate) fn open_for_work(
 }
 
 /// Opens an image for a mount, which returns memory to the system when nothing is read. The root
-/// must be a directory: otherwise every access to the mount would fail.
+/// must be a directory: otherwise every access to the mount would fail. For a remote image also
+/// returns what the mount keeps beside it.
 pub(crate) fn open_for_mount(
     path: &Path,
     read: &ReadArguments,
     resources: &Resources,
-) -> anyhow::Result<Image> {
-    if RemoteImage::of(path, &read.devices)?.is_some() {
-        return Err(usage_error(format_args!(
-            "{}: a mount needs a local file; ferrofs ls, cat, stat, check and extract read remote \
-             images",
-            remote::shown(path)
-        )));
-    }
+) -> anyhow::Result<(Image, Option<RemoteMount>)> {
+    let is_remote = RemoteImage::of(path, &read.devices)?.is_some();
+    let remote = is_remote.then(|| RemoteMount::connect(&read.remote)).transpose()?;
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
     // The kernel keeps what it reads in its page cache.
-    let image = open_with(path, read, options.caller_caches(true))?;
+    let image = open_on(path, read, options.caller_caches(true), remote.as_ref())?;
     let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
     root.map_err(|error| anyhow!("{}: the root: {error}", remote::shown(path)))?;
-    Ok(image)
+    Ok((image, remote))
 }
 
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {
+    open_on(path, read, options, None)
+}
+
+fn open_on(
+    path: &Path,
+    read: &ReadArguments,
+    options: OpenOptions,
+    mount: Option<&RemoteMount>,
+) -> anyhow::Result<Image> {
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let shown = remote::shown(path);
     let with_path = |why| anyhow!("{shown}: {why}");
     let opened = match RemoteImage::of(path, &read.devices)? {
         Some(remote) => {
-            let sources = remote.open(read.offset, &read.remote)?;
+            let sources = remote.open(read.offset, &read.remote, mount)?;
             let image = in_partition(sources.image, read).map_err(with_path)?;
             options.open_sources(image, sources.devices)
         }

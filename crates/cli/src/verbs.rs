@@ -15,7 +15,7 @@ use crate::applets::Invocation;
 use crate::arguments::{MountInvocation, Verb};
 use crate::exit_status::CommandStatus;
 use crate::signals::exit_on_signals;
-use crate::{build, demo, dump, mount, stats};
+use crate::{build, demo, dump, mount, remote, stats};
 
 /// Runs the verb of the command line.
 ///
@@ -28,6 +28,7 @@ pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<CommandStatus> {
         Invocation::Fsck(arguments) => fsck::run(arguments, exit_on_signals()?),
         Invocation::Dump(arguments) => dump::run(arguments, &exit_on_signals()?),
         Invocation::Mkfs(arguments) => build::run_mkfs(arguments, exit_on_signals()?),
+        Invocation::Companion(words) => remote::run_companion(words),
     }
 }
 

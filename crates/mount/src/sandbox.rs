@@ -59,6 +59,7 @@ pub struct Sandbox<'fd> {
     role: SandboxRole,
     user: Option<UserIds>,
     may_raise_priority: bool,
+    may_receive_descriptors: bool,
     streams: StandardStreams,
     kept: Vec<BorrowedFd<'fd>>,
 }
@@ -78,6 +79,7 @@ impl<'fd> Sandbox<'fd> {
             role: SandboxRole::Server,
             user: None,
             may_raise_priority: false,
+            may_receive_descriptors: false,
             streams: StandardStreams::None,
             kept: Vec::new(),
         }
@@ -110,6 +112,14 @@ impl<'fd> Sandbox<'fd> {
     #[must_use]
     pub fn may_raise_priority(mut self, yes: bool) -> Self {
         self.may_raise_priority = yes;
+        self
+    }
+
+    /// Sets whether descriptors can be received over sockets that are kept: the cached files of a remote image, and a new
+    /// connection to the process that fetches.
+    #[must_use]
+    pub fn may_receive_descriptors(mut self, yes: bool) -> Self {
+        self.may_receive_descriptors = yes;
         self
     }
 
@@ -160,7 +170,8 @@ impl<'fd> Sandbox<'fd> {
         let paths = self.confine_paths().map_err(SandboxStep::Paths.failed())?;
         let descriptors = descriptor::list().map_err(SandboxStep::Descriptors.failed())?;
         let filter = if self.is_filtered {
-            install_filter(self.role).map_err(SandboxStep::Filter.failed())?
+            install_filter(self.role, self.may_receive_descriptors)
+                .map_err(SandboxStep::Filter.failed())?
         } else {
             FilterState::Off
         };
@@ -255,15 +266,15 @@ fn empty_bounding_set() -> io::Result<()> {
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
-fn install_filter(role: SandboxRole) -> io::Result<FilterState> {
-    seccomp::install(&syscalls::rules(role, std::process::id()))
+fn install_filter(role: SandboxRole, may_receive: bool) -> io::Result<FilterState> {
+    seccomp::install(&syscalls::rules(role, std::process::id(), may_receive))
 }
 
 #[cfg(not(all(
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
-fn install_filter(_role: SandboxRole) -> io::Result<FilterState> {
+fn install_filter(_role: SandboxRole, _may_receive: bool) -> io::Result<FilterState> {
     let reason = format!("there is no filter for {}", std::env::consts::ARCH);
     Ok(FilterState::Unavailable { reason })
 }

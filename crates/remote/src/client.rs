@@ -32,6 +32,12 @@ pub trait Connector: Send + Sync {
     fn connect(&self) -> io::Result<Connection>;
 }
 
+impl<C: Connector + ?Sized> Connector for Arc<C> {
+    fn connect(&self) -> io::Result<Connection> {
+        (**self).connect()
+    }
+}
+
 /// What the reply to a request brought.
 #[derive(Debug)]
 pub(crate) enum Reply {
@@ -54,7 +60,7 @@ pub(crate) trait OpenedObject: Send + Sync {
 /// A client of the fetcher. Dropping it ends the connection.
 pub struct FetchClient {
     shared: Arc<Shared>,
-    receiver: Option<JoinHandle<()>>,
+    receiver: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -71,6 +77,8 @@ struct State {
     pending: HashMap<u64, Pending>,
     objects: HashMap<u64, Weak<dyn OpenedObject>>,
     is_closed: bool,
+    /// A thread receives. Otherwise the caller of a request does.
+    has_receiver: bool,
     /// Why there is no connection.
     problem: Option<String>,
     /// Connections that were made after the first one.
@@ -101,15 +109,49 @@ impl FetchClient {
     /// # Errors
     /// The fetcher cannot be reached or has another version, or the thread cannot be started.
     pub fn new(connector: Box<dyn Connector>) -> io::Result<Self> {
+        let client = Self::without_thread(connector)?;
+        client.start_receiver()?;
+        Ok(client)
+    }
+
+    /// Connects, and starts no thread, as a process that is about to give up privileges needs it.
+    /// Until [`start_receiver`](Self::start_receiver) only one thread may use the client: it
+    /// receives itself.
+    ///
+    /// # Errors
+    /// The fetcher cannot be reached or has another version.
+    pub fn without_thread(connector: Box<dyn Connector>) -> io::Result<Self> {
         let shared =
             Arc::new(Shared { connector, state: Mutex::default(), closed: Condvar::new() });
         let connection = shared.connect()?;
-        locked(&shared.state).connection = Some(Arc::clone(&connection));
-        let receiving = Arc::clone(&shared);
+        locked(&shared.state).connection = Some(connection);
+        Ok(Self { shared, receiver: Mutex::default() })
+    }
+
+    /// Starts the thread that receives, once.
+    ///
+    /// # Errors
+    /// The system refuses the thread.
+    pub fn start_receiver(&self) -> io::Result<()> {
+        let connection = {
+            let mut state = locked(&self.shared.state);
+            if std::mem::replace(&mut state.has_receiver, true) {
+                return Ok(());
+            }
+            state.connection.clone()
+        };
+        let receiving = Arc::clone(&self.shared);
         let receiver = std::thread::Builder::new()
             .name("remote-receive".to_owned())
             .spawn(move || receiving.receive(connection))?;
-        Ok(Self { shared, receiver: Some(receiver) })
+        *locked(&self.receiver) = Some(receiver);
+        Ok(())
+    }
+
+    /// The connection now; `None` while there is none.
+    #[must_use]
+    pub fn connection(&self) -> Option<Arc<Connection>> {
+        locked(&self.shared.state).connection.clone()
     }
 
     /// The statistics of the fetcher.
@@ -137,14 +179,14 @@ impl FetchClient {
         timeout: Duration,
     ) -> io::Result<Reply> {
         let slot = Arc::new(ReplySlot::default());
-        let (id, connection, message) = {
+        let (id, connection, message, has_receiver) = {
             let mut state = locked(&self.shared.state);
             let id = state.next_id();
             let message = message(id);
             let call =
                 Pending::Call { message: Box::new(message.clone()), slot: Arc::clone(&slot) };
             state.pending.insert(id, call);
-            (id, state.connection.clone(), message)
+            (id, state.connection.clone(), message, state.has_receiver)
         };
         // If it cannot be sent, the connection has ended, and the receiver sends it on the next.
         if let Some(connection) = connection
@@ -152,7 +194,11 @@ impl FetchClient {
         {
             connection.shut_down();
         }
-        let reply = slot.wait(timeout);
+        let reply = if has_receiver {
+            slot.wait(timeout)
+        } else {
+            self.shared.receive_until(&slot, timeout)
+        };
         let mut state = locked(&self.shared.state);
         state.pending.remove(&id);
         reply.ok_or_else(|| {
@@ -200,7 +246,7 @@ impl Drop for FetchClient {
             connection.shut_down();
         }
         self.shared.closed.notify_all();
-        if let Some(receiver) = self.receiver.take() {
+        if let Some(receiver) = locked(&self.receiver).take() {
             // It has no result.
             receiver.join().ok();
         }
@@ -222,6 +268,10 @@ impl ReplySlot {
             let waited = self.done.wait_timeout(reply, rest);
             reply = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn take(&self) -> Option<Reply> {
+        locked(&self.reply).take()
     }
 
     fn fill(&self, reply: Reply) {
@@ -260,17 +310,57 @@ impl Shared {
     }
 
     /// The loop of the receiver (R1, R2).
-    fn receive(&self, mut connection: Arc<Connection>) {
+    fn receive(&self, mut connection: Option<Arc<Connection>>) {
         loop {
-            match connection.receive::<FetcherMessage>() {
-                Ok(Some((message, files))) => self.dispatch(message, files),
-                Ok(None) | Err(_) => {
-                    connection.shut_down();
-                    match self.reconnect() {
-                        Some(new) => connection = new,
-                        None => return,
-                    }
+            let Some(current) = connection.clone() else {
+                connection = self.reconnect(None);
+                match connection {
+                    Some(_) => continue,
+                    None => return,
                 }
+            };
+            if !self.receive_one(&current) {
+                connection = None;
+            }
+        }
+    }
+
+    /// Receives a message; false at the end of the connection.
+    fn receive_one(&self, connection: &Connection) -> bool {
+        match connection.receive::<FetcherMessage>() {
+            Ok(Some((message, files))) => {
+                self.dispatch(message, files);
+                true
+            }
+            Ok(None) | Err(_) => {
+                connection.shut_down();
+                false
+            }
+        }
+    }
+
+    /// R1 and R2 on the thread of the only caller, until its reply has come.
+    fn receive_until(&self, slot: &ReplySlot, timeout: Duration) -> Option<Reply> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(reply) = slot.take() {
+                return Some(reply);
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return None;
+            }
+            let connection = locked(&self.state).connection.clone();
+            let is_alive = match connection {
+                None => false,
+                Some(connection) => match connection.wait(rest) {
+                    Ok(true) => self.receive_one(&connection),
+                    Ok(false) => true,
+                    Err(_) => false,
+                },
+            };
+            if !is_alive {
+                self.reconnect(Some(deadline))?;
             }
         }
     }
@@ -306,8 +396,8 @@ impl Shared {
         locked(&self.state).objects.get(&number).and_then(Weak::upgrade)
     }
 
-    /// R2. `None` when the client was dropped.
-    fn reconnect(&self) -> Option<Arc<Connection>> {
+    /// R2. `None` when the client was dropped, or the time is over.
+    fn reconnect(&self, deadline: Option<Instant>) -> Option<Arc<Connection>> {
         locked(&self.state).connection = None;
         let mut pause = RETRY_MIN;
         loop {
@@ -322,7 +412,7 @@ impl Shared {
                 Err(error) => {
                     let mut state = locked(&self.state);
                     state.problem = Some(format!("cannot reach the fetcher: {error}"));
-                    if state.is_closed {
+                    if state.is_closed || deadline.is_some_and(|end| Instant::now() >= end) {
                         return None;
                     }
                     let waited = self.closed.wait_timeout(state, pause);

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -39,6 +40,13 @@ impl Connection {
         Ok(Self { socket })
     }
 
+    /// Uses a socket that another process of ours has passed to [`Connection::new`]: the options are
+    /// those of the socket, whoever holds it. Makes no system call.
+    #[must_use]
+    pub fn from_prepared(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     /// Two connected ends.
     ///
     /// # Errors
@@ -48,6 +56,11 @@ impl Connection {
         let (one, other) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self::new(one)?, Self::new(other)?))
+    }
+
+    /// The socket, for another process.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
     }
 
     /// Sends a message.
@@ -60,18 +73,43 @@ impl Connection {
         if bytes.len() > MESSAGE_MAX_BYTES || descriptors.len() > DESCRIPTORS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        let slices = [IoSlice::new(&bytes)];
+        // A record is sent whole or not at all.
         loop {
-            match rustix::net::sendmsg(&self.socket, &slices, &mut ancillary, SendFlags::NOSIGNAL) {
+            let sent = if descriptors.is_empty() {
+                // The only call that sends in the sandbox of a mount.
+                rustix::net::send(&self.socket, &bytes, SendFlags::NOSIGNAL)
+            } else {
+                self.send_descriptors(&bytes, descriptors)
+            };
+            match sent {
                 Err(rustix::io::Errno::INTR) => {}
-                // A record is sent whole or not at all.
                 other => return Ok(other.map(drop)?),
             }
+        }
+    }
+
+    fn send_descriptors(
+        &self,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        let slices = [IoSlice::new(bytes)];
+        rustix::net::sendmsg(&self.socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)
+    }
+
+    /// Whether a message, or the end, comes within `time`.
+    ///
+    /// # Errors
+    /// As `poll`.
+    pub fn wait(&self, time: Duration) -> io::Result<bool> {
+        let timeout = Timespec::try_from(time).ok();
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            ready => Ok(ready? > 0),
         }
     }
 

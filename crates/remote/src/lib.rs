@@ -11,6 +11,7 @@
 pub mod cache;
 mod chunk_index;
 mod client;
+mod companion;
 mod connection;
 mod digest;
 mod launch;
@@ -26,6 +27,7 @@ pub use chunk_index::{
     INDEXED_CHUNK_MAX_BYTES,
 };
 pub use client::{Connector, FetchClient};
+pub use companion::{Companion, serve_companion};
 pub use connection::Connection;
 pub use digest::{ContentDigest, DigestError};
 pub use launch::FetcherProgram;

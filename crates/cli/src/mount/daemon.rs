@@ -27,6 +27,7 @@ use crate::amount::counted;
 use crate::arguments::{MountArguments, MountCaller};
 use crate::exit_status::CommandStatus;
 use crate::output::{self, escape};
+use crate::remote::RemoteMount;
 use crate::resources::Resources;
 use crate::signals::{MountEvent, MountEvents, SessionWaker, SignalHandlers};
 use crate::source;
@@ -39,6 +40,8 @@ struct Daemon<'a> {
     log: Arc<Log>,
     attachment: Attachment,
     readahead: Readahead,
+    /// The way to the fetcher of a remote image.
+    remote: Option<RemoteMount>,
     /// Standard output, if something is still to be printed.
     output: Option<File>,
 }
@@ -55,7 +58,7 @@ pub(super) fn run(
     notifier: &mut Option<ReadyNotifier>,
 ) -> anyhow::Result<CommandStatus> {
     let resources = Resources::with_reserve(&request.machine, &request.reserve)?;
-    let image = source::open_for_mount(&request.image, &request.read, &resources)?;
+    let (image, remote) = source::open_for_mount(&request.image, &request.read, &resources)?;
     if request.invocation.is_dry_run {
         return Ok(CommandStatus::Success);
     }
@@ -73,13 +76,15 @@ pub(super) fn run(
         rustix::process::chdir("/").context("cannot change the directory to /")?;
         notifier.outlive()?;
     }
-    let mut daemon = Daemon { typed, request, resources, log, attachment, readahead, output };
+    let mut daemon =
+        Daemon { typed, request, resources, log, attachment, readahead, remote, output };
     // Privileges belong to threads, so none may run yet.
     image.stop_idle_reclaimer();
     // Listeners keep what they inherit; the sandbox may take the right to raise it.
     let is_raised = request.settings.priority == PriorityRequest::Raised;
     let inherited = is_raised.then(InheritedPriority::raise).flatten();
     let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
+    daemon.remote.as_ref().map(RemoteMount::start).transpose()?;
     let (mut signals, waker) = handlers.listen()?;
     let log = Arc::clone(&daemon.log);
     let unmounted = waker.clone();
@@ -174,11 +179,15 @@ impl Daemon<'_> {
         }
         let streams =
             if notifier.is_some() { StandardStreams::None } else { StandardStreams::Errors };
+        let connection = self.remote.as_ref().and_then(RemoteMount::connection);
         let kept = self.attachment.descriptors().chain(ready.descriptors());
         let kept = kept.chain(handlers.descriptors()).chain(self.log.descriptor());
         let kept = kept.chain(notifier.map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
+        let companion = self.remote.as_ref().map(|remote| remote.companion().as_fd());
+        let kept = kept.chain(connection.as_deref().map(AsFd::as_fd)).chain(companion);
         let sandbox = Sandbox::new().streams(streams).user(self.request.user);
+        let sandbox = sandbox.may_receive_descriptors(self.remote.is_some());
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
         let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
         if entered.earlier_threads > 0 {

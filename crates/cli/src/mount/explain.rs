@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ferrofs_fuse::attach::Attachment;
 use ferrofs_mount::ServedMount;
@@ -15,6 +15,7 @@ use super::log::Log;
 use super::request::MountRequest;
 use crate::amount::human_bytes;
 use crate::output::{JsonBytes, escape};
+use crate::remote;
 use crate::resources::Resources;
 
 /// What was requested, and what was granted.
@@ -97,7 +98,7 @@ impl Explanation {
             init_parameters.requested.names().filter(|name| !granted.contains(name)).collect();
         let (major, minor) = init_parameters.protocol;
         Self {
-            image: JsonBytes::from(request.image.as_os_str().as_encoded_bytes()),
+            image: shown_image(&request.image),
             directory: JsonBytes::from(attachment.directory().as_os_str().as_encoded_bytes()),
             mounted_by: attachment.method().to_string(),
             unmounts_if_killed: attachment.unmounts_if_killed(),
@@ -130,6 +131,14 @@ impl Explanation {
         }
         to.write_all(self.to_string().as_bytes())
     }
+}
+
+/// The path of the image, or its location without a query, which may contain a signature.
+fn shown_image(image: &Path) -> JsonBytes {
+    if remote::is_remote(image) {
+        return JsonBytes::from(remote::shown(image).as_bytes());
+    }
+    JsonBytes::from(image.as_os_str().as_encoded_bytes())
 }
 
 fn workers(snapshot: &PerCpuStats) -> Vec<ExplainedWorker> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use ferrofs_fuse::attach::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
 use ferrofs_mount::MountSettings;
 use ferrofs_mount::sandbox::UserIds;
@@ -17,13 +18,15 @@ use super::remount;
 use super::serving_user;
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::arguments::{
-    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments, ReserveArguments,
+    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
+    ReserveArguments, VerifyChoice,
 };
 use crate::exit_status::usage_error;
 use crate::output::escape;
+use crate::remote as remote_image;
 
 /// All option names, for suggestions.
-const OPTION_NAMES: [&str; 49] = [
+const OPTION_NAMES: [&str; 54] = [
     "ro",
     "rw",
     "allow_other",
@@ -43,6 +46,11 @@ const OPTION_NAMES: [&str; 49] = [
     "image_offset",
     "device",
     "no_checksum",
+    "cache",
+    "offline",
+    "verify",
+    "fetch_timeout",
+    "insecure_registry",
     "memory",
     "reserved_pages",
     "prefault",
@@ -181,6 +189,7 @@ fn parse_flag(
         }
         b"noauto_unmount" => request.attach.auto_unmount = false,
         b"no_checksum" => request.read.no_checksum = true,
+        b"offline" => request.read.remote.offline = true,
         b"prefault" => request.reserve.prefault = true,
         b"user_xattr" => request.settings.has_user_xattrs = true,
         b"nouser_xattr" => request.settings.has_user_xattrs = false,
@@ -213,6 +222,24 @@ fn parse_value(
             return Err(refused("the file name is missing".to_owned()));
         }
         b"device" => request.read.devices.push(PathBuf::from(value)),
+        b"cache" | b"verify" | b"fetch_timeout" | b"insecure_registry" if value.is_empty() => {
+            return Err(refused("the value is missing".to_owned()));
+        }
+        b"cache" => request.read.remote.cache = Some(PathBuf::from(value)),
+        b"verify" => {
+            let choice = VerifyChoice::from_str(text()?, false);
+            let choice = choice.map_err(|_| refused("not require, try or off".to_owned()))?;
+            request.read.remote.verify = Some(choice);
+        }
+        b"fetch_timeout" => {
+            let seconds = text()?.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+            let seconds = seconds
+                .ok_or_else(|| refused("not a number of seconds from 1 to 86400".to_owned()))?;
+            request.read.remote.fetch_timeout = Some(seconds);
+        }
+        b"insecure_registry" => {
+            request.read.remote.insecure_registries.push(text()?.to_owned());
+        }
         b"memory" => request.machine.memory = Some(parse_bytes(text()?).map_err(refused)?),
         b"reserved_pages" => {
             let pages = text()?.parse().map_err(|_| refused("not a number of pages".to_owned()))?;
@@ -308,7 +335,7 @@ impl MountRequest {
         let mut attach = match invocation.by {
             // As the original shows it, whatever the image is.
             MountCaller::Erofsfuse => AttachOptions::new(EROFSFUSE, EROFSFUSE),
-            _ => AttachOptions::new(absolute(&typed.image)?, SUBTYPE),
+            _ => AttachOptions::new(source(&typed.image)?, SUBTYPE),
         };
         let remounts = typed.options.iter().any(|list| remount::is_asked_for(&words(list)));
         if typed.allow_other {
@@ -357,8 +384,11 @@ fn serving_user(word: &str) -> anyhow::Result<UserIds> {
     serving_user::parse(word).map_err(|why| usage_error(format!("--user: {why}")))
 }
 
-/// An absolute path, for `/proc/mounts`.
-fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+/// An absolute path or a location, for `/proc/mounts`.
+fn source(path: &Path) -> anyhow::Result<PathBuf> {
+    if remote_image::is_remote(path) {
+        return Ok(PathBuf::from(remote_image::shown(path)));
+    }
     std::path::absolute(path).with_context(|| "cannot find the path of IMAGE".to_owned())
 }
 
@@ -498,7 +528,7 @@ mod tests {
     #[test]
     fn every_word_that_is_suggested_is_understood() {
         for word in OPTION_NAMES {
-            let values = ["", "=1", "=a", "=0-1"].map(|value| format!("{word}{value}"));
+            let values = ["", "=1", "=a", "=0-1", "=try"].map(|value| format!("{word}{value}"));
             assert!(values.iter().any(|word| parsed(word, BY_MOUNT).is_ok()), "{word}");
         }
     }

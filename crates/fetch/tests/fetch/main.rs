@@ -7,6 +7,7 @@
 
 mod command;
 mod http;
+mod mount;
 mod registry;
 mod server;
 mod world;

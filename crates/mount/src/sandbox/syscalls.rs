@@ -98,6 +98,10 @@ const QUERIES: &[c_long] = &[
     SYS_faccessat2,
 ];
 
+/// Messages of the process that fetches a remote image, with descriptors beside them, and the end of a connection. Sending
+/// is `sendto` without an address.
+const RECEIVE: &[c_long] = &[SYS_recvmsg, SYS_shutdown];
+
 const EXIT: &[c_long] = &[SYS_exit, SYS_exit_group];
 
 /// Calls of x86-64 for which other architectures have newer ones.
@@ -176,8 +180,8 @@ const UNMOUNTER: &[c_long] = &[
     SYS_exit_group,
 ];
 
-/// The rules for the process with this ID.
-pub(super) fn rules(role: SandboxRole, process: u32) -> Vec<SyscallRule> {
+/// The rules for the process with this ID; `may_receive` for a server of a remote image.
+pub(super) fn rules(role: SandboxRole, process: u32, may_receive: bool) -> Vec<SyscallRule> {
     let mut rules = match role {
         SandboxRole::Server => every(&ALLOWED.concat(), SeccompAction::Allow),
         SandboxRole::Unmounter => every(UNMOUNTER, SeccompAction::Allow),
@@ -185,6 +189,9 @@ pub(super) fn rules(role: SandboxRole, process: u32) -> Vec<SyscallRule> {
     rules.extend(memory_and_files());
     if role == SandboxRole::Server {
         rules.extend(conditional(process));
+    }
+    if may_receive {
+        rules.extend(every(RECEIVE, SeccompAction::Allow));
     }
     rules.extend(every(NO_SYS, SeccompAction::NoSys));
     rules.extend(every(KILLED, SeccompAction::KillProcess));
@@ -267,7 +274,7 @@ mod tests {
     const PROCESS: u32 = 4711;
 
     fn action_for(role: SandboxRole, call: c_long, arguments: [u64; 6]) -> SeccompAction {
-        let program = BpfProgram::new(&rules(role, PROCESS)).unwrap();
+        let program = BpfProgram::new(&rules(role, PROCESS, false)).unwrap();
         action_of(&program, (call, arguments))
     }
 
@@ -280,7 +287,7 @@ mod tests {
     #[test]
     fn no_call_has_two_rules() {
         for role in [SandboxRole::Server, SandboxRole::Unmounter] {
-            let rules = rules(role, PROCESS);
+            let rules = rules(role, PROCESS, true);
             let calls: HashSet<c_long> = rules.iter().map(|rule| rule.call).collect();
             assert_eq!(calls.len(), rules.len());
         }
@@ -394,6 +401,18 @@ mod tests {
                 action_for(SandboxRole::Server, call, with(place, bad)),
                 SeccompAction::Deny
             );
+        }
+    }
+
+    #[test]
+    fn only_a_server_of_a_remote_image_receives_descriptors() {
+        let program = BpfProgram::new(&rules(SandboxRole::Server, PROCESS, true)).unwrap();
+        for call in [SYS_recvmsg, SYS_shutdown] {
+            assert_eq!(action_of(&program, (call, [0; 6])), SeccompAction::Allow);
+            assert_eq!(action_for(SandboxRole::Server, call, [0; 6]), SeccompAction::Deny);
+        }
+        for call in [SYS_socket, SYS_connect, SYS_sendmsg, SYS_recvfrom, SYS_accept4] {
+            assert_eq!(action_of(&program, (call, [0; 6])), SeccompAction::Deny);
         }
     }
 

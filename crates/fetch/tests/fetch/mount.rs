@@ -1,0 +1,147 @@
+//! Mounts of remote images, by the command, compared with the image as a local file.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::command::{data, ferrofs, skip};
+use crate::registry::Registry;
+use crate::server::Server;
+use crate::world::World;
+
+/// A mount in a folder of its own; dropping it unmounts.
+struct Mount {
+    directory: tempfile::TempDir,
+}
+
+/// Mounts `image`, with these arguments beside it. `None` where nobody can mount; the test is
+/// reported as skipped.
+fn mount(world: &World, image: &str, arguments: &[&str]) -> Option<Mount> {
+    let program = ferrofs()?;
+    let has_fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !has_fuse || !(is_root || Path::new("/usr/bin/fusermount3").exists()) {
+        skip("needs FUSE, and root or fusermount3");
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let output = run_mount(&program, world, image, directory.path(), arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("Operation not permitted") {
+        skip("needs the right to mount");
+        return None;
+    }
+    assert!(output.status.success(), "{errors}");
+    Some(Mount { directory })
+}
+
+fn run_mount(
+    program: &Path,
+    world: &World,
+    image: &str,
+    directory: &Path,
+    arguments: &[&str],
+) -> Output {
+    let mut command = Command::new(program);
+    command.arg("mount").arg(image).arg(directory).arg("--cache").arg(world.cache());
+    command.args(arguments).env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
+    command.output().unwrap()
+}
+
+impl Mount {
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The names of all files, and their content.
+    fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        read_tree(self.path(), Path::new(""), &mut found);
+        found
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let unmounted = |program: &str, words: &[&str]| {
+            let status = Command::new(program).args(words).arg(self.path()).output();
+            status.is_ok_and(|output| output.status.success())
+        };
+        assert!(unmounted("umount", &[]) || unmounted("fusermount3", &["-u"]));
+        // The daemon ends by itself.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while fs::metadata(self.path()).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn read_tree(root: &Path, below: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
+    let mut names: Vec<_> =
+        fs::read_dir(root.join(below)).unwrap().map(|entry| entry.unwrap()).collect();
+    names.sort_by_key(fs::DirEntry::file_name);
+    for entry in names {
+        let path = below.join(entry.file_name());
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            read_tree(root, &path, found);
+        } else if kind.is_file() {
+            let bytes = fs::read(root.join(&path)).unwrap();
+            found.push((path, bytes));
+        }
+    }
+}
+
+/// A local mount of the same image has the same files.
+fn local_tree(world: &World, name: &str) -> Option<Vec<(PathBuf, Vec<u8>)>> {
+    let path = data(name);
+    Some(mount(world, path.to_str().unwrap(), &[])?.tree())
+}
+
+#[test]
+fn a_mount_of_a_url_has_the_files_of_the_image() {
+    let world = World::new();
+    for name in ["lz4.erofs", "compact.erofs", "demo.erofs"] {
+        let server = Server::start(fs::read(data(name)).unwrap());
+        let url = format!("{}?signature=secret", server.url());
+        let Some(mounted) = mount(&world, &url, &[]) else { return };
+        assert!(mounted.tree() == local_tree(&world, name).unwrap(), "{name}");
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(table.contains(&server.url()) && !table.contains("secret"), "{table}");
+    }
+}
+
+#[test]
+fn options_of_fstab_choose_cache_and_mode() {
+    let world = World::new();
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    let tree = mount(&world, &server.url(), &[]).map(|mounted| mounted.tree());
+    let Some(tree) = tree else { return };
+    let requests = server.requests();
+    let mounted = mount(&world, &server.url(), &["-o", "offline,ro"]).unwrap();
+    assert!(mounted.tree() == tree);
+    assert_eq!(server.requests(), requests, "offline");
+    let error = |words: &str| {
+        let program = ferrofs().unwrap();
+        let words = ["-o", words];
+        let output = run_mount(&program, &world, &server.url(), mounted.path(), &words);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(error("verify=maybe").contains("require, try or off"));
+    assert!(error("fetch_timeout=0").contains("number of seconds"));
+    assert!(error("offlin").contains("did you mean offline?"));
+}
+
+#[test]
+fn a_mount_of_a_layer_of_a_registry() {
+    let world = World::new();
+    let registry = Registry::start(fs::read(data("lz4.erofs")).unwrap());
+    let insecure = format!("insecure_registry={}", registry.host());
+    let words = ["-o", insecure.as_str()];
+    let Some(mounted) = mount(&world, &registry.location(), &words) else { return };
+    assert!(mounted.tree() == local_tree(&world, "lz4.erofs").unwrap());
+    assert_eq!(registry.tokens(), 1);
+}
