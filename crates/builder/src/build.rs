@@ -6,16 +6,20 @@ use std::path::Path;
 use ferrofs_workers::CancelToken;
 
 use crate::BlockSink;
+use crate::chunk_index::chunk_index_report;
 use crate::context::{BuildContext, BuildMemory};
 use crate::data_map::DataMap;
-use crate::image_file::ImageWriter;
-use crate::metadata::MetadataWriter;
+use crate::image_file::{FilesBeside, ImageWriter};
+use crate::metadata::{MetadataWriter, WaitingData};
 use crate::output::{ExistingOutput, OutputTarget};
 use crate::packed_file::PackedFile;
 use crate::report::{BuildObserver, BuildPhase, BuildReport};
 use crate::superblock::SuperblockArea;
 use crate::tree::{Device, Tree};
-use crate::{BlobOutput, BuildOptions, Error, ErrorKind, OutputMode, Result};
+use crate::{
+    BlobOutput, BuildOptions, ChunkIndexOutput, ChunkIndexReport, Error, ErrorKind, OutputMode,
+    Result,
+};
 
 /// The places that a build writes to.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub struct BuildOutputs {
     pub image: OutputTarget,
     /// The file for chunks, if [`BuildOptions::blob`] asks for one.
     pub blob: Option<OutputTarget>,
+    /// The file for the chunk index, if [`BuildOptions::chunk_index`] asks for one.
+    pub chunk_index: Option<OutputTarget>,
 }
 
 impl BuildOutputs {
@@ -46,7 +52,11 @@ impl BuildOutputs {
             Some(BlobOutput::NewFile(path)) => Some(open(path, false)?),
             Some(BlobOutput::InPlace(path)) => Some(open(path, true)?),
         };
-        Ok(Self { image: open(target, is_in_place)?, blob })
+        let chunk_index = match &options.chunk_index {
+            Some(ChunkIndexOutput::NewFile(path)) => Some(open(path, false)?),
+            Some(ChunkIndexOutput::Embedded) | None => None,
+        };
+        Ok(Self { image: open(target, is_in_place)?, blob, chunk_index })
     }
 }
 
@@ -106,13 +116,29 @@ fn build_with(
     let mut metadata = MetadataWriter::new(tree, options)?;
     let front = SuperblockArea::plan(&metadata, options)?;
     metadata.place_root(front.bytes())?;
+    let is_block_device = outputs.image.is_block_device();
     let mut image = ImageWriter::create(outputs.image, offset, block_size, metadata.head_bytes)?;
     let mut blob = create_blob(tree, options, outputs.blob, &image)?;
+    let index_file = create_chunk_index(options, outputs.chunk_index, is_block_device)?;
+    if options.chunk_index.is_some() {
+        image.digest_chunks();
+    }
     observer.phase(BuildPhase::Data);
-    let sink = blob.as_mut().unwrap_or(&mut image);
+    let waiting = options.metadata_first.then(|| {
+        let directory = tree.store().directory();
+        ImageWriter::temporary(directory, block_size, metadata.head_bytes)
+    });
+    let mut waiting = waiting.transpose()?;
+    let sink = blob.as_mut().or(waiting.as_mut()).unwrap_or(&mut image);
     let (mut data, packed) = write_data(tree, context, front.packed(), sink)?;
     observer.phase(BuildPhase::Metadata);
-    let mut written = metadata.write(&mut data, packed, &mut image, context)?;
+    let mut written = match waiting {
+        Some(file) => {
+            let waiting = WaitingData { file, packed };
+            metadata.write_first(&mut data, waiting, &mut image, context)?
+        }
+        None => metadata.write(&mut data, packed, &mut image, context)?,
+    };
     let mut report = report(tree, options, &metadata, &data);
     let unit = u64::from(options.image_alignment_blocks) * u64::from(block_size.bytes());
     image.write_zeros(image.bytes().next_multiple_of(unit) - image.bytes())?;
@@ -129,7 +155,9 @@ fn build_with(
     report.spilled_bytes = spilled.file_bytes;
     tree.store().check()?;
     observer.phase(BuildPhase::Publish);
-    image.publish(&written.head, blob, observer)?;
+    let mut beside = FilesBeside { blob, chunk_index: index_file };
+    report.chunk_index = write_chunk_index(&mut image, &written.head, beside.chunk_index.as_mut())?;
+    image.publish(&written.head, beside, observer)?;
     Ok(report)
 }
 
@@ -155,6 +183,35 @@ fn create_blob(
         image.remove_previous()?;
     }
     Ok(Some(file))
+}
+
+/// Opens the file for a chunk index that is not to lie in the image's.
+fn create_chunk_index(
+    options: &BuildOptions,
+    target: Option<OutputTarget>,
+    is_block_device: bool,
+) -> Result<Option<ImageWriter>> {
+    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
+    let output = options.chunk_index.as_ref();
+    if target.is_some() != matches!(output, Some(ChunkIndexOutput::NewFile(_))) {
+        return refused("a chunk index in a file needs both an option and a place");
+    }
+    if is_block_device && output == Some(&ChunkIndexOutput::Embedded) {
+        return refused("a chunk index at the end of a block device cannot be found; use a file");
+    }
+    target.map(|target| ImageWriter::create(target, 0, options.block_size, 0)).transpose()
+}
+
+/// Writes the chunk index of `image`, if it gets one: to `file`, or behind its last block.
+fn write_chunk_index(
+    image: &mut ImageWriter,
+    head: &[u8],
+    file: Option<&mut ImageWriter>,
+) -> Result<Option<ChunkIndexReport>> {
+    let Some(index) = image.finish_chunks(head)? else { return Ok(None) };
+    let is_embedded = file.is_none();
+    file.unwrap_or(image).write(&index)?;
+    Ok(Some(chunk_index_report(&index, is_embedded)))
 }
 
 fn report(

@@ -1,6 +1,7 @@
 //! Where the bytes of a file lie in the image: the result of the data path, which the metadata describes; and the
 //! sink that the data goes to.
 
+use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat};
 use ferrofs_ondisk::compression::AlgorithmId;
 
@@ -16,6 +17,8 @@ pub(crate) struct DataMap {
     /// compressed directory.
     places: PagedArray<u64>,
     descriptions: PagedBytes,
+    /// Data lies so many bytes behind where it was written.
+    shift: DataShift,
     /// The packed inode, which holds the fragments of other inodes, if there are any.
     pub(crate) packed: Option<InternalFile>,
 }
@@ -24,13 +27,24 @@ impl DataMap {
     /// A map of `count` inodes that have no data.
     pub(crate) fn new(store: &SpillStore, count: usize) -> Self {
         let places = PagedArray::zeros(store, count);
-        Self { places, descriptions: PagedBytes::new(store), packed: None }
+        let shift = DataShift::default();
+        Self { places, descriptions: PagedBytes::new(store), shift, packed: None }
     }
 
     /// The data of the inode with this index.
     pub(crate) fn get(&self, index: usize) -> Option<FileData> {
         let place = self.places.get(index)?.checked_sub(1)?;
-        Some(FileData::decode(&self.descriptions.read_blob(place)))
+        let mut data = FileData::decode(&self.descriptions.read_blob(place));
+        data.shift(self.shift);
+        Some(data)
+    }
+
+    /// All data of the image lies `bytes` bytes, whole blocks, behind where it was written; once.
+    pub(crate) fn shift(&mut self, bytes: u64, block_size: BlockSize) {
+        self.shift = DataShift { bytes, blocks: block_size.count(bytes) };
+        if let Some(packed) = &mut self.packed {
+            packed.data.shift(self.shift);
+        }
     }
 
     /// How many inodes there are.
@@ -89,6 +103,13 @@ impl DataMap {
         }
         map
     }
+}
+
+/// How far data was moved.
+#[derive(Clone, Copy, Debug, Default)]
+struct DataShift {
+    bytes: u64,
+    blocks: u64,
 }
 
 /// A file without a name: the packed inode or the metabox.
@@ -179,6 +200,21 @@ impl FileData {
             _ => {
                 let start_block = decoder.number().checked_sub(1);
                 Self::Flat { start_block, tail: decoder.string().into() }
+            }
+        }
+    }
+
+    /// Moves what lies in the image. Data on other devices and in the packed inode stays where it is.
+    fn shift(&mut self, shift: DataShift) {
+        match self {
+            Self::Flat { start_block: Some(block), .. } => *block += shift.blocks,
+            Self::Flat { start_block: None, .. } | Self::Hole => {}
+            Self::Chunks { places, .. } => {
+                let own = places.iter_mut().flatten().filter(|place| place.device == 0);
+                own.for_each(|place| place.block += shift.blocks);
+            }
+            Self::Compressed(data) => {
+                data.extents.iter_mut().for_each(|extent| extent.address += shift.bytes);
             }
         }
     }

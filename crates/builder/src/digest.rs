@@ -46,6 +46,11 @@ impl Sha256Digest {
         Ok(Self(hasher.finalize().into()))
     }
 
+    /// Its 32 bytes.
+    pub(crate) fn array(self) -> [u8; 32] {
+        self.0
+    }
+
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0

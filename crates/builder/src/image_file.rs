@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 use ferrofs_ondisk::BlockSize;
 
 use crate::BlockSink;
+use crate::chunk_index::ChunkDigester;
+use crate::context::BuildContext;
 use crate::output::{
     InPlaceFile, NewFile, OutputPlace, OutputTarget, descriptor_path, has_descriptor_path,
 };
+use crate::unlinked_file::open_unlinked;
 use crate::{BuildObserver, Error, ErrorKind, Result};
 
 /// The superblock with its magic number lies in this sector of the image. A write of one sector is never divided:
@@ -38,16 +41,27 @@ pub(crate) struct ImageWriter {
     buffer: Vec<u8>,
     /// Bytes of the image in front of the buffer.
     written: u64,
+    /// Digests what is appended, if the image gets a chunk index.
+    digester: Option<ChunkDigester>,
     /// Bytes of the head, once it may be in the file. Until the image is published, an image in place loses its
     /// head again when this is dropped.
     unpublished_head_bytes: u64,
     is_published: bool,
 }
 
+/// What gets its name together with an image.
+#[derive(Debug, Default)]
+pub(crate) struct FilesBeside {
+    pub(crate) blob: Option<ImageWriter>,
+    pub(crate) chunk_index: Option<ImageWriter>,
+}
+
 #[derive(Debug)]
 enum OutputFile {
     New(NewFile),
     InPlace(InPlaceFile),
+    /// A file without a name, which never gets one.
+    Temporary(File),
 }
 
 impl OutputFile {
@@ -55,6 +69,7 @@ impl OutputFile {
         match self {
             Self::New(new) => new.file(),
             Self::InPlace(in_place) => &in_place.file,
+            Self::Temporary(file) => file,
         }
     }
 }
@@ -84,11 +99,80 @@ impl ImageWriter {
             block_size,
             buffer,
             written: head_bytes,
+            digester: None,
             unpublished_head_bytes: 0,
             is_published: false,
         };
         image.invalidate(head_bytes)?;
         Ok(image)
+    }
+
+    /// A temporary file in `directory`, or in memory, for data that is copied to an image later. The first
+    /// `head_bytes` are a hole.
+    ///
+    /// # Errors
+    /// Errors of the host.
+    pub(crate) fn temporary(
+        directory: Option<PathBuf>,
+        block_size: BlockSize,
+        head_bytes: u64,
+    ) -> Result<Self> {
+        let file = open_unlinked(directory.as_deref());
+        let path = directory.unwrap_or_default();
+        let file =
+            file.map_err(|source| output_error("cannot create a temporary file", &path, source))?;
+        Ok(Self {
+            output: OutputFile::Temporary(file),
+            path,
+            base: 0,
+            block_size,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            written: head_bytes,
+            digester: None,
+            unpublished_head_bytes: 0,
+            is_published: false,
+        })
+    }
+
+    /// Appends all bytes from `start` on to `image`.
+    ///
+    /// # Errors
+    /// Errors of the host; [`ErrorKind::Cancelled`].
+    pub(crate) fn copy_to(
+        mut self,
+        image: &mut Self,
+        start: u64,
+        context: &BuildContext<'_>,
+    ) -> Result<()> {
+        self.flush()?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut at = start;
+        while at < self.written {
+            context.check_cancelled()?;
+            let count = usize::try_from(self.written - at).unwrap_or(usize::MAX).min(BUFFER_BYTES);
+            buffer.resize(count, 0);
+            let read = self.output.file().read_exact_at(&mut buffer, at);
+            read.map_err(|source| {
+                output_error("cannot read back", &self.path, source).at_byte(at)
+            })?;
+            image.write(&buffer)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    /// From here on what is appended is digested for a chunk index; nothing has been appended yet.
+    pub(crate) fn digest_chunks(&mut self) {
+        self.digester = Some(ChunkDigester::new(self.written));
+    }
+
+    /// Ends the image, whose head will be `head`, and returns its chunk index, if it gets one.
+    ///
+    /// # Errors
+    /// Errors of the host; more chunks than an index can have.
+    pub(crate) fn finish_chunks(&mut self, head: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.fill_block()?;
+        self.digester.take().map(|digester| digester.finish(head)).transpose()
     }
 
     /// Bytes of the image so far, the head among them.
@@ -101,6 +185,9 @@ impl ImageWriter {
     /// # Errors
     /// Errors of the host, with the byte of the image.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(digester) = &mut self.digester {
+            digester.update(bytes).map_err(|error| error.at(&self.path))?;
+        }
         if self.buffer.len() + bytes.len() > BUFFER_BYTES {
             self.flush()?;
         }
@@ -138,8 +225,8 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// Writes the head, lets `observer` inspect the whole image with its blob, makes all of it durable, and gives
-    /// each its name, the image last.
+    /// Writes the head, lets `observer` inspect the whole image with its blob, makes all of it and the files beside
+    /// it durable, and gives each its name, the image last.
     ///
     /// # Errors
     /// Errors of the host, or [`ErrorKind::Rejected`]; the name then still has what it had before, unless
@@ -147,21 +234,28 @@ impl ImageWriter {
     pub(crate) fn publish(
         mut self,
         head: &[u8],
-        mut blob: Option<Self>,
+        mut beside: FilesBeside,
         observer: &dyn BuildObserver,
     ) -> Result<()> {
+        if let Some(blob) = &mut beside.blob {
+            blob.fill_block()?;
+        }
         self.finish_data()?;
-        if let Some(blob) = &mut blob {
-            blob.finish_data()?;
+        for file in [&mut beside.blob, &mut beside.chunk_index].into_iter().flatten() {
+            file.finish_data()?;
         }
         self.unpublished_head_bytes = head.len() as u64;
         self.write_head(head)?;
-        self.inspect(blob.as_ref(), observer)?;
-        if let Some(blob) = blob {
+        self.inspect(beside.blob.as_ref(), observer)?;
+        if let Some(blob) = beside.blob {
             if blob.replaces() {
                 self.remove_previous()?;
             }
             blob.name()?;
+        }
+        // Readers refuse the index of another image, so that it may come first.
+        if let Some(chunk_index) = beside.chunk_index {
+            chunk_index.name()?;
         }
         self.name()
     }
@@ -182,17 +276,17 @@ impl ImageWriter {
         match &self.output {
             OutputFile::New(new) => new.has_former(),
             OutputFile::InPlace(_) => true,
+            OutputFile::Temporary(_) => false,
         }
     }
 
-    /// Brings all that was appended to the file.
+    /// Brings all that was appended to the file. What is behind the image is no block.
     fn finish_data(&mut self) -> Result<()> {
-        self.fill_block()?;
         self.flush()?;
         match self.output {
             // A superblock must not be durable before what it describes.
             OutputFile::InPlace(_) => self.sync(),
-            OutputFile::New(_) => Ok(()),
+            OutputFile::New(_) | OutputFile::Temporary(_) => Ok(()),
         }
     }
 
@@ -211,6 +305,7 @@ impl ImageWriter {
         match &mut self.output {
             OutputFile::New(new) => new.publish()?,
             OutputFile::InPlace(_) => self.sync()?,
+            OutputFile::Temporary(_) => {}
         }
         self.is_published = true;
         Ok(())
@@ -230,7 +325,7 @@ impl ImageWriter {
             OutputFile::InPlace(InPlaceFile { file, .. }) if has_descriptor_path(file) => {
                 descriptor_path(file)
             }
-            OutputFile::InPlace(_) => self.path.clone(),
+            OutputFile::InPlace(_) | OutputFile::Temporary(_) => self.path.clone(),
         }
     }
 

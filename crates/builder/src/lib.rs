@@ -11,6 +11,7 @@
 mod setters;
 
 mod build;
+mod chunk_index;
 mod compress;
 mod context;
 mod data_map;
@@ -43,10 +44,12 @@ pub use error::{Error, ErrorKind, Result};
 pub use ferrofs_workers::CancelToken;
 pub use options::hints::{CompressionHint, CompressionHints};
 pub use options::{
-    Algorithms, BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
-    OutputMode, SuperblockTime,
+    Algorithms, BlobOutput, BuildOptions, ChunkIndexOutput, Deduplication, FragmentSharing,
+    Fragments, IndexForm, OutputMode, SuperblockTime,
 };
-pub use report::{AlgorithmStats, BuildObserver, BuildPhase, BuildReport, NoopObserver};
+pub use report::{
+    AlgorithmStats, BuildObserver, BuildPhase, BuildReport, ChunkIndexReport, NoopObserver,
+};
 pub use spill::{SpillOptions, SpillStats, SpillStore};
 
 #[cfg(doctest)]

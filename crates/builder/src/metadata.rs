@@ -18,6 +18,7 @@
 
 mod allocator;
 mod directory;
+mod hot_region;
 mod index;
 mod inode;
 mod inode_order;
@@ -44,6 +45,7 @@ use crate::tree::{Node, NodeId, NodeKind, Tree, stored_content};
 use crate::write_data::{write_metabox, write_packed};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
+pub(crate) use self::hot_region::WaitingData;
 pub(crate) use self::inode::Features;
 pub(crate) use self::inode_order::InodeOrder;
 pub(crate) use self::time_base::SuperblockTimes;
@@ -169,7 +171,7 @@ impl<'t> MetadataWriter<'t> {
         let mut placement = records.place(area, context)?;
         // A head is the superblock, at most 33 KiB of long prefixes, and a root.
         let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
-        let head = records.write_area(&placement, MetadataArea::new(image, head), context)?;
+        let head = records.write_area(&placement, None, MetadataArea::new(image, head), context)?;
         records.write_blocks(&placement, image, context)?;
         data.packed = self.write_packed(&placement, packed, image, context)?;
         let metabox = self.write_metabox(&placement, data, image, context)?;
@@ -182,8 +184,20 @@ impl<'t> MetadataWriter<'t> {
             &mut placement.features,
             MetadataArea::new(image, head),
         )?;
-        let [packed, metabox] = nids;
-        let block = u64::from(block_size.bytes());
+        let places = nids.map(|nid| nid.and_then(Nid::byte_offset));
+        self.written(placement, head, places)
+    }
+
+    /// What the superblock says, with the packed inode and the metabox at these bytes.
+    fn written(
+        &self,
+        placement: InodePlacement,
+        head: Vec<u8>,
+        special: [Option<u64>; 2],
+    ) -> Result<WrittenMetadata> {
+        let inodes = self.inode_order.len() as u64 + special.iter().flatten().count() as u64;
+        let [packed, metabox] = special.map(|at| at.map(|at| Nid::new(at / SLOT_BYTES)));
+        let block = u64::from(self.options.block_size.bytes());
         let xattr_block = u32::try_from(placement.shared_at / block).map_err(|_| {
             let what = "shared xattrs past block 2^32: share none, or use larger blocks";
             Error::new(ErrorKind::Unsupported(what.to_owned()))
@@ -195,7 +209,7 @@ impl<'t> MetadataWriter<'t> {
             packed,
             metabox,
             xattr_block,
-            inodes: self.inode_order.len() as u64 + nids.iter().flatten().count() as u64,
+            inodes,
         })
     }
 
@@ -285,19 +299,26 @@ fn packed_directory(bytes: u64, offset: u64) -> FileData {
 }
 
 impl InodeRecords<'_, '_> {
-    /// Writes the metadata area. Returns the head.
+    /// Writes the metadata area, with an inode `special` in it that has no name. Returns the head.
     fn write_area(
         &self,
         placement: &InodePlacement,
+        mut special: Option<(u64, Vec<u8>)>,
         mut area: MetadataArea<'_>,
         context: &BuildContext<'_>,
     ) -> Result<Vec<u8>> {
         for (count, (start, item)) in placement.area.iter().enumerate() {
             check_cancelled(count, context)?;
+            if let Some((at, bytes)) = special.take_if(|(at, _)| *at < start) {
+                area.put(at, &bytes)?;
+            }
             match item.checked_sub(1) {
                 Some(number) => area.put(start, &self.render(number as usize, placement)?)?,
                 None => area.put(start, &self.prepared.xattrs.shared)?,
             }
+        }
+        if let Some((at, bytes)) = special {
+            area.put(at, &bytes)?;
         }
         area.end(self.block_size().offset_of(placement.area_end_block).ok_or_else(too_large)?)
     }

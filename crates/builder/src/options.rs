@@ -111,6 +111,11 @@ pub struct BuildOptions {
     pub label: [u8; 16],
     /// The time in the superblock, which compact inodes take for theirs.
     pub time: SuperblockTime,
+    /// Inodes, indexes and directories lie in front of the data, so that a reader of a remote image gets them with its
+    /// first request. The data passes through a temporary file.
+    pub metadata_first: bool,
+    /// Where the chunk index of the image goes, if it gets one: the digests by which a part of it can be verified.
+    pub chunk_index: Option<ChunkIndexOutput>,
     /// Where the image goes.
     pub output_mode: OutputMode,
     /// Threads that read and encode; `None`: one for each available CPU. The image does not depend on it.
@@ -137,6 +142,15 @@ impl BlobOutput {
             Self::NewFile(path) | Self::InPlace(path) => path,
         }
     }
+}
+
+/// Where a chunk index is written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChunkIndexOutput {
+    /// Behind the last block of the image, in the same file.
+    Embedded,
+    /// To a new file, which gets this name when it is whole, before the image gets its own.
+    NewFile(PathBuf),
 }
 
 /// Where an image goes.
@@ -204,6 +218,8 @@ impl Default for BuildOptions {
             uuid: [0; 16],
             label: [0; 16],
             time: SuperblockTime::Newest,
+            metadata_first: false,
+            chunk_index: None,
             output_mode: OutputMode::NewFile { offset: 0 },
             jobs: None,
             memory_bytes: DEFAULT_MEMORY_BYTES,
@@ -246,6 +262,8 @@ option_setters! { BuildOptions {
     uuid: [u8; 16],
     label: [u8; 16],
     time: SuperblockTime,
+    metadata_first: bool,
+    chunk_index: Option<ChunkIndexOutput>,
     output_mode: OutputMode,
     jobs: Option<usize>,
     memory_bytes: u64,

@@ -20,6 +20,8 @@ pub struct BuildReport {
     pub blocks: u64,
     /// Bytes of the image: whole blocks.
     pub bytes: u64,
+    /// The chunk index of the image, if it has one. It is not a part of `bytes`.
+    pub chunk_index: Option<ChunkIndexReport>,
     /// Bytes of the blob: whole blocks; 0 without one.
     pub blob_bytes: u64,
     /// Bytes of files that lie on devices of the tree and are referred to there.
@@ -42,6 +44,18 @@ pub struct BuildReport {
     pub store_bytes: u64,
     /// Bytes of the temporary file for what did not fit into that memory; 0 without one.
     pub spilled_bytes: u64,
+}
+
+/// What was written of a chunk index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChunkIndexReport {
+    /// Whether it lies behind the last block of the image.
+    pub is_embedded: bool,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its SHA-256.
+    pub sha256: [u8; 32],
 }
 
 /// What a way of storing data was used for.

@@ -82,6 +82,11 @@ impl SpillStore {
         Self { cache: Arc::new(Mutex::new(PageCache::new(options))) }
     }
 
+    /// The directory of temporary files, `None`: they are in memory.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        self.lock().directory.clone()
+    }
+
     /// Changes how many bytes may be in memory, within [`SpillOptions::memory_bytes_max`]. Pages beyond that go to the
     /// file at once.
     pub fn set_memory_max(&self, bytes: u64) {

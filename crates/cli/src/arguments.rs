@@ -520,6 +520,9 @@ pub(crate) enum SharingChoice {
 /// The default name of the attribute that holds the digest of a file, as in erofs-utils.
 pub(crate) const DEFAULT_DIGEST_XATTR: &str = "erofs.fingerprint.v1";
 
+/// A chunk index in the file of the image.
+pub(crate) const EMBEDDED_CHUNK_INDEX: &str = "embedded";
+
 /// Layout options.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Image")]
@@ -543,6 +546,18 @@ pub(crate) struct BuildLayout {
     /// algorithm of --compress or with ALG. This needs Linux 6.17 or later
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
+
+    /// Put inodes, indexes and directories in front of the data, so that a mount of a remote image
+    /// gets them with its first request. The data passes through a temporary file
+    #[arg(long)]
+    pub(crate) metadata_first: bool,
+
+    /// Write a chunk index of the image (EROFS image specification), with which readers of a remote
+    /// image verify each part of it: behind the last block of IMAGE, or to FILE. A web server has it
+    /// beside the image, as IMAGE.chunk-index
+    #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
+    pub(crate) chunk_index: Option<OsString>,
 
     /// Alignment of the data of each file, in bytes: whole blocks
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]

@@ -32,7 +32,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BlobOutput, BuildOutputs, ErrorKind};
+use ferrofs_builder::{BuildOutputs, ChunkIndexOutput, ErrorKind};
 use ferrofs_workers::memory::set_mmap_threshold;
 use import::ImportedTree;
 use monitor::BuildMonitor;
@@ -197,14 +197,20 @@ fn open_outputs(request: &BuildRequest) -> anyhow::Result<BuildOutputs> {
         })
     };
     let image = open(&request.image)?;
-    let Some(BlobOutput::NewFile(path) | BlobOutput::InPlace(path)) = &request.options.blob else {
-        return Ok(BuildOutputs { image, blob: None });
+    let open_beside = |path: &Path, what: &str| {
+        if *path == request.image || image.is_file(path) {
+            let name = escape(path.as_os_str().as_bytes());
+            bail!("{name}: the image and its {what} cannot be the same file");
+        }
+        open(path)
     };
-    if *path == request.image || image.is_file(path) {
-        let name = escape(path.as_os_str().as_bytes());
-        bail!("{name}: the image and its blob cannot be the same file");
-    }
-    Ok(BuildOutputs { image, blob: Some(open(path)?) })
+    let blob = request.options.blob.as_ref().map(|blob| open_beside(blob.path(), "blob"));
+    let chunk_index = match &request.options.chunk_index {
+        Some(ChunkIndexOutput::NewFile(path)) => Some(open_beside(path, "chunk index")),
+        Some(ChunkIndexOutput::Embedded) | None => None,
+    };
+    let (blob, chunk_index) = (blob.transpose()?, chunk_index.transpose()?);
+    Ok(BuildOutputs { image, blob, chunk_index })
 }
 
 /// Empties files that are written in place: if anything fails from here on, they hold no image.

@@ -281,4 +281,5 @@ Examples:
   ferrofs build -z lzma,level=9 -C 1m --fragments=all --dedupe --inline-pclusters app.erofs tree/
   ferrofs build --reproducible --all-root -z lz4hc app.erofs tree/
   ferrofs build --whiteouts=apply app.erofs layer1.tar.gz layer2.tar.zst
+  ferrofs build -z zstd --metadata-first --chunk-index app.erofs tree/      for remote readers
   zcat rootfs.tar.gz | ferrofs build -z lz4 --json app.erofs -";

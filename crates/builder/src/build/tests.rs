@@ -413,6 +413,99 @@ fn files_with_an_index_are_read_back() {
 }
 
 #[test]
+fn metadata_in_front_of_the_data_changes_nothing_that_is_read() {
+    for bits in [9, 12] {
+        let lz4 = ferrofs_codec::Method::Lz4 { max_distance: 65535 };
+        let algorithms = crate::Algorithms { default: 0, methods: vec![lz4] };
+        let plain = BuildOptions { metadata_first: true, ..options(bits) };
+        check_all_kinds(&plain, flat_only);
+        check_all_kinds(&BuildOptions { data_alignment_blocks: 8, ..plain.clone() }, flat_only);
+        let compressed = BuildOptions { algorithms: Some(algorithms), ..plain };
+        let inline = BuildOptions { inline_pclusters: true, ..compressed.clone() };
+        for (options, data) in [
+            (&compressed, plain_pclusters as WriteData),
+            (&inline, plain_pclusters),
+            (&compressed, fragments),
+            (&compressed, crate::write_data::write_data),
+        ] {
+            check_all_kinds(options, data);
+        }
+    }
+}
+
+#[test]
+fn metadata_lies_in_front_of_all_data() {
+    let directory = TempDir::new().unwrap();
+    let mut tree = all_kinds_tree();
+    let marked = [b"marker of data".as_slice(), &vec![7; 100_000]].concat();
+    let marked = tree.add(file(&marked)).unwrap();
+    tree.link(Tree::ROOT, b"a marked file", marked).unwrap();
+    let place = |options: &BuildOptions| {
+        let bytes = fs::read(build_here(&directory, &tree, options, flat_only)).unwrap();
+        let find =
+            |wanted: &[u8]| bytes.windows(wanted.len()).position(|found| found == wanted).unwrap();
+        (find(b"child with a long name, number 699"), find(b"marker of data"))
+    };
+    let (name, data) = place(&options(12));
+    assert!(name > data);
+    let (name, data) = place(&BuildOptions { metadata_first: true, ..options(12) });
+    assert!(name < data && data < 600_000, "{name} {data}");
+}
+
+#[test]
+fn what_cannot_lie_in_front_of_the_data_is_refused() {
+    let changes: [fn(&mut BuildOptions); 3] = [
+        |options| options.metabox_pcluster_bytes = Some(4096),
+        |options| options.compress_directories = true,
+        |options| options.wide = true,
+    ];
+    for change in changes {
+        let lz4 = ferrofs_codec::Method::Lz4 { max_distance: 65535 };
+        let algorithms = Some(crate::Algorithms { default: 0, methods: vec![lz4] });
+        let mut options = BuildOptions { metadata_first: true, algorithms, ..options(12) };
+        options.check().unwrap();
+        change(&mut options);
+        let error = options.check().unwrap_err();
+        assert!(error.to_string().contains("in front of the data excludes"), "{error}");
+    }
+}
+
+#[test]
+fn a_chunk_index_covers_every_byte_and_changes_none() {
+    use sha2::{Digest as _, Sha256};
+
+    let directory = TempDir::new().unwrap();
+    let mut tree = all_kinds_tree();
+    let large: Vec<u8> = (0u32..900_000).flat_map(u32::to_le_bytes).collect();
+    let id = tree.add(file(&large)).unwrap();
+    tree.link(Tree::ROOT, b"large file", id).unwrap();
+    let (image, beside) = (directory.path().join("image"), directory.path().join("index"));
+    for metadata_first in [false, true] {
+        let built = |chunk_index| {
+            let options = BuildOptions { chunk_index, metadata_first, ..options(12) };
+            let report =
+                build_at(&image, &tree, &options, &NoopObserver, crate::write_data::write_data);
+            (report.unwrap(), fs::read(&image).unwrap())
+        };
+        let (_, plain) = built(None);
+        let (report, with_file) = built(Some(ChunkIndexOutput::NewFile(beside.clone())));
+        let index = fs::read(&beside).unwrap();
+        let (_, embedded) = built(Some(ChunkIndexOutput::Embedded));
+        assert!(plain == with_file && embedded == [&plain[..], &index].concat());
+        assert_eq!(report.bytes, plain.len() as u64);
+        let reported = report.chunk_index.unwrap();
+        assert_eq!((reported.bytes, reported.is_embedded), (index.len() as u64, false));
+        assert_eq!(reported.sha256, *Sha256::digest(&index));
+        let entries = index[32..].chunks(48);
+        assert_eq!(entries.len(), plain.len().div_ceil(1 << 20));
+        for (entry, chunk) in entries.zip(plain.chunks(1 << 20)) {
+            assert_eq!(entry[16..], *Sha256::digest(chunk));
+        }
+        assert_eq!(facts_of_image(&image), facts_of_tree(&tree));
+    }
+}
+
+#[test]
 fn the_same_tree_gives_the_same_bytes() {
     let directory = TempDir::new().unwrap();
     let built = || {

@@ -25,6 +25,8 @@ pub(super) struct InodePlacement {
     pub(super) area: PagedArray<(u64, u32)>,
     /// The first block behind the area.
     pub(super) area_end_block: u64,
+    /// Blocks of directories and symlinks behind the area.
+    own_blocks: u64,
     /// Byte of the image.
     pub(super) shared_at: u64,
     /// Numbers of the inodes in the metabox, each with its first byte in it; in that order.
@@ -75,6 +77,7 @@ impl InodeRecords<'_, '_> {
             has_metabox,
             area: PagedArray::new(store),
             area_end_block: 0,
+            own_blocks: 0,
             shared_at: 0,
             metabox: PagedArray::new(store),
             metabox_bytes: 0,
@@ -107,6 +110,7 @@ impl InodeRecords<'_, '_> {
         in_metabox.finish().for_each(|item| placement.metabox.push(item));
         store.check()?;
         placement.area_end_block = self.block_size().count(layout.end());
+        placement.own_blocks = blocks;
         placement.metabox_bytes = metabox.map_or(0, |layout| layout.end());
         Ok(placement)
     }
@@ -120,6 +124,11 @@ impl InodePlacement {
             true => Nid::in_metabox(slot),
             false => Nid::new(slot),
         }
+    }
+
+    /// The first block behind the area and the blocks of directories and symlinks.
+    pub(super) fn end_block(&self) -> u64 {
+        self.area_end_block.saturating_add(self.own_blocks)
     }
 
     /// The first block of an inode's own blocks.

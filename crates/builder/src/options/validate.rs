@@ -40,7 +40,31 @@ impl BuildOptions {
         self.check_chunks()?;
         self.check_inodes()?;
         self.check_prefixes()?;
-        self.check_metabox()
+        self.check_metabox()?;
+        self.check_metadata_first()?;
+        self.check_chunk_index()
+    }
+
+    fn check_metadata_first(&self) -> Result<()> {
+        let excluded = [
+            (
+                self.metabox_pcluster_bytes.is_some(),
+                "a metabox, which is written behind the inodes",
+            ),
+            (self.compress_directories, "compressed directories, which are data themselves"),
+            (self.wide, "48-bit extents, whose length depends on where the data lies"),
+            (self.blob.is_some(), "a blob: the image has no data in front of the metadata then"),
+        ];
+        let found = excluded.iter().find(|(is_asked, _)| self.metadata_first && *is_asked);
+        found.map_or(Ok(()), |(_, what)| {
+            require(false, || format!("metadata in front of the data excludes {what}"))
+        })
+    }
+
+    fn check_chunk_index(&self) -> Result<()> {
+        require(self.chunk_index.is_none() || self.blob.is_none(), || {
+            "a chunk index covers the image and not its blob: use one of them".to_owned()
+        })
     }
 
     fn check_sizes(&self) -> Result<()> {

@@ -14,7 +14,8 @@ use ferrofs_builder::import::{
 use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::tree::Timestamp;
 use ferrofs_builder::{
-    BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm, SuperblockTime,
+    BlobOutput, BuildOptions, ChunkIndexOutput, Deduplication, FragmentSharing, Fragments,
+    IndexForm, SuperblockTime,
 };
 
 use super::algorithms::{self, parse_u32};
@@ -23,7 +24,8 @@ use super::request::{
     Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
 };
 use crate::arguments::{
-    BuildArguments, BuildContent, FragmentChoice, SharingChoice, WhiteoutChoice,
+    BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice, SharingChoice,
+    WhiteoutChoice,
 };
 
 /// The default size of the largest pcluster, in bytes.
@@ -48,6 +50,8 @@ pub(crate) fn request(
     options.wide = layout.wide;
     options.blob = layout.blob.clone().map(BlobOutput::NewFile);
     let label = layout.label.as_ref().map(|label| label.as_bytes());
+    options.metadata_first = layout.metadata_first;
+    options.chunk_index = layout.chunk_index.clone().map(chunk_index);
     options.label =
         parse_label(label.unwrap_or_default()).map_err(|why| format!("--label: {why}"))?;
     let uuid =
@@ -136,6 +140,14 @@ fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, Str
     blocks.ok_or_else(|| {
         format!("{option}: {bytes} bytes are not a multiple of the block size {block_bytes}")
     })
+}
+
+/// `embedded`, or a file; `./embedded` is a file of that name.
+fn chunk_index(typed: OsString) -> ChunkIndexOutput {
+    match typed.to_str() {
+        Some(EMBEDDED_CHUNK_INDEX) => ChunkIndexOutput::Embedded,
+        _ => ChunkIndexOutput::NewFile(typed.into()),
+    }
 }
 
 fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<BuildOptions, String> {

@@ -46,6 +46,9 @@ struct JsonReport {
     /// Of the blob beside it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     blob_bytes: Option<u64>,
+    /// Of the chunk index, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk_index: Option<JsonChunkIndex>,
     blocks: u64,
     block_size: u32,
     inodes: u64,
@@ -67,6 +70,16 @@ struct JsonReport {
     seconds: f64,
     steps: JsonSteps,
     sha256: String,
+}
+
+#[derive(Serialize)]
+struct JsonChunkIndex {
+    /// The byte of the image at which it starts, if it is embedded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    bytes: u64,
+    /// As in `#index=` of a URL.
+    digest: String,
 }
 
 #[derive(Serialize)]
@@ -125,6 +138,9 @@ impl BuildSummary<'_> {
         if report.spilled_bytes > 0 {
             write!(output, ", {} in a temporary file", human_bytes(report.spilled_bytes))?;
         }
+        if let Some(index) = &report.chunk_index {
+            write!(output, ", chunk index sha256:{}", hex(&index.sha256))?;
+        }
         writeln!(output)
     }
 
@@ -153,7 +169,9 @@ impl BuildSummary<'_> {
         let report = self.report;
         let image = &self.request.image;
         let offset = self.options.output_mode.offset();
-        let sha256 = digest(image, offset, report.bytes).map_err(|error| {
+        let embedded = report.chunk_index.as_ref().filter(|index| index.is_embedded);
+        let bytes = report.bytes + embedded.map_or(0, |index| index.bytes);
+        let sha256 = digest(image, offset, bytes).map_err(|error| {
             let image = escape(image.as_os_str().as_bytes());
             anyhow::anyhow!("{image}: cannot compute the SHA-256: {error}")
         })?;
@@ -161,6 +179,11 @@ impl BuildSummary<'_> {
             image: image.as_os_str().as_bytes().into(),
             bytes: report.bytes,
             blob_bytes: self.options.blob.as_ref().map(|_| report.blob_bytes),
+            chunk_index: report.chunk_index.as_ref().map(|index| JsonChunkIndex {
+                offset: index.is_embedded.then_some(report.bytes),
+                bytes: index.bytes,
+                digest: format!("sha256:{}", hex(&index.sha256)),
+            }),
             blocks: report.blocks,
             block_size: report.block_bytes,
             inodes: report.inodes,

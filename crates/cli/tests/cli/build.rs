@@ -52,6 +52,47 @@ fn assert_holds(image: &Path, tree: &Path, dir: &Dir) {
 }
 
 #[test]
+fn remote_layouts_hold_the_same_tree() {
+    let dir = Dir::new();
+    let (tree, image, index) = (source(&dir), dir.join("image"), dir.join("image.chunk-index"));
+    for compression in [&["-zlz4", "--fragments", "--dedupe"][..], &[], &["--chunk-size=4k"]] {
+        let beside = format!("--chunk-index={}", index.display());
+        let words = [&["build", "--json", "-f", "--metadata-first", &beside][..], compression];
+        let built = ferrofs().args(words.concat()).arg(&image).arg(&tree).succeeds().json();
+        assert_holds(&image, &tree, &dir);
+        let digest = built["chunk_index"]["digest"].as_str().unwrap().to_owned();
+        assert!(digest.starts_with("sha256:") && built["chunk_index"]["offset"].is_null());
+        assert_eq!(built["chunk_index"]["bytes"], fs::read(&index).unwrap().len());
+    }
+    let words = ["build", "--json", "-f", "--chunk-index", "-zlz4"];
+    let built = ferrofs().args(words).arg(&image).arg(&tree).succeeds().json();
+    let bytes = fs::read(&image).unwrap();
+    let (start, count) = (&built["chunk_index"]["offset"], &built["chunk_index"]["bytes"]);
+    assert_eq!(*start, built["bytes"]);
+    assert_eq!(start.as_u64().unwrap() + count.as_u64().unwrap(), bytes.len() as u64);
+    assert_holds(&image, &tree, &dir);
+}
+
+#[test]
+fn layouts_that_exclude_each_other_are_wrong_usage() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    let itself = format!("--chunk-index={}", image.display());
+    for (words, why) in [
+        (&["--metadata-first", "--48bit"][..], "48-bit"),
+        (&["--metadata-first", "--metabox=4k", "-zlz4"], "metabox"),
+        (&["--metadata-first", "--compress-directories", "-zlz4"], "compressed directories"),
+        (&["--chunk-index", "--chunk-size=4k", "--blob=blob"], "not its blob"),
+    ] {
+        let ended = ferrofs().arg("build").args(words).arg(&image).arg(&tree).ends_with(2);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+    let ended = ferrofs().args(["build", &itself]).arg(&image).arg(&tree).ends_with(1);
+    assert!(ended.stderr.contains("cannot be the same file"), "{}", ended.stderr);
+    assert!(!image.exists());
+}
+
+#[test]
 fn hints_give_files_algorithms_of_their_own() {
     let dir = Dir::new();
     let (tree, hints, image) = (source(&dir), dir.join("hints"), dir.join("image"));
