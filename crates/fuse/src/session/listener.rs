@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
+use super::growth::{self, RequestTimes};
 use super::state::{SessionState, lock};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
@@ -44,13 +45,20 @@ impl Listener {
         let Some((channel, slot)) = self.state.channel_and_slot(self.index) else { return };
         self.state.file_system.listener_started();
         let mut buffer = vec![0; REQUEST_BYTES];
-        while self.serve(channel, slot, &mut buffer) == ListenerAction::Continue {}
+        let mut times = RequestTimes::default();
+        while self.serve(channel, slot, &mut buffer, &mut times) == ListenerAction::Continue {}
         if self.is_spare {
             lock(&self.state.unused_slots).push(self.index);
         }
     }
 
-    fn serve(&self, channel: &Channel, slot: &RequestSlot, buffer: &mut [u8]) -> ListenerAction {
+    fn serve(
+        &self,
+        channel: &Channel,
+        slot: &RequestSlot,
+        buffer: &mut [u8],
+        times: &mut RequestTimes,
+    ) -> ListenerAction {
         slot.begin_wait();
         let received = channel.receive(buffer);
         slot.end_wait();
@@ -73,7 +81,11 @@ impl Listener {
                 channel.reply(unique, errno, &[]).ok();
             }
             Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
-            Ok(IncomingMessage::Request(request)) => self.handle(channel, slot, &request),
+            Ok(IncomingMessage::Request(request)) => {
+                growth::before_request(&self.state);
+                let received_at = self.handle(channel, slot, &request);
+                growth::after_request(&self.state, times, received_at.elapsed());
+            }
             Err(MalformedRequest { unique }) => {
                 self.state.report_event(&SessionEvent::MalformedRequest);
                 channel.reply(unique, Some(Errno::IO), &[]).ok();
@@ -86,7 +98,8 @@ impl Listener {
         }
     }
 
-    fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) {
+    /// Returns when the request was received.
+    fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) -> Instant {
         let received_at = Instant::now();
         slot.begin(request.unique, request.pid, self.state.millis_at(received_at));
         self.state.wake_watchdog();
@@ -98,5 +111,6 @@ impl Listener {
         if handled.is_err() {
             self.state.report_event(&SessionEvent::Panicked { node: request.node });
         }
+        received_at
     }
 }

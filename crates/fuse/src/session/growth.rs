@@ -1,0 +1,155 @@
+//! More listeners where requests wait for the storage of the image. A session starts with a listener for each CPU, since
+//! decoding takes CPU time. If reads wait instead, as those of a server or of slow storage do, other requests would wait
+//! behind them. Then a listener that has no idle one beside it starts another, up to a limit, and all of them stay.
+//!
+//! How it is recognized: a listener compares the time that its requests took with the CPU time of its thread, which
+//! includes none of its idle time. It reads that clock only after a request that took long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::listener::Listener;
+use super::state::{MAX_SPARE_LISTENERS, SessionState, lock, spawn_thread};
+
+/// A request that takes longer may have waited for storage: a page cache and a decoder are faster.
+const SLOW: Duration = Duration::from_millis(4);
+/// The least ratio of time to CPU time at which requests are said to wait: a thread that shares its CPU with a few others
+/// stays below it.
+const WAITS_RATIO: u32 = 8;
+
+/// When listeners are added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListenerGrowth {
+    /// Never.
+    #[default]
+    Never,
+    /// After requests that waited, up to this number of listeners in all.
+    IfSlow(usize),
+    /// As soon as all listeners are busy, up to this number: every request may wait for a server.
+    AtOnce(usize),
+}
+
+/// The listeners that were added.
+#[derive(Debug)]
+pub(super) struct AddedListeners {
+    growth: ListenerGrowth,
+    added: AtomicUsize,
+}
+
+impl AddedListeners {
+    pub(super) fn new(growth: ListenerGrowth) -> Self {
+        Self { growth, added: AtomicUsize::new(0) }
+    }
+
+    /// Takes the right to add one, with `permanent` listeners from the start.
+    fn reserve(&self, permanent: usize, most: usize) -> bool {
+        let most = most.saturating_sub(permanent).min(MAX_SPARE_LISTENERS / 2);
+        // Relaxed: a count that publishes nothing.
+        let add = |added: usize| (added < most).then_some(added.saturating_add(1));
+        self.added.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn give_back(&self) {
+        self.added.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a listener knows about the time of its requests.
+#[derive(Debug, Default)]
+pub(super) struct RequestTimes {
+    /// The time of its requests since the CPU time was read.
+    taken: Duration,
+    /// The CPU time of its thread then.
+    cpu: Duration,
+}
+
+impl RequestTimes {
+    /// Records a request; true if requests have waited since the last time that this was asked.
+    fn has_waited(&mut self, elapsed: Duration, cpu_time: impl FnOnce() -> Duration) -> bool {
+        self.taken = self.taken.saturating_add(elapsed);
+        if elapsed < SLOW {
+            return false;
+        }
+        let now = cpu_time();
+        let used = now.saturating_sub(self.cpu);
+        let taken = std::mem::take(&mut self.taken);
+        self.cpu = now;
+        used.saturating_mul(WAITS_RATIO) < taken
+    }
+}
+
+/// A listener has read a request.
+pub(super) fn before_request(state: &Arc<SessionState>) {
+    if let ListenerGrowth::AtOnce(most) = state.added.growth {
+        add_listener(state, most);
+    }
+}
+
+/// A listener has handled a request.
+pub(super) fn after_request(state: &Arc<SessionState>, times: &mut RequestTimes, taken: Duration) {
+    if let ListenerGrowth::IfSlow(most) = state.added.growth
+        && times.has_waited(taken, thread_cpu_time)
+    {
+        add_listener(state, most);
+    }
+}
+
+/// Starts another listener, unless one is idle or there are enough.
+fn add_listener(state: &Arc<SessionState>, most: usize) {
+    if state.has_idle_listener() || !state.added.reserve(state.listeners(), most) {
+        return;
+    }
+    let Some(index) = lock(&state.unused_slots).pop() else { return state.added.give_back() };
+    let listener = Listener { state: Arc::clone(state), index, is_spare: false };
+    match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
+        Ok(thread) => lock(&state.spares).push(thread),
+        Err(_) => {
+            lock(&state.unused_slots).push(index);
+            state.added.give_back();
+        }
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn requests_that_use_the_cpu_do_not_wait() {
+        let mut times = RequestTimes::default();
+        assert!(!times.has_waited(ms(20), || ms(19)));
+        assert!(!times.has_waited(ms(20), || ms(25)), "shares its CPU");
+        assert!(times.has_waited(ms(20), || ms(26)));
+    }
+
+    #[test]
+    fn quick_requests_read_no_clock() {
+        let mut times = RequestTimes::default();
+        for _ in 0..100 {
+            assert!(!times.has_waited(ms(1), || unreachable!()));
+        }
+        assert!(!times.has_waited(ms(5), || ms(60)), "all of them count");
+    }
+
+    #[test]
+    fn no_more_listeners_than_the_limit() {
+        let added = AddedListeners::new(ListenerGrowth::AtOnce(5));
+        let count = (0..10).filter(|_| added.reserve(2, 5)).count();
+        assert_eq!(count, 3);
+        added.give_back();
+        assert!(added.reserve(2, 5) && !added.reserve(2, 5));
+        let added = AddedListeners::new(ListenerGrowth::AtOnce(1000));
+        assert_eq!((0..100).filter(|_| added.reserve(2, 1000)).count(), MAX_SPARE_LISTENERS / 2);
+    }
+}
