@@ -21,7 +21,7 @@ use crate::init::{InitParameters, InitRequest, Negotiation, REQUEST_BYTES, negot
 use crate::reply::Reply;
 use crate::request::Request;
 use listener::Listener;
-use state::{EventCallback, SessionState, lock, spawn_thread};
+use state::{EventCallback, SessionState, spawn_thread};
 use watchdog::RequestWatchdog;
 
 pub use growth::ListenerGrowth;

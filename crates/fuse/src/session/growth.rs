@@ -5,14 +5,13 @@
 //! How it is recognized: a listener compares the time that its requests took with the CPU time of its thread, which
 //! includes none of its idle time. It reads that clock only after a request that took long.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::listener::Listener;
-use super::state::{MAX_SPARE_LISTENERS, SessionState, lock, spawn_thread};
+/// Added listeners at most. They use the slots of spare ones, and leave half of these for requests that hang.
+pub(super) const MAX_ADDED_LISTENERS: usize = 32;
 
 /// A request that takes longer may have waited for storage: a page cache and a decoder are faster.
 const SLOW: Duration = Duration::from_millis(4);
@@ -44,15 +43,28 @@ impl AddedListeners {
         Self { growth, added: AtomicUsize::new(0) }
     }
 
+    /// How many listeners there may be when a listener has read a request; 0 if none may be added then.
+    pub(super) fn most_before_request(&self) -> usize {
+        if let ListenerGrowth::AtOnce(most) = self.growth { most } else { 0 }
+    }
+
+    /// The same when it has handled a request, which took this long.
+    pub(super) fn most_after_request(&self, times: &mut RequestTimes, taken: Duration) -> usize {
+        match self.growth {
+            ListenerGrowth::IfSlow(most) if times.has_waited(taken, thread_cpu_time) => most,
+            _ => 0,
+        }
+    }
+
     /// Takes the right to add one, with `permanent` listeners from the start.
-    fn reserve(&self, permanent: usize, most: usize) -> bool {
-        let most = most.saturating_sub(permanent).min(MAX_SPARE_LISTENERS / 2);
+    pub(super) fn reserve(&self, permanent: usize, most: usize) -> bool {
+        let most = most.saturating_sub(permanent).min(MAX_ADDED_LISTENERS);
         // Relaxed: a count that publishes nothing.
         let add = |added: usize| (added < most).then_some(added.saturating_add(1));
         self.added.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         self.added.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -78,38 +90,6 @@ impl RequestTimes {
         let taken = std::mem::take(&mut self.taken);
         self.cpu = now;
         used.saturating_mul(WAITS_RATIO) < taken
-    }
-}
-
-/// A listener has read a request.
-pub(super) fn before_request(state: &Arc<SessionState>) {
-    if let ListenerGrowth::AtOnce(most) = state.added.growth {
-        add_listener(state, most);
-    }
-}
-
-/// A listener has handled a request.
-pub(super) fn after_request(state: &Arc<SessionState>, times: &mut RequestTimes, taken: Duration) {
-    if let ListenerGrowth::IfSlow(most) = state.added.growth
-        && times.has_waited(taken, thread_cpu_time)
-    {
-        add_listener(state, most);
-    }
-}
-
-/// Starts another listener, unless one is idle or there are enough.
-fn add_listener(state: &Arc<SessionState>, most: usize) {
-    if state.has_idle_listener() || !state.added.reserve(state.listeners(), most) {
-        return;
-    }
-    let Some(index) = lock(&state.unused_slots).pop() else { return state.added.give_back() };
-    let listener = Listener { state: Arc::clone(state), index, is_spare: false };
-    match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
-        Ok(thread) => lock(&state.spares).push(thread),
-        Err(_) => {
-            lock(&state.unused_slots).push(index);
-            state.added.give_back();
-        }
     }
 }
 
@@ -150,6 +130,6 @@ mod tests {
         added.give_back();
         assert!(added.reserve(2, 5) && !added.reserve(2, 5));
         let added = AddedListeners::new(ListenerGrowth::AtOnce(1000));
-        assert_eq!((0..100).filter(|_| added.reserve(2, 1000)).count(), MAX_SPARE_LISTENERS / 2);
+        assert_eq!((0..100).filter(|_| added.reserve(2, 1000)).count(), MAX_ADDED_LISTENERS);
     }
 }

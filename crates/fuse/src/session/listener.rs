@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::growth::{self, RequestTimes};
-use super::state::{SessionState, lock};
+use super::growth::RequestTimes;
+use super::state::{SessionState, lock, spawn_thread};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
 use crate::init::REQUEST_BYTES;
@@ -82,9 +82,10 @@ impl Listener {
             }
             Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
             Ok(IncomingMessage::Request(request)) => {
-                growth::before_request(&self.state);
+                self.add_listener(self.state.added.most_before_request());
                 let received_at = self.handle(channel, slot, &request);
-                growth::after_request(&self.state, times, received_at.elapsed());
+                let taken = received_at.elapsed();
+                self.add_listener(self.state.added.most_after_request(times, taken));
             }
             Err(MalformedRequest { unique }) => {
                 self.state.report_event(&SessionEvent::MalformedRequest);
@@ -95,6 +96,23 @@ impl Listener {
             ListenerAction::End
         } else {
             ListenerAction::Continue
+        }
+    }
+
+    /// Starts another listener, unless one is idle or there are `most`.
+    fn add_listener(&self, most: usize) {
+        let state = &self.state;
+        if most == 0 || state.has_idle_listener() || !state.added.reserve(state.listeners(), most) {
+            return;
+        }
+        let Some(index) = lock(&state.unused_slots).pop() else { return state.added.give_back() };
+        let listener = Self { state: Arc::clone(state), index, is_spare: false };
+        match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
+            Ok(thread) => lock(&state.spares).push(thread),
+            Err(_) => {
+                lock(&state.unused_slots).push(index);
+                state.added.give_back();
+            }
         }
     }
 

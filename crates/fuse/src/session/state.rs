@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::growth::AddedListeners;
+use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
 use crate::request_slot::RequestSlot;
 use crate::watchdog_parker::WatchdogParker;
 use crate::wire::{StoreOut, notification};
+
+const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);
 
 /// How many listeners may be started in addition to the permanent ones.
 pub(super) const MAX_SPARE_LISTENERS: usize = 64;
