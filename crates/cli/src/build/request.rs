@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use ferrofs_builder::import::adjust::Adjustments;
 use ferrofs_builder::import::{DirectoryOptions, TarImportOptions};
 use ferrofs_builder::output::ExistingOutput;
-use ferrofs_builder::{BuildOptions, CompressionHints, OutputMode, SuperblockTime};
+use ferrofs_builder::{
+    AlgorithmContext, Algorithms, BuildOptions, CompressionHints, OutputMode, SuperblockTime,
+};
 use ferrofs_ondisk::BlockSize;
 
-use super::algorithms::{self, AlgorithmContext, parse_u32};
+use super::algorithms::parse_u32;
 use crate::arguments::{AndroidArguments, MachineArguments, ProgressStyle};
 
 /// What is to be built. What depends on the source is decided later.
@@ -212,8 +214,8 @@ impl CompressionSizes<'_> {
         let of_hints = hints.all().iter().map(|hint| u64::from(hint.pcluster_bytes));
         let largest = of_hints.chain(self.packed_pcluster_bytes).fold(pcluster_bytes, u64::max);
         let setting = AlgorithmContext { pcluster_bytes: largest, max_distance: self.max_distance };
-        let algorithms = self.algorithms.map(|text| algorithms::parse(text, setting)).transpose();
-        let algorithms = algorithms.map_err(|why| format!("{option}: {why}"))?;
+        let algorithms = self.algorithms.map(|text| Algorithms::parse(text, setting)).transpose();
+        let algorithms = algorithms.map_err(|error| format!("{option}: {error}"))?;
         let extent_bytes_max = match self.extent_bytes_max {
             None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
             Some(bytes) => parse_u32("extents", bytes)?,

@@ -1,0 +1,267 @@
+//! Parses algorithms as users write them: `ALG[,LEVEL][,level=N][,dictsize=N]`, separated by colons,
+//! as in `-z` of mkfs.erofs. The first one is the default for all files.
+
+use ferrofs_codec::Method;
+
+use crate::{Algorithms, Error, ErrorKind, Result};
+
+/// Bytes of the shortest and the longest dictionary of MicroLZMA.
+const LZMA_DICTIONARIES: (u64, u64) = (4096, 8 << 20);
+/// The least default dictionary; the default is four pclusters.
+const LZMA_DICTIONARY_LEAST: u64 = 32 << 10;
+/// Bytes of the shortest and the longest window of ZSTD.
+const ZSTD_WINDOWS: (u64, u64) = (1 << 10, 1 << 20);
+/// Pclusters in the default window of ZSTD.
+const ZSTD_WINDOW_PCLUSTERS: u64 = 8;
+/// The only window that DEFLATE is written with.
+const DEFLATE_WINDOW: u64 = 32 << 10;
+
+/// The values that the defaults of parameters depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct AlgorithmContext {
+    /// Bytes of the largest pcluster.
+    pub pcluster_bytes: u64,
+    /// The farthest that a match of LZ4 may reach back.
+    pub max_distance: u16,
+}
+
+/// The parameters after the name of an algorithm.
+#[derive(Debug, Default)]
+struct AlgorithmParameters {
+    level: Option<u64>,
+    dictionary: Option<u64>,
+}
+
+impl Algorithms {
+    /// Reads a list such as `lz4hc,12:zstd,level=3,dictsize=64k`.
+    ///
+    /// ```
+    /// use ferrofs_builder::{AlgorithmContext, Algorithms};
+    ///
+    /// let context = AlgorithmContext { pcluster_bytes: 64 << 10, ..AlgorithmContext::default() };
+    /// assert_eq!(Algorithms::parse("lz4hc,12:zstd", context)?.methods.len(), 2);
+    /// # Ok::<(), ferrofs_builder::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidOptions`]: an unknown name or parameter, or a value out of range.
+    pub fn parse(text: &str, context: AlgorithmContext) -> Result<Self> {
+        let methods = text.split(':').map(|one| parse_one(one, context));
+        let methods = methods.collect::<Result<_, String>>();
+        let methods = methods.map_err(|why| Error::new(ErrorKind::InvalidOptions(why)))?;
+        Ok(Self { default: 0, methods })
+    }
+}
+
+impl Default for AlgorithmContext {
+    /// Pclusters of a block of 4 KiB, and matches of LZ4 of any distance.
+    fn default() -> Self {
+        Self { pcluster_bytes: 4096, max_distance: u16::MAX }
+    }
+}
+
+fn parse_one(text: &str, setting: AlgorithmContext) -> Result<Method, String> {
+    let mut words = text.split(',');
+    let name = words.next().unwrap_or_default();
+    let mut parameters = AlgorithmParameters::default();
+    for (at, word) in words.enumerate() {
+        parameters.read(name, word, at == 0)?;
+    }
+    let max_distance = setting.max_distance;
+    let method = match name {
+        "lz4" => {
+            parameters.refuse_level(name)?;
+            Method::Lz4 { max_distance }
+        }
+        "lz4hc" => Method::Lz4Hc { level: parameters.level(name, 9, 0..=12)?, max_distance },
+        "lzma" => {
+            let level = parameters.level.unwrap_or(6);
+            if level > 9 && !(100..=109).contains(&level) {
+                return Err(format!("lzma has levels 0 to 9 and 100 to 109, not {level}"));
+            }
+            Method::Lzma {
+                level: parameters.level(name, 6, 0..=109)?,
+                dictionary_bytes: parameters.lzma_dictionary(setting)?,
+            }
+        }
+        "deflate" => Method::Deflate { level: parameters.level(name, 1, 0..=9)? },
+        "libdeflate" => Method::Deflate { level: parameters.level(name, 1, 0..=12)? },
+        "zstd" => Method::Zstd {
+            level: parameters.level(name, 3, 0..=22)?.into(),
+            window_log: parameters.zstd_window_log(setting)?,
+        },
+        _ => {
+            return Err(format!(
+                "no algorithm {name}: there are lz4, lz4hc, lzma, deflate, libdeflate and zstd"
+            ));
+        }
+    };
+    parameters.check_dictionary(name)?;
+    Ok(method)
+}
+
+/// Reads a number with an optional suffix k, m or g.
+fn parse_number(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+impl AlgorithmParameters {
+    fn read(&mut self, name: &str, word: &str, is_first: bool) -> Result<(), String> {
+        let number = |text: &str| {
+            parse_number(text).ok_or_else(|| format!("{name}: {word} is not a number"))
+        };
+        match word.split_once('=') {
+            None if word.is_empty() => {}
+            None if is_first => self.level = Some(number(word)?),
+            Some(("level", level)) => self.level = Some(number(level)?),
+            Some(("dictsize", bytes)) => self.dictionary = Some(number(bytes)?),
+            // The parameters of every stream; others are not supported.
+            Some(("lc", "3") | ("lp", "0") | ("pb", "2")) if name == "lzma" => {}
+            Some(("lc" | "lp" | "pb", _)) if name == "lzma" => {
+                return Err(format!("lzma: {word} is not supported; use lc=3, lp=0 and pb=2"));
+            }
+            _ => return Err(format!("{name} has no parameter {word}")),
+        }
+        Ok(())
+    }
+
+    fn level(
+        &self,
+        name: &str,
+        default: u8,
+        range: std::ops::RangeInclusive<u8>,
+    ) -> Result<u8, String> {
+        let Some(level) = self.level else { return Ok(default) };
+        u8::try_from(level).ok().filter(|level| range.contains(level)).ok_or_else(|| {
+            format!("{name} has levels {} to {}, not {level}", range.start(), range.end())
+        })
+    }
+
+    fn refuse_level(&self, name: &str) -> Result<(), String> {
+        self.level.map_or(Ok(()), |level| {
+            Err(format!("{name} has no level {level}: it has no levels; use lz4hc"))
+        })
+    }
+
+    fn lzma_dictionary(&self, setting: AlgorithmContext) -> Result<u32, String> {
+        let (least, most) = LZMA_DICTIONARIES;
+        let suiting = setting.pcluster_bytes.saturating_mul(4).clamp(LZMA_DICTIONARY_LEAST, most);
+        let bytes = self.dictionary.unwrap_or(suiting);
+        let fitting = (least..=most).contains(&bytes).then(|| u32::try_from(bytes).ok()).flatten();
+        fitting.ok_or_else(|| {
+            format!("lzma supports dictionaries of {least} to {most} bytes, not {bytes}")
+        })
+    }
+
+    fn zstd_window_log(&self, setting: AlgorithmContext) -> Result<u8, String> {
+        let (least, most) = ZSTD_WINDOWS;
+        let suiting = setting.pcluster_bytes.saturating_mul(ZSTD_WINDOW_PCLUSTERS);
+        let suiting = 1 << suiting.clamp(least, most).ilog2();
+        let bytes = self.dictionary.unwrap_or(suiting);
+        let is_window = bytes.is_power_of_two() && (least..=most).contains(&bytes);
+        let log = is_window.then(|| u8::try_from(bytes.trailing_zeros()).ok()).flatten();
+        log.ok_or_else(|| {
+            format!(
+                "zstd supports dictionaries of {least} to {most} bytes, powers of two, not {bytes}"
+            )
+        })
+    }
+
+    /// Only some algorithms have a dictionary.
+    fn check_dictionary(&self, name: &str) -> Result<(), String> {
+        match (name, self.dictionary) {
+            ("lzma" | "zstd", _) | (_, None) | ("deflate", Some(DEFLATE_WINDOW)) => Ok(()),
+            ("deflate", Some(bytes)) => {
+                Err(format!("deflate: dictsize={bytes} is not supported; use {DEFLATE_WINDOW}"))
+            }
+            (_, Some(_)) => Err(format!("{name} has no dictsize")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn methods(text: &str, pcluster_bytes: u64) -> Result<Vec<Method>, String> {
+        Algorithms::parse(text, AlgorithmContext { pcluster_bytes, max_distance: 65535 })
+            .map(|found| found.methods)
+            .map_err(|error| error.to_string())
+    }
+
+    fn one(text: &str) -> Method {
+        methods(text, 65536).unwrap()[0]
+    }
+
+    #[test]
+    fn levels_stand_alone_or_with_their_name() {
+        assert_eq!(one("lz4"), Method::Lz4 { max_distance: 65535 });
+        for text in ["lz4hc", "lz4hc,9", "lz4hc,level=9", "lz4hc,"] {
+            assert_eq!(one(text), Method::Lz4Hc { level: 9, max_distance: 65535 }, "{text}");
+        }
+        assert_eq!(
+            one("lzma,109,dictsize=65536"),
+            Method::Lzma { level: 109, dictionary_bytes: 65536 }
+        );
+        assert_eq!(one("zstd,level=22,dictsize=1m"), Method::Zstd { level: 22, window_log: 20 });
+        assert_eq!(one("libdeflate,12"), Method::Deflate { level: 12 });
+        assert_eq!(one("deflate,dictsize=32768"), Method::Deflate { level: 1 });
+    }
+
+    /// As mkfs.erofs 1.9 chooses them.
+    #[test]
+    fn dictionaries_suit_the_pclusters() {
+        let lzma = |pcluster| methods("lzma", pcluster).unwrap()[0];
+        let zstd = |pcluster| methods("zstd", pcluster).unwrap()[0];
+        for (pcluster, dictionary_bytes) in [(4096, 32768), (16384, 65536), (65536, 262_144)] {
+            assert_eq!(lzma(pcluster), Method::Lzma { level: 6, dictionary_bytes });
+        }
+        for (pcluster, window_log) in
+            [(4096, 15), (16384, 17), (65536, 19), (1 << 20, 20), (512, 12)]
+        {
+            assert_eq!(zstd(pcluster), Method::Zstd { level: 3, window_log });
+        }
+    }
+
+    #[test]
+    fn several_algorithms_keep_their_order() {
+        let found = methods("lz4hc,12:zstd:lzma,level=1", 4096).unwrap();
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[0], Method::Lz4Hc { level: 12, max_distance: 65535 });
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_there_is() {
+        for (text, part) in [
+            ("foo", "there are lz4"),
+            ("", "there are lz4"),
+            ("lz4:", "there are lz4"),
+            ("lz4,3", "has no level"),
+            ("lz4hc,13", "levels 0 to 12"),
+            ("lzma,10", "100 to 109"),
+            ("lzma,110", "100 to 109"),
+            ("deflate,12", "levels 0 to 9"),
+            ("zstd,23", "levels 0 to 22"),
+            ("zstd,dictsize=1000", "powers of two"),
+            ("zstd,dictsize=2m", "powers of two"),
+            ("lzma,dictsize=100", "dictionaries of"),
+            ("lzma,lc=0", "lc=3"),
+            ("deflate,dictsize=4096", "use 32768"),
+            ("lz4hc,dictsize=4096", "no dictsize"),
+            ("zstd,level=x", "not a number"),
+            ("zstd,3,4", "no parameter"),
+            ("zstd,speed=4", "no parameter"),
+        ] {
+            let message = methods(text, 65536).unwrap_err();
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+}
