@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::tree::Report;
 
-/// The manifests that cargo is asked about: the workspace, and the fuzz targets beside it.
-const ROOTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
+/// The manifests that cargo is asked about: the workspace, and the workspaces beside it.
+const ROOTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "python/Cargo.toml"];
 
 /// A dependency of a crate, under its own name rather than one given to it.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct Manifest {
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// The manifests of the workspace's members and of the fuzz targets, if there are any.
+/// The manifests of all members of the workspaces that are there.
 pub(crate) fn read_all(root: &Path) -> Result<Vec<Manifest>, Box<dyn Error>> {
     let mut manifests = Vec::new();
     for path in ROOTS.into_iter().filter(|path| root.join(path).is_file()) {

@@ -1,0 +1,411 @@
+"""EROFS images as file systems of fsspec: the protocol ``erofs``.
+
+>>> import ferrofs, fsspec
+>>> _ = ferrofs.build([("docs/hello.txt", b"hello")], "a.erofs")
+>>> fs = fsspec.filesystem("erofs", fo="a.erofs")
+>>> fs.find("")
+['docs/hello.txt']
+>>> with fsspec.open("erofs://docs/hello.txt::a.erofs") as file:
+...     file.read()
+b'hello'
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import fsspec
+from fsspec.archive import AbstractArchiveFileSystem
+from fsspec.core import OpenFile
+from fsspec.utils import glob_translate, tokenize
+
+from ferrofs._paths import image_path
+from ferrofs.errors import ErofsError
+from ferrofs.image import Image
+from ferrofs.info import NativeInode
+
+__all__ = ["ErofsFileSystem"]
+
+_LINK_TYPE = "link"
+_MAGIC = re.compile("[*?[]")
+
+
+class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
+    """The files of an EROFS image, read-only.
+
+    ``fo``, ``mode``, ``target_protocol`` and ``target_options`` are as for fsspec's
+    ``ZipFileSystem``; ``offset``, ``devices`` and ``memory`` as for :class:`ferrofs.Image`.
+
+    Each call reads the directories that it names, and no others; no listing of the whole image is
+    made or kept. A symlink has the type of what it leads to (``link`` if that is nothing), and
+    ``islink`` and ``destination``; ``walk`` and ``find`` do not enter symlinks to directories.
+
+    Instances are pickled by their arguments, may be used by many threads, and open the image again
+    in a forked child.
+    """
+
+    root_marker = ""
+    protocol = "erofs"
+    cachable = False
+
+    def __init__(
+        self,
+        fo: Any = "",
+        mode: str = "r",
+        target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None,
+        offset: int = 0,
+        devices: Iterable[Any] = (),
+        memory: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if mode not in ("r", "rb"):
+            raise ValueError(f"an EROFS image is read with mode 'r', not {mode!r}")
+        self.fo = fo
+        self.mode = "r"
+        self._target = (target_protocol, target_options or {})
+        self._image_arguments = (offset, tuple(devices), memory)
+        self._lock = threading.Lock()
+        self._opened: tuple[int, Image, Any] | None = None
+        self._open_image()
+
+    @property
+    def image(self) -> Image:
+        """The image."""
+        opened = self._opened
+        if opened is None or (opened[0] != os.getpid() and opened[2] is not None):
+            return self._open_image()
+        return opened[1]
+
+    def _open_image(self) -> Image:
+        """Opens the image, and again in a forked child: its file object belongs to the parent."""
+        offset, devices, memory = self._image_arguments
+        source, closer = self._source()
+        try:
+            image = Image(source, offset, devices, memory)
+        except BaseException:
+            if closer is not None:
+                closer.__exit__(None, None, None)
+            raise
+        self._opened = (os.getpid(), image, closer)
+        return image
+
+    def _source(self) -> tuple[Any, Any]:
+        """What :class:`ferrofs.Image` opens, and what is to be closed after it."""
+        protocol, options = self._target
+        fo = self.fo
+        if isinstance(fo, (str, os.PathLike)):
+            name = os.fspath(fo)
+            if protocol in (None, "file", "local") and not options and os.path.exists(name):
+                return name, None
+            fo = fsspec.open(name, mode="rb", protocol=protocol, **options)
+        if isinstance(fo, OpenFile):
+            file = fo.__enter__()
+            path = getattr(file, "path", None)
+            if type(file).__name__ == "LocalFileOpener" and path and not file.compression:
+                fo.__exit__(None, None, None)
+                return path, None
+            return file, fo
+        return fo, None
+
+    def close(self) -> None:
+        """Closes the image."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[1].close()
+            if opened[2] is not None:
+                opened[2].__exit__(None, None, None)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        stripped = super()._strip_protocol(path)
+        return stripped.lstrip("/") if isinstance(stripped, str) else stripped
+
+    def ukey(self, path: str) -> str:
+        """A name of a file's content, which never changes."""
+        return str(tokenize(path, str(self.fo), self.protocol, self.info(path)["ino"]))
+
+    def _get_dirs(self) -> None:
+        """Nothing: no listing of the image is kept."""
+
+    # One path.
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """What the image says about a path. Symlinks are followed."""
+        path = self._strip_protocol(path)
+        native = self.image._native
+        encoded = image_path(path)
+        return self._info(path, native.stat(encoded, False))
+
+    def _info(self, path: str, inode: NativeInode) -> dict[str, Any]:
+        nid, mode, nlink, uid, gid, size, seconds, nanoseconds, _, _, _ = inode
+        found = {
+            "name": path,
+            "size": size,
+            "type": _type_of(mode),
+            "mode": mode,
+            "ino": nid,
+            "nlink": nlink,
+            "uid": uid,
+            "gid": gid,
+            "mtime": seconds + nanoseconds / 1e9,
+            "islink": False,
+        }
+        if found["type"] == "directory":
+            found["size"] = 0
+        elif found["type"] == _LINK_TYPE:
+            self._follow(path, found)
+        return found
+
+    def _follow(self, path: str, found: dict[str, Any]) -> None:
+        native = self.image._native
+        found["islink"] = True
+        found["destination"] = os.fsdecode(native.readlink(image_path(path)))
+        try:
+            target = native.stat(image_path(path), True)
+        except ErofsError:
+            return
+        found["type"] = _type_of(target[1])
+        found["size"] = 0 if found["type"] == "directory" else target[5]
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether a path exists."""
+        return self.image.exists(self._strip_protocol(path))
+
+    def isdir(self, path: str) -> bool:
+        """Whether a path is a directory, or a symlink to one."""
+        return self.image.isdir(self._strip_protocol(path))
+
+    def isfile(self, path: str) -> bool:
+        """Whether a path is a regular file, or a symlink to one."""
+        return self.image.isfile(self._strip_protocol(path))
+
+    def modified(self, path: str) -> Any:
+        """The modification time of a path, in UTC."""
+        from datetime import datetime, timezone
+
+        return datetime.fromtimestamp(self.info(path)["mtime"], tz=timezone.utc)
+
+    created = modified
+
+    # Directories.
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """The entries of a directory, sorted; the path itself if it is a file."""
+        path = self._strip_protocol(path)
+        native = self.image._native
+        prefix = f"{path}/" if path else ""
+        try:
+            if not detail:
+                return sorted(prefix + name for name, _, _ in native.list(image_path(path)))
+            listed = native.list_inodes(image_path(path))
+        except NotADirectoryError:
+            return [self.info(path) if detail else path]
+        found = [self._info(prefix + name, inode) for name, inode in listed]
+        return sorted(found, key=lambda info: str(info["name"]))
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: str | Callable[[OSError], Any] = "omit",
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Walks a tree, as ``AbstractFileSystem.walk``: path, directories and files, which are
+        names, or with ``detail`` dictionaries of names and what the image says about them."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        top = self._strip_protocol(path)
+        # What is still to be entered, with its depth, or to be yielded.
+        stack: list[Any] = [(top, 1)]
+        while stack:
+            visit = stack.pop()
+            if len(visit) == 3:
+                yield visit
+                continue
+            folder, depth = visit
+            try:
+                directories, files, links = self._sorted(folder, detail)
+            except OSError as error:
+                if on_error == "raise":
+                    raise
+                if callable(on_error):
+                    on_error(error)
+                continue
+            prefix = f"{folder}/" if folder else ""
+            if topdown:
+                yield folder, directories, files
+            else:
+                stack.append((folder, directories, files))
+            if maxdepth is None or depth < maxdepth:
+                below = [(prefix + name, depth + 1) for name in directories if name not in links]
+                stack += reversed(below)
+
+    def _sorted(self, folder: str, detail: bool) -> tuple[Any, Any, set[str]]:
+        """Directories, files, and which of the directories are symlinks."""
+        links: set[str] = set()
+        prefix = f"{folder}/" if folder else ""
+        if detail:
+            infos: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+            for info in self.ls(folder):
+                name = info["name"][len(prefix) :]
+                infos[info["type"] != "directory"][name] = info
+                if info["islink"]:
+                    links.add(name)
+            return infos[0], infos[1], links
+        names: tuple[list[str], list[str]] = ([], [])
+        image = self.image
+        try:
+            listed = image._native.list(image_path(folder))
+        except NotADirectoryError:
+            return [], [""], links
+        for name, bits, _ in listed:
+            is_directory = bits == stat.S_IFDIR
+            if bits == stat.S_IFLNK and image.isdir(prefix + name):
+                is_directory = True
+                links.add(name)
+            names[not is_directory].append(name)
+        return names[0], names[1], links
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """All files below a path, sorted; with ``withdirs`` the directories, too. With ``detail``
+        a dictionary of paths and what the image says about them."""
+        path = self._strip_protocol(path)
+        if detail:
+            found: dict[str, Any] = {}
+            if withdirs and path and self.isdir(path):
+                found[path] = self.info(path)
+            for _, directories, files in self.walk(path, maxdepth, detail=True):
+                if withdirs:
+                    found.update((info["name"], info) for info in directories.values())
+                found.update((info["name"], info) for info in files.values())
+            return {name: found[name] for name in sorted(found)}
+        return sorted(name for name, is_dir in self._names(path, maxdepth) if withdirs or not is_dir)
+
+    def _names(self, path: str, maxdepth: int | None) -> Iterator[tuple[str, bool]]:
+        """The paths below a path, and whether each is a directory; the path itself comes first. No
+        inodes are read."""
+        if path and self.isdir(path):
+            yield path, True
+        for folder, directories, files in self.walk(path, maxdepth):
+            prefix = f"{folder}/" if folder else ""
+            for name in directories:
+                yield prefix + name, True
+            for name in files:
+                # "" stands for a path that is a file itself.
+                yield prefix + name if name else folder, False
+
+    def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:
+        """The paths that match a pattern, as ``AbstractFileSystem.glob``, sorted. Only directories
+        below the part without pattern are listed, and only inodes of matches are read."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        detail = kwargs.pop("detail", False)
+        withdirs = kwargs.pop("withdirs", True)
+        wants_directories = path.endswith("/")
+        pattern_text = self._strip_protocol(path)
+        magic = _MAGIC.search(pattern_text)
+        if magic is None:
+            names = [pattern_text] if self.exists(pattern_text) else []
+            return {name: self.info(name) for name in names} if detail else names
+        root = pattern_text[: magic.start()].rpartition("/")[0]
+        depth: int | None = pattern_text[len(root) :].strip("/").count("/") + 1
+        if "**" in pattern_text:
+            below = pattern_text[pattern_text.find("**") :].count("/") + 1
+            depth = None if maxdepth is None or depth is None else depth - below + maxdepth
+        pattern = re.compile(glob_translate(pattern_text + ("/" if wants_directories else "")))
+        with_slash = wants_directories or pattern_text.endswith("/**")
+        matches = sorted(
+            name
+            for name, is_directory in self._names(root, depth)
+            if (withdirs or not is_directory)
+            and pattern.match(f"{name}/" if with_slash and is_directory else name)
+        )
+        return {name: self.info(name) for name in matches} if detail else matches
+
+    # Contents.
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: Any = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> io.BufferedReader:
+        if mode != "rb":
+            raise ValueError(f"an EROFS image is read-only: mode {mode!r}")
+        size = block_size if isinstance(block_size, int) and block_size > 0 else -1
+        file = self.image.open(self._strip_protocol(path), buffering=size)
+        assert isinstance(file, io.BufferedReader)
+        return file
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        """The bytes of a file from ``start`` to ``end``; negative numbers count from its end."""
+        path = self._strip_protocol(path)
+        if start is None and end is None:
+            return self.image.read(path)
+        first, last = start or 0, end
+        if first < 0 or (last is not None and last < 0):
+            size = self.image.stat(path).st_size
+            first = max(first + size, 0) if first < 0 else first
+            last = last + size if last is not None and last < 0 else last
+        count = (1 << 63) - 1 if last is None else max(last - first, 0)
+        return self.image.read_range(path, first, count)
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Parts of files. ``starts`` and ``ends`` are numbers, or lists of them."""
+        if max_gap is not None:
+            raise NotImplementedError("ranges are not merged")
+        all_starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        all_ends = ends if isinstance(ends, list) else [ends] * len(paths)
+        if not len(paths) == len(all_starts) == len(all_ends):
+            raise ValueError("as many starts and ends as paths are needed")
+        found: list[Any] = []
+        for path, start, end in zip(paths, all_starts, all_ends):
+            try:
+                found.append(self.cat_file(path, start, end))
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                found.append(error)
+        return found
+
+    def get_xattr(self, path: str, name: str) -> bytes:
+        """The value of an extended attribute."""
+        return self.image.getxattr(self._strip_protocol(path), name)
+
+
+def _type_of(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "directory"
+    if stat.S_ISREG(mode):
+        return "file"
+    return _LINK_TYPE if stat.S_ISLNK(mode) else "other"

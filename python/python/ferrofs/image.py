@@ -1,0 +1,443 @@
+"""Images: :class:`Image` opens one and reads it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, overload
+
+from ferrofs import _native
+from ferrofs._paths import Source, StrPath, image_path, places_of, portable
+from ferrofs.errors import CheckError, CorruptImageError, ErofsError, ExtractError
+from ferrofs.file import ErofsFile
+from ferrofs.info import ErofsDirEntry, ErofsInfo, ScandirIterator, stat_result
+
+__all__ = ["CheckResult", "Image", "Progress", "Superblock"]
+
+Progress = Callable[[str, int, int], Any]
+"""Called now and then with what is done: the phase, entries and bytes. To cancel, it returns
+``False`` (:class:`ferrofs.CancelledError` is raised then) or raises an exception of its own."""
+
+
+@dataclass(frozen=True)
+class Superblock:
+    """The superblock of an image."""
+
+    block_size: int
+    """Bytes of a block."""
+
+    blocks: int
+    """Blocks of the image."""
+
+    inodes: int
+    """Inodes of the image."""
+
+    uuid: uuid.UUID
+    """UUID."""
+
+    label: str
+    """Label."""
+
+    timestamp: int
+    """The time of the image: seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What :meth:`Image.check` found. It is true if there are no problems."""
+
+    inodes: int
+    """Inodes that were checked."""
+
+    bytes: int
+    """Bytes of files that were decoded."""
+
+    problem_count: int
+    """Problems that were found."""
+
+    problems: list[ErofsError] = field(default_factory=list)
+    """The first problems, 1,000 at most, as exceptions with path, nid and byte."""
+
+    def __bool__(self) -> bool:
+        return self.problem_count == 0
+
+    def raise_for_problems(self) -> None:
+        """Raises a :class:`ferrofs.CheckError` if there are problems."""
+        if self.problem_count:
+            first = self.problems[0]
+            message = f"{self.problem_count} problems; the first: {first.strerror}"
+            error = CheckError(first.errno, message, first.filename)
+            error.nid, error.byte, error.problems = first.nid, first.byte, self.problems
+            raise error
+
+
+class Image:
+    """An EROFS image, open for reading.
+
+    ``source`` is a path, a file object, the bytes of an image, or a URL; a URL is read through the
+    program ``ferrofs-fetch``, as by the command. The image starts at byte ``offset`` of it.
+    ``devices`` are the sources of its extra devices, in the order of its device table. ``memory``
+    is the most bytes of memory that reading uses.
+
+    Any number of threads may use an image. It can be pickled if its source can, and it can be used
+    in a forked child, which opens it again.
+
+    >>> import ferrofs
+    >>> _ = ferrofs.build([("docs/hello.txt", b"hello")], "a.erofs")
+    >>> with ferrofs.Image("a.erofs") as image:
+    ...     image.namelist()
+    ...     image.read("docs/hello.txt")
+    ['docs/', 'docs/hello.txt']
+    b'hello'
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        offset: int = 0,
+        devices: Iterable[Source] = (),
+        memory: int | None = None,
+    ) -> None:
+        self._source = portable(source)
+        self._offset = offset
+        self._devices = tuple(portable(device) for device in devices)
+        self._memory = memory
+        places = places_of(source, self._devices)
+        try:
+            self._native = _native.NativeImage(places, offset, memory)
+        except ErofsError as error:
+            if error.filename is None and places[0][0] in ("path", "url"):
+                error.filename = places[0][1]
+            raise
+
+    # The image as a whole.
+
+    @property
+    def filename(self) -> str | None:
+        """The path or URL of the image, if it has one."""
+        return self._source if isinstance(self._source, str) else None
+
+    @property
+    def superblock(self) -> Superblock:
+        """The superblock."""
+        block_size, blocks, inodes, number, label, timestamp = self._native.superblock()
+        text = label.decode("utf-8", "replace")
+        return Superblock(block_size, blocks, inodes, uuid.UUID(bytes=number), text, timestamp)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the image was closed."""
+        return self._native.closed
+
+    def close(self) -> None:
+        """Closes the image. Files of it cannot be read any more."""
+        self._native.close()
+
+    def __enter__(self) -> Image:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Image, (self._source, self._offset, self._devices, self._memory))
+
+    def __repr__(self) -> str:
+        name = self.filename or f"<{type(self._source).__name__}>"
+        return f"<ferrofs.Image {name!r}{', closed' if self.closed else ''}>"
+
+    def check(self, path: StrPath = "/", progress: Progress | None = None) -> CheckResult:
+        """Verifies the image, or what ``path`` names: all metadata, and every byte of every file.
+
+        Problems are results, not exceptions; :meth:`CheckResult.raise_for_problems` raises one.
+        """
+        return CheckResult(*self._native.check(image_path(path), progress))
+
+    # Names, as in zipfile.
+
+    def namelist(self) -> list[str]:
+        """The paths of all entries but the root; those of directories end with a slash."""
+        names: list[str] = []
+        for folder, entries in self._walk_entries(""):
+            prefix = f"{folder}/" if folder else ""
+            names += [
+                f"{prefix}{name}/" if bits == stat.S_IFDIR else f"{prefix}{name}"
+                for name, bits, _ in entries
+            ]
+        return sorted(names)
+
+    def infolist(self) -> list[ErofsInfo]:
+        """What the image says about all entries but the root."""
+        found: list[ErofsInfo] = []
+        for folder, _ in self._walk_entries(""):
+            prefix = f"{folder}/" if folder else ""
+            listed = self._native.list_inodes(image_path(folder))
+            found += [ErofsInfo._of(prefix + name, inode) for name, inode in listed]
+        return sorted(found, key=lambda info: info.filename)
+
+    def getinfo(self, name: StrPath) -> ErofsInfo:
+        """What the image says about an entry. Symlinks are not followed."""
+        path = os.fsdecode(image_path(name)).strip("/")
+        return ErofsInfo._of(path, self._native.stat(image_path(name), False))
+
+    def read(self, name: StrPath | ErofsInfo) -> bytes:
+        """The content of a file. Symlinks are followed."""
+        path = name.filename if isinstance(name, ErofsInfo) else name
+        return self._native.read(image_path(path), None)
+
+    def read_range(self, name: StrPath, offset: int, size: int) -> bytes:
+        """At most ``size`` bytes of a file from byte ``offset`` on."""
+        return self._native.read(image_path(name), (offset, size))
+
+    @overload
+    def open(
+        self,
+        name: StrPath | ErofsInfo,
+        mode: str = "rb",
+        buffering: Literal[0] = 0,
+    ) -> ErofsFile: ...
+    @overload
+    def open(
+        self,
+        name: StrPath | ErofsInfo,
+        mode: str = "rb",
+        buffering: int = 0,
+    ) -> ErofsFile | io.BufferedReader: ...
+    def open(
+        self,
+        name: StrPath | ErofsInfo,
+        mode: str = "rb",
+        buffering: int = 0,
+    ) -> ErofsFile | io.BufferedReader:
+        """Opens a file for reading. Symlinks are followed.
+
+        The result is an :class:`io.RawIOBase`. With ``buffering`` other than 0 it is an
+        :class:`io.BufferedReader` with a buffer of so many bytes (-1: of the usual size), which is
+        what a program needs that reads a few bytes or lines at a time.
+        """
+        if mode not in ("r", "rb"):
+            raise ValueError(f"files of an image are read with mode 'r' or 'rb', not {mode!r}")
+        path = image_path(name.filename if isinstance(name, ErofsInfo) else name)
+        file = ErofsFile(self, path, _native.NativeFile(self._native, path))
+        if buffering == 0:
+            return file
+        return io.BufferedReader(file, buffering if buffering > 0 else io.DEFAULT_BUFFER_SIZE)
+
+    def extract(self, member: StrPath | ErofsInfo, path: StrPath | None = None) -> str:
+        """Extracts an entry, and what is below it, to the directory ``path`` (the current one).
+
+        Returns the path of what was extracted.
+        """
+        name = os.fsdecode(image_path(member.filename if isinstance(member, ErofsInfo) else member))
+        self._native.stat(image_path(name), False)
+        self.extractall(path, [name])
+        return os.path.join(os.fsdecode(path or os.getcwd()), name.strip("/"))
+
+    def extractall(
+        self,
+        path: StrPath | None = None,
+        members: Iterable[StrPath] | None = None,
+        *,
+        preserve: bool = False,
+        progress: Progress | None = None,
+    ) -> int:
+        """Extracts all entries, or ``members`` and what is below them, to the directory ``path``
+        (the current one). Returns how many entries. Files that exist are replaced; nothing is
+        written outside of the directory.
+
+        Entries belong to the caller and have neither set-id bits nor extended attributes, and
+        device nodes are left out, unless ``preserve`` is set: then all of that is as in the image,
+        as far as the caller may. The directory gets the mode and the times of the root.
+        """
+        target = os.fsdecode(path) if path is not None else os.getcwd()
+        chosen = [] if members is None else [image_path(member) for member in members]
+        if members is not None and not chosen:
+            return 0
+        given = _Extraction(target, chosen, preserve)
+        entries, _, failed, failures = self._native.extract(given, progress)
+        if failed:
+            first = failures[0]
+            message = f"{failed} entries could not be extracted; the first: {first.strerror}"
+            error = ExtractError(first.errno, message, first.filename)
+            error.nid, error.byte, error.failures = first.nid, first.byte, failures
+            error.failed = failed
+            raise error
+        return entries
+
+    # Names, as in os.
+
+    def listdir(self, path: StrPath = "/") -> list[str]:
+        """The names in a directory."""
+        return [name for name, _, _ in self._native.list(image_path(path))]
+
+    def scandir(self, path: StrPath = "/") -> ScandirIterator:
+        """The entries of a directory, as :func:`os.scandir`. It reads no inodes."""
+        folder = os.fsdecode(image_path(path))
+        listed = self._native.list(image_path(path))
+        return ScandirIterator([ErofsDirEntry(self, folder, entry) for entry in listed])
+
+    def walk(
+        self,
+        top: StrPath = "/",
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Walks a tree as :func:`os.walk`: path, names of directories, names of other entries.
+
+        With ``topdown`` the caller may remove names of directories that are not to be entered.
+        """
+        path = os.fsdecode(image_path(top))
+        folder = path.rstrip("/") or ("/" if path.startswith("/") else "")
+        try:
+            listed = self._native.list(image_path(folder))
+        except OSError as error:
+            if onerror is not None:
+                onerror(error)
+            return
+        # What is still to be entered, or to be yielded.
+        stack: list[_Visit | tuple[str, list[str], list[str]]] = [_Visit(folder, listed, set())]
+        while stack:
+            visit = stack.pop()
+            if not isinstance(visit, _Visit):
+                yield visit
+                continue
+            directories, others, links = self._sorted_entries(visit)
+            if topdown:
+                yield visit.folder, directories, others
+            else:
+                stack.append((visit.folder, directories, others))
+            below: list[_Visit] = []
+            for name in directories:
+                if name in links and not followlinks:
+                    continue
+                try:
+                    listed = self._native.list(image_path(visit.prefix + name))
+                except OSError as error:
+                    if onerror is not None:
+                        onerror(error)
+                    continue
+                # Loops of symlinks end at the limit of links in a path.
+                entered = set() if name in links else visit.entered
+                below.append(_Visit(visit.prefix + name, listed, entered))
+            stack += reversed(below)
+
+    def _sorted_entries(self, visit: _Visit) -> tuple[list[str], list[str], set[str]]:
+        """Directories, others, and which of the directories are symlinks to one."""
+        directories: list[str] = []
+        others: list[str] = []
+        links: set[str] = set()
+        for name, bits, nid in visit.listed:
+            if bits == stat.S_IFDIR:
+                visit.enter(name, nid)
+                directories.append(name)
+            elif bits == stat.S_IFLNK and self._leads_to_directory(visit.prefix + name):
+                directories.append(name)
+                links.add(name)
+            else:
+                others.append(name)
+        return directories, others, links
+
+    def _leads_to_directory(self, path: str) -> bool:
+        try:
+            return self.isdir(path)
+        except OSError:
+            return False
+
+    def _walk_entries(self, top: str) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
+        """Each directory with its entries. Symlinks are not followed, and no inodes are read."""
+        folders = [top]
+        entered: set[int] = set()
+        while folders:
+            folder = folders.pop()
+            visit = _Visit(folder, self._native.list(image_path(folder)), entered)
+            yield folder, visit.listed
+            for name, bits, nid in reversed(visit.listed):
+                if bits == stat.S_IFDIR:
+                    visit.enter(name, nid)
+                    folders.append(visit.prefix + name)
+
+    def stat(self, path: StrPath, *, follow_symlinks: bool = True) -> os.stat_result:
+        """What the inode at a path says. The nid is ``st_ino``."""
+        return stat_result(self._native.stat(image_path(path), follow_symlinks))
+
+    def lstat(self, path: StrPath) -> os.stat_result:
+        """As :meth:`stat`, of a symlink itself."""
+        return self.stat(path, follow_symlinks=False)
+
+    def _stat_nid(self, nid: int) -> os.stat_result:
+        return stat_result(self._native.stat_nid(nid))
+
+    def readlink(self, path: StrPath) -> str:
+        """The target of a symlink."""
+        return os.fsdecode(self._native.readlink(image_path(path)))
+
+    def listxattr(self, path: StrPath, *, follow_symlinks: bool = True) -> list[str]:
+        """The names of all extended attributes."""
+        names = self._native.listxattr(image_path(path), follow_symlinks)
+        return [os.fsdecode(name) for name in names]
+
+    def getxattr(
+        self, path: StrPath, attribute: StrPath, *, follow_symlinks: bool = True
+    ) -> bytes:
+        """The value of an extended attribute. ``OSError`` with ``ENODATA`` if it is not there."""
+        name = image_path(attribute)
+        return self._native.getxattr(image_path(path), name, follow_symlinks)
+
+    def exists(self, path: StrPath) -> bool:
+        """Whether a path exists. Symlinks are followed."""
+        return self._is(lambda mode: True, path)
+
+    def isdir(self, path: StrPath) -> bool:
+        """Whether a path is a directory, or a symlink to one."""
+        return self._is(stat.S_ISDIR, path)
+
+    def isfile(self, path: StrPath) -> bool:
+        """Whether a path is a regular file, or a symlink to one."""
+        return self._is(stat.S_ISREG, path)
+
+    def _is(self, test: Callable[[int], bool], path: StrPath) -> bool:
+        try:
+            return test(self._native.stat(image_path(path), True)[1])
+        except ErofsError as error:
+            if error.errno in _LEADS_NOWHERE:
+                return False
+            raise
+
+
+_LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+_EUCLEAN = 117
+"""``EUCLEAN`` of Linux, which its EROFS reports for a damaged image."""
+
+
+@dataclass
+class _Visit:
+    """A directory that a walk enters."""
+
+    folder: str
+    listed: list[tuple[str, int, int]]
+    entered: set[int]
+
+    @property
+    def prefix(self) -> str:
+        return self.folder if self.folder.endswith("/") or not self.folder else f"{self.folder}/"
+
+    def enter(self, name: str, nid: int) -> None:
+        """Refuses a directory that was entered before: in a damaged image it can be below itself."""
+        if nid in self.entered:
+            message = "two paths lead to the same directory"
+            raise CorruptImageError(_EUCLEAN, message, self.prefix + name)
+        self.entered.add(nid)
+
+
+@dataclass(frozen=True)
+class _Extraction:
+    destination: str
+    members: list[bytes]
+    preserve: bool

@@ -1,0 +1,91 @@
+"""Mounts images: :func:`mount`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+
+from ferrofs._paths import StrPath
+from ferrofs.errors import MountError
+
+__all__ = ["mount"]
+
+_PROGRAM_VARIABLE = "FERROFS"
+_TIMEOUT_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def mount(
+    source: StrPath,
+    mountpoint: StrPath | None = None,
+    *,
+    offset: int = 0,
+    devices: Iterable[StrPath] = (),
+    memory: int | None = None,
+    options: Iterable[str] = (),
+) -> Iterator[str]:
+    """Mounts the image file ``source`` with FUSE for the time of a ``with`` block.
+
+    The value is the mount point: the directory ``mountpoint``, or a temporary one. ``options`` are
+    further arguments of ``ferrofs mount``.
+
+    The mount is served by the program ``ferrofs`` (the environment's ``FERROFS``, or the one in
+    ``PATH``) and not by this process: a process that serves a mount and waits for a file of it
+    while it holds the interpreter's lock would wait for itself, and the program serves in a
+    sandbox. Without the program, :class:`ferrofs.MountError` is raised.
+
+    .. code-block:: python
+
+        with ferrofs.mount("app.erofs") as path:
+            subprocess.run([f"{path}/bin/app"])
+    """
+    program = _program(source)
+    with contextlib.ExitStack() as stack:
+        if mountpoint is None:
+            mountpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="ferrofs-"))
+        target = os.path.abspath(os.fsdecode(mountpoint))
+        arguments = [program, "mount", *options]
+        if offset:
+            arguments.append(f"--offset={offset}")
+        if memory is not None:
+            arguments.append(f"--memory={memory}")
+        arguments += [f"--device={os.fsdecode(device)}" for device in devices]
+        _run([*arguments, "--", os.fsdecode(source), target], source)
+        stack.callback(_unmount, target)
+        yield target
+
+
+def _program(source: StrPath) -> str:
+    program = shutil.which(os.environ.get(_PROGRAM_VARIABLE) or "ferrofs")
+    if program is None:
+        message = "a mount needs the program ferrofs: install it, or name it in FERROFS"
+        raise MountError(errno.ENOENT, message, os.fsdecode(source))
+    return program
+
+
+def _unmount(target: str) -> None:
+    helper = shutil.which("fusermount3") or shutil.which("fusermount")
+    command = [helper, "-u", "--", target] if helper else ["umount", "--", target]
+    _run(command, target)
+
+
+def _run(command: list[str], path: StrPath) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"{command[0]} did not end within {_TIMEOUT_SECONDS:.0f} s"
+        raise MountError(errno.ETIMEDOUT, message, os.fsdecode(path)) from error
+    if done.returncode:
+        message = done.stderr.decode("utf-8", "replace").strip() or f"{command[0]} failed"
+        raise MountError(errno.EIO, message, os.fsdecode(path))

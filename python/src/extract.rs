@@ -1,0 +1,63 @@
+//! Extracts an image, or some of its entries, into a directory of the host.
+
+use std::path::PathBuf;
+
+use ferrofs_extract::{ExistingFiles, ExtractEvent, ExtractOptions, OwnerPolicy, Selection};
+use ferrofs_image::{CancelToken, Image};
+use pyo3::prelude::*;
+
+use crate::errors::Failure;
+use crate::progress::{Supervision, WorkCounters, supervise};
+
+/// Failures that are kept; all are counted.
+const FAILURES_MAX: usize = 1000;
+
+/// Entries, bytes and failures; and the first failures as exceptions.
+pub(crate) type ExtractTuple = (u64, u64, u64, Vec<Py<PyAny>>);
+
+/// What to extract, and how.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct GivenExtraction {
+    destination: PathBuf,
+    /// Paths and patterns; everything if there is none.
+    members: Vec<Vec<u8>>,
+    /// Whether owners, attributes, set-id bits and devices are those of the image.
+    preserve: bool,
+}
+
+/// Extracts. What exists is replaced, as zipfile does it.
+pub(crate) fn extract(
+    py: Python<'_>,
+    image: &Image,
+    given: GivenExtraction,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<ExtractTuple> {
+    let cancel = CancelToken::new();
+    let counters = WorkCounters::default();
+    let supervision = Supervision { phases: &["extract"], counters: &counters, cancel: &cancel };
+    let (summary, failures) = supervise(py, &supervision, progress.as_ref(), || {
+        let mut failures = Vec::new();
+        let mut on_event = |event| match event {
+            ExtractEvent::Progress(done) => counters.set(done.entries, done.bytes),
+            ExtractEvent::Failed(error) if failures.len() < FAILURES_MAX => {
+                failures.push(Failure::from(error));
+            }
+            _ => {}
+        };
+        let owners = if given.preserve { OwnerPolicy::IfRoot } else { OwnerPolicy::Caller };
+        let options = ExtractOptions::new()
+            .existing(ExistingFiles::Replace)
+            .selection(Selection::new(&given.members)?)
+            .owners(owners)
+            .skip_xattrs(!given.preserve)
+            .skip_set_id(!given.preserve)
+            .skip_devices(!given.preserve)
+            .cancel(&cancel);
+        let summary = ferrofs_extract::extract(image, &given.destination, &options, &mut on_event)?;
+        Ok((summary, failures))
+    })?;
+    counters.set(summary.entries(), summary.bytes);
+    let failures = failures.into_iter().map(|failure| Ok(failure.instance(py)?.unbind()));
+    let failures = failures.collect::<PyResult<Vec<_>>>()?;
+    Ok((summary.entries(), summary.bytes, summary.failures, failures))
+}

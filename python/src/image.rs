@@ -1,0 +1,254 @@
+//! An open image, as Python holds it: a handle that opens the image again in a forked child.
+
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ferrofs_image::{Image, MemoryPool, Nid, OpenOptions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::bytes_object::read_bytes;
+use crate::check::{CheckTuple, check};
+use crate::errors::{Failure, Outcome};
+use crate::extract::{ExtractTuple, GivenExtraction, extract};
+use crate::inode_fields::{InodeTuple, entries, inode_tuple, name_object};
+use crate::lookup::{LastLink, find, regular_file};
+use crate::process::{PerProcess, workers};
+use crate::source::{GivenPlace, Place};
+
+/// Bytes of a block, blocks, inodes, UUID, label, seconds since 1970.
+type SuperblockTuple = (u32, u64, u64, [u8; 16], Vec<u8>, i64);
+
+/// An image. Any number of threads may use it.
+#[pyclass(module = "ferrofs._native", frozen)]
+#[derive(Debug)]
+pub(crate) struct NativeImage {
+    places: Vec<Place>,
+    offset: u64,
+    memory: Option<u64>,
+    opened: PerProcess<Image>,
+    closed: AtomicBool,
+}
+
+impl NativeImage {
+    /// The image of this process; a forked child opens it again. No lock is held meanwhile, as
+    /// opening may call Python.
+    pub(crate) fn image(&self, py: Python<'_>) -> PyResult<Image> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(PyValueError::new_err("I/O operation on a closed image"));
+        }
+        match self.opened.get() {
+            Some(image) => Ok(image),
+            None => Ok(self.opened.get_or_keep(self.open(py)?)),
+        }
+    }
+
+    fn open(&self, py: Python<'_>) -> PyResult<Image> {
+        let mut sources = Vec::with_capacity(self.places.len());
+        for (number, place) in self.places.iter().enumerate() {
+            let start = if number == 0 { self.offset } else { 0 };
+            sources.push(place.source(py, start)?);
+        }
+        let workers = workers();
+        let opened = py.detach(|| -> Outcome<Image> {
+            let devices = sources.split_off(1);
+            let primary = sources.pop().ok_or_else(Failure::not_found)?;
+            let options = OpenOptions::new().workers(&workers);
+            let options = match self.memory {
+                Some(bytes) => options.memory(&MemoryPool::new(bytes)?),
+                None => options,
+            };
+            Ok(options.open_sources(primary, devices)?)
+        });
+        opened.map_err(|failure| failure.raise(py))
+    }
+
+    /// Runs `work` on the image, detached.
+    pub(crate) fn detached<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Image) -> Outcome<T> + Send,
+    ) -> PyResult<T> {
+        let image = self.image(py)?;
+        py.detach(|| work(&image)).map_err(|failure| failure.raise(py))
+    }
+}
+
+#[pymethods]
+impl NativeImage {
+    /// Opens the image at the first place; the others are its devices.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        places: Vec<GivenPlace>,
+        offset: u64,
+        memory: Option<u64>,
+    ) -> PyResult<Self> {
+        let mut opened = Vec::with_capacity(places.len());
+        for (number, place) in places.iter().enumerate() {
+            opened.push(Place::new(py, place, if number == 0 { offset } else { 0 })?);
+        }
+        let image = Self {
+            places: opened,
+            offset,
+            memory,
+            opened: PerProcess::empty(),
+            closed: AtomicBool::new(false),
+        };
+        image.image(py)?;
+        Ok(image)
+    }
+
+    /// Ends the use of the image. Open files of it cannot be read any more.
+    fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Ordering::SeqCst);
+        let image = self.opened.take();
+        py.detach(|| drop(image));
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Block size, blocks, inodes, UUID, label and build time of the superblock.
+    fn superblock(&self, py: Python<'_>) -> PyResult<SuperblockTuple> {
+        let image = self.image(py)?;
+        let sb = image.superblock();
+        let label = sb.label_text().to_vec();
+        Ok((sb.block_size.bytes(), sb.blocks, sb.inodes, sb.uuid, label, sb.epoch))
+    }
+
+    /// The inode at a path.
+    fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<InodeTuple> {
+        self.detached(py, |image| {
+            let inode = find(image, path, LastLink::from(follow))?;
+            Ok(inode_tuple(&inode, image.superblock().block_size.bytes().into()))
+        })
+    }
+
+    /// The inode with this number.
+    fn stat_nid(&self, py: Python<'_>, nid: u64) -> PyResult<InodeTuple> {
+        self.detached(py, |image| {
+            let inode = image.inode(Nid::new(nid))?;
+            Ok(inode_tuple(&inode, image.superblock().block_size.bytes().into()))
+        })
+    }
+
+    /// The entries of a directory: name, type bits and nid of each.
+    fn list<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyList>> {
+        let found = self.detached(py, |image| {
+            let directory = find(image, path, LastLink::Follow)?;
+            entries(image, &directory).map_err(|failure| failure.at(path))
+        })?;
+        let list = PyList::empty(py);
+        for entry in found {
+            list.append((name_object(py, &entry.name)?, entry.type_bits, entry.nid.raw()))?;
+        }
+        Ok(list)
+    }
+
+    /// The entries of a directory: name and inode of each.
+    fn list_inodes<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyList>> {
+        let found = self.detached(py, |image| {
+            let block_bytes = image.superblock().block_size.bytes().into();
+            let directory = find(image, path, LastLink::Follow)?;
+            let found = entries(image, &directory).map_err(|failure| failure.at(path))?;
+            let with_inode = |entry: crate::inode_fields::Entry| {
+                let inode = image.inode(entry.nid)?;
+                Ok((entry.name, inode_tuple(&inode, block_bytes)))
+            };
+            found.into_iter().map(with_inode).collect::<Outcome<Vec<(OsString, InodeTuple)>>>()
+        })?;
+        let list = PyList::empty(py);
+        for (name, inode) in found {
+            list.append((name_object(py, &name)?, inode))?;
+        }
+        Ok(list)
+    }
+
+    /// The bytes of a file, all of them or a part.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        part: Option<(u64, u64)>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let image = self.image(py)?;
+        let found = py.detach(|| regular_file(&image, path));
+        let inode = found.map_err(|failure| failure.raise(py))?;
+        let (offset, count) = part.unwrap_or((0, u64::MAX));
+        let count = count.min(inode.size().saturating_sub(offset));
+        read_bytes(py, count, |buffer| {
+            let read = image.read_at(&inode, offset, buffer);
+            read.map_err(|error| Failure::from(error).at(path))
+        })
+    }
+
+    /// The target of a symlink.
+    fn readlink<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let target = self.detached(py, |image| {
+            let link = find(image, path, LastLink::Keep)?;
+            if link.file_type() != ferrofs_image::FileType::Symlink {
+                return Err(Failure::new("ErofsError", "EINVAL", "not a symlink").at(path));
+            }
+            image.read_link(&link).map_err(|error| Failure::from(error).at(path))
+        })?;
+        Ok(PyBytes::new(py, &target))
+    }
+
+    /// The names of all extended attributes.
+    fn listxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        follow: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let xattrs = self.detached(py, |image| {
+            let inode = find(image, path, LastLink::from(follow))?;
+            image.xattrs(&inode).map_err(|error| Failure::from(error).at(path))
+        })?;
+        PyList::new(py, xattrs.iter().map(|xattr| PyBytes::new(py, &xattr.name)))
+    }
+
+    /// The value of one extended attribute.
+    fn getxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        name: &[u8],
+        follow: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let value = self.detached(py, |image| {
+            let inode = find(image, path, LastLink::from(follow))?;
+            let value = image.xattr(&inode, name);
+            value.map_err(Failure::from)?.ok_or_else(|| {
+                let name = String::from_utf8_lossy(name);
+                Failure::new("ErofsError", "ENODATA", format!("no attribute {name}")).at(path)
+            })
+        })?;
+        Ok(PyBytes::new(py, &value))
+    }
+
+    /// Verifies what `path` names: inodes, bytes, problems, and the problems that are described.
+    fn check(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<CheckTuple> {
+        check(py, &self.image(py)?, path, progress)
+    }
+
+    /// Extracts to a directory: entries and bytes.
+    fn extract(
+        &self,
+        py: Python<'_>,
+        given: GivenExtraction,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<ExtractTuple> {
+        extract(py, &self.image(py)?, given, progress)
+    }
+}

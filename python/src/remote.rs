@@ -1,0 +1,47 @@
+//! Images at URLs, as the command opens them: through the fetcher program and the cache on disk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofs_image::ImageSource;
+use ferrofs_remote::cache::CacheDirectory;
+use ferrofs_remote::protocol::RemoteOptions;
+use ferrofs_remote::{FetchClient, FetcherProgram, RemoteLocation, RemoteSource};
+
+use crate::errors::{Failure, Outcome};
+
+/// Names the program that fetches, as for the command.
+const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
+/// How long a fetch may take, as for the command.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Opens the object at `url` as an image that begins at its byte `start`.
+pub(crate) fn open(url: &str, start: u64) -> Outcome<Arc<dyn ImageSource>> {
+    let refused = |error: std::io::Error| Failure::of_io(&error).at(url.as_bytes()).remote();
+    let location: RemoteLocation = url.parse().map_err(|error| {
+        Failure::new("RemoteError", "EINVAL", format!("{error}")).at(url.as_bytes())
+    })?;
+    let folder = cache_directory().ok_or_else(|| {
+        let message = "there is no home directory for the cache; set XDG_CACHE_HOME";
+        Failure::new("RemoteError", "ENOENT", message).at(url.as_bytes())
+    })?;
+    let cache = CacheDirectory::open(&folder).map_err(refused)?;
+    let program = std::env::var_os(FETCHER_VARIABLE).map_or_else(
+        || FetcherProgram::find(&std::env::current_exe().unwrap_or_default()),
+        PathBuf::from,
+    );
+    let connector = FetcherProgram::new(cache, program, Vec::new());
+    let client = Arc::new(FetchClient::new(Box::new(connector)).map_err(refused)?);
+    let options = RemoteOptions::default();
+    let source = RemoteSource::open(&client, &location, &options, TIMEOUT).map_err(refused)?;
+    Ok(Arc::new(source.starting_at(start)))
+}
+
+/// `ferrofs` in the user's folder for caches (XDG base directory specification).
+fn cache_directory() -> Option<PathBuf> {
+    let absolute =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(folder.join("ferrofs"))
+}

@@ -1,0 +1,196 @@
+//! A tree for a build from entries that Python lists one by one.
+
+use std::path::PathBuf;
+
+use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree, Xattrs};
+use ferrofs_builder::{Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use crate::content;
+use crate::errors::{Failure, Outcome};
+
+/// Types in `st_mode` of Linux.
+const TYPE_MASK: u32 = 0o17_0000;
+const DIRECTORY: u32 = 0o04_0000;
+const REGULAR: u32 = 0o10_0000;
+const SYMLINK: u32 = 0o12_0000;
+const CHARACTER_DEVICE: u32 = 0o02_0000;
+const BLOCK_DEVICE: u32 = 0o06_0000;
+const FIFO: u32 = 0o01_0000;
+const SOCKET: u32 = 0o14_0000;
+/// What directories have that no entry describes.
+const DIRECTORY_PERMISSIONS: u16 = 0o755;
+
+/// An entry, as `ferrofs.Entry` passes it.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct GivenEntry {
+    path: Vec<u8>,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: (i64, u32),
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The target of a symlink, or the path of the first name of a hard link.
+    target: Option<Vec<u8>>,
+    is_hard_link: bool,
+    device: (u32, u32),
+    data: Option<PyBackedBytes>,
+    file: Option<PathBuf>,
+}
+
+/// Adds entries to a tree. Directories that no entry describes are made.
+pub(crate) struct TreeBuilder {
+    tree: Tree,
+    is_root_given: bool,
+}
+
+impl TreeBuilder {
+    pub(crate) fn new() -> Self {
+        Self { tree: Tree::new(default_directory()), is_root_given: false }
+    }
+
+    pub(crate) fn into_tree(self) -> Tree {
+        self.tree
+    }
+
+    /// Adds an entry. One with the path of another replaces it, but for directories, which keep
+    /// their content and get the new metadata.
+    pub(crate) fn add(&mut self, entry: GivenEntry) -> Outcome<()> {
+        let path = entry.path.clone();
+        self.add_at(entry).map_err(|failure| failure.at(&path))
+    }
+
+    fn add_at(&mut self, entry: GivenEntry) -> Outcome<()> {
+        let path = entry.path.clone();
+        let mut names: Vec<&[u8]> = names_of(&path)?;
+        let Some(name) = names.pop() else { return self.set_root(entry) };
+        let parent = self.directory_at(&names)?;
+        if entry.is_hard_link {
+            let first = self.find(entry.target.as_deref().unwrap_or_default())?;
+            return self.link(parent, name, first);
+        }
+        let existing = self.tree.child(parent, name);
+        let node = node_of(entry)?;
+        match existing {
+            Some(id) if self.tree.is_directory(id) && node.is_directory() => {
+                self.tree.node_mut(id).metadata = node.metadata;
+                Ok(())
+            }
+            Some(id) if self.tree.is_directory(id) => Err(not_a_directory()),
+            _ => {
+                let id = self.tree.add(node)?;
+                self.link(parent, name, id)
+            }
+        }
+    }
+
+    fn link(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Outcome<()> {
+        self.tree.unlink(parent, name);
+        self.tree.link(parent, name, id)?;
+        Ok(())
+    }
+
+    fn set_root(&mut self, entry: GivenEntry) -> Outcome<()> {
+        let node = node_of(entry)?;
+        if !node.is_directory() {
+            return Err(not_a_directory());
+        }
+        self.is_root_given = true;
+        self.tree.node_mut(Tree::ROOT).metadata = node.metadata;
+        Ok(())
+    }
+
+    fn directory_at(&mut self, names: &[&[u8]]) -> Outcome<NodeId> {
+        let mut current = Tree::ROOT;
+        for name in names {
+            current = match self.tree.child(current, name) {
+                Some(id) if self.tree.is_directory(id) => id,
+                Some(_) => return Err(not_a_directory()),
+                None => {
+                    let id = self.tree.add(Node::directory(default_directory()))?;
+                    self.tree.link(current, name, id)?;
+                    id
+                }
+            };
+        }
+        Ok(current)
+    }
+
+    fn find(&self, path: &[u8]) -> Outcome<NodeId> {
+        let mut current = Tree::ROOT;
+        for name in names_of(path)? {
+            current = self.tree.child(current, name).ok_or_else(|| {
+                let message = "the first name of a hard link must be an earlier entry";
+                Failure::new("BuildError", "ENOENT", message)
+            })?;
+        }
+        match self.tree.is_directory(current) {
+            true => Err(Failure::new("BuildError", "EPERM", "a hard link to a directory")),
+            false => Ok(current),
+        }
+    }
+}
+
+fn not_a_directory() -> Failure {
+    Failure::new("BuildError", "ENOTDIR", "the path leads through an entry that is no directory")
+}
+
+fn default_directory() -> Metadata {
+    Metadata {
+        permissions: DIRECTORY_PERMISSIONS,
+        uid: 0,
+        gid: 0,
+        mtime: Timestamp { seconds: 0, nanoseconds: 0 },
+        xattrs: Xattrs::new(),
+    }
+}
+
+fn names_of(path: &[u8]) -> Outcome<Vec<&[u8]>> {
+    let names = path.split(|byte| *byte == b'/');
+    let names: Vec<&[u8]> = names.filter(|name| !name.is_empty() && *name != b".").collect();
+    match names.iter().any(|name| *name == b".." || name.contains(&0)) {
+        true => Err(Failure::new("BuildError", "EINVAL", "a path with .. or a NUL in it")),
+        false => Ok(names),
+    }
+}
+
+fn node_of(entry: GivenEntry) -> Outcome<Node> {
+    let kind = kind_of(&entry)?;
+    let permissions = u16::try_from(entry.mode & 0o7777).unwrap_or_default();
+    let (seconds, nanoseconds) = entry.mtime;
+    let xattrs = entry.xattrs.into_iter();
+    let xattrs = xattrs.map(|(name, value)| (name.into_boxed_slice(), value.into_boxed_slice()));
+    let mtime = Timestamp { seconds, nanoseconds };
+    let (uid, gid) = (entry.uid, entry.gid);
+    let metadata = Metadata { permissions, uid, gid, mtime, xattrs: xattrs.collect() };
+    Ok(Node { metadata, kind })
+}
+
+fn kind_of(entry: &GivenEntry) -> Outcome<NodeKind> {
+    let (major, minor) = entry.device;
+    let kind = match entry.mode & TYPE_MASK {
+        DIRECTORY => NodeKind::Directory,
+        REGULAR | 0 => NodeKind::File(match (&entry.file, &entry.data) {
+            (Some(path), _) => content::of_file(path.clone())?,
+            (None, Some(data)) => {
+                let name = String::from_utf8_lossy(&entry.path).into_owned();
+                let data = Python::attach(|py| data.clone_ref(py));
+                content::of_bytes(name, data)
+            }
+            (None, None) => {
+                return Err(Failure::new("BuildError", "EINVAL", "a file without content"));
+            }
+        }),
+        SYMLINK => NodeKind::Symlink(entry.target.clone().unwrap_or_default().into_boxed_slice()),
+        CHARACTER_DEVICE => NodeKind::CharacterDevice { major, minor },
+        BLOCK_DEVICE => NodeKind::BlockDevice { major, minor },
+        FIFO => NodeKind::Fifo,
+        SOCKET => NodeKind::Socket,
+        other => {
+            let what = format!("no file type has the mode {other:#o}");
+            return Err(Error::new(ErrorKind::Unsupported(what)).into());
+        }
+    };
+    Ok(kind)
+}

@@ -1,0 +1,165 @@
+"""Builds."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+import threading
+import uuid
+from pathlib import Path
+
+import ferrofs
+import pytest
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    top = tmp_path / "tree"
+    (top / "sub").mkdir(parents=True)
+    (top / "a.txt").write_bytes(b"a" * 100_000)
+    (top / "sub/b.bin").write_bytes(os.urandom(5000))
+    (top / "sub/link").symlink_to("../a.txt")
+    return top
+
+
+def test_a_directory(tree: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.erofs"
+    number = uuid.uuid4()
+    (tree / "left").mkdir()
+    report = ferrofs.build(
+        tree,
+        output,
+        "zstd,level=5",
+        label="name",
+        uuid=number,
+        timestamp=7,
+        exclude=["/left/"],
+        exclude_regex=[r"\.bin$"],
+    )
+    image = ferrofs.Image(output)
+    assert image.namelist() == ["a.txt", "sub/", "sub/link"]
+    assert image.read("sub/link") == b"a" * 100_000
+    assert report.size == output.stat().st_size and report.content_size == 100_000
+    assert (image.superblock.uuid, image.superblock.label) == (number, "name")
+    assert image.check()
+
+
+@pytest.mark.parametrize("suffix", ["", ":gz", ":xz"])
+def test_a_tar_file(tree: Path, tmp_path: Path, suffix: str) -> None:
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, f"w{suffix}") as tar:
+        tar.add(tree, arcname=".")
+    data = (tree / "sub/b.bin").read_bytes()
+    ferrofs.build(archive, tmp_path / "path.erofs")
+    with open(archive, "rb") as stream:
+        ferrofs.build(stream, tmp_path / "stream.erofs")
+    ferrofs.build(io.BytesIO(archive.read_bytes()), tmp_path / "bytes.erofs")
+    for name in ("path", "stream", "bytes"):
+        image = ferrofs.Image(tmp_path / f"{name}.erofs")
+        assert image.read("sub/b.bin") == data and image.check()
+    assert (tmp_path / "path.erofs").read_bytes() == (tmp_path / "stream.erofs").read_bytes()
+
+
+def test_entries_of_every_kind(tmp_path: Path, tree: Path) -> None:
+    def entries() -> object:
+        yield "plain", b"bytes"
+        yield "dir", None
+        yield ferrofs.Entry("dir/host", file=tree / "a.txt", mode=stat.S_IFREG | 0o4755)
+        yield ferrofs.Entry("view", data=memoryview(b"view"))
+        yield ferrofs.Entry("again", target="plain", hard_link=True)
+        yield ferrofs.Entry("/", mode=stat.S_IFDIR | 0o700, uid=5)
+        yield ferrofs.Entry("old", data=b"", mtime_ns=-1_500_000_000)
+        yield "plain", b"replaced"
+
+    ferrofs.build(entries(), tmp_path / "a.erofs", None)
+    image = ferrofs.Image(tmp_path / "a.erofs")
+    assert image.read("plain") == b"replaced" and image.read("again") == b"bytes"
+    assert image.read("dir/host") == (tree / "a.txt").read_bytes()
+    assert stat.S_IMODE(image.stat("dir/host").st_mode) == 0o4755
+    assert (image.stat("/").st_uid, stat.S_IMODE(image.stat("/").st_mode)) == (5, 0o700)
+    assert image.stat("old").st_mtime_ns == -1_500_000_000
+    assert image.check()
+
+
+def test_two_builds_have_the_same_bytes(tree: Path, tmp_path: Path) -> None:
+    for name, jobs in [("one", 1), ("two", 4)]:
+        ferrofs.build(tree, tmp_path / name, jobs=jobs, dedupe=True, fragments="tails")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_progress_is_reported_and_cancels(tree: Path, tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    ferrofs.build(tree, tmp_path / "a", progress=lambda *done: calls.append(done))
+    assert calls[0] == ("import", 0, 0) and calls[-1][2] == 105_000
+    with pytest.raises(ferrofs.CancelledError) as raised:
+        ferrofs.build(tree, tmp_path / "b", progress=lambda *_: False)
+    assert raised.value.errno == 125
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ferrofs.build(tree, tmp_path / "b", progress=fail)
+    assert sorted(os.listdir(tmp_path)) == ["a", "tree"]
+
+
+class EndlessTar(io.RawIOBase):
+    """An archive that never ends; only a cancelled build does."""
+
+    def __init__(self) -> None:
+        self.served = threading.Event()
+        self.header = tarfile.TarInfo("endless")
+        self.header.size = 1 << 40
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not self.served.is_set():
+            self.served.set()
+            return self.header.tobuf(tarfile.GNU_FORMAT)
+        return bytes(size)
+
+
+def test_a_running_build_is_cancelled(tmp_path: Path) -> None:
+    source = EndlessTar()
+    with pytest.raises(ferrofs.CancelledError):
+        ferrofs.build(source, tmp_path / "a", progress=lambda *_: not source.served.is_set())
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a.erofs"
+    for arguments, text in [
+        ({"compression": "lz5"}, "no algorithm lz5"),
+        ({"block_size": 1000}, "power of two"),
+        ({"label": "x" * 17}, "16 bytes"),
+        ({"fragments": "some"}, "none, tails or all"),
+    ]:
+        with pytest.raises(ferrofs.BuildError, match=text):
+            ferrofs.build(tree, output, **arguments)  # type: ignore[arg-type]
+    for path in ("../a", "a/../../b"):
+        with pytest.raises(ferrofs.BuildError, match=r"\.\."):
+            ferrofs.build([(path, b"")], output)
+    with pytest.raises(ferrofs.BuildError, match="no directory"):
+        ferrofs.build([("a", b""), ("a/b", b"")], output)
+    with pytest.raises(ferrofs.BuildError, match="earlier"):
+        ferrofs.build([ferrofs.Entry("a", target="b", hard_link=True)], output)
+    with pytest.raises(TypeError):
+        ferrofs.build(7, output)
+    assert not output.exists()
+    output.write_bytes(b"mine")
+    with pytest.raises(FileExistsError) as raised:
+        ferrofs.build(tree, output)
+    assert raised.value.errno == 17 and output.read_bytes() == b"mine"
+    ferrofs.build(tree, output, overwrite=True)
+    assert ferrofs.Image(output).check()
+
+
+def test_an_exception_of_the_iterable_ends_the_build(tmp_path: Path) -> None:
+    def entries() -> object:
+        yield "a", b""
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        ferrofs.build(entries(), tmp_path / "a.erofs")
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,147 @@
+"""Open files."""
+
+from __future__ import annotations
+
+import array
+import io
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import ferrofs
+import pytest
+
+
+def test_a_file_is_a_raw_file(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    with image.open("large") as file:
+        assert isinstance(file, io.RawIOBase) and file.readable() and file.seekable()
+        assert not file.writable() and file.name == "large" and file.mode == "rb"
+        assert file.read(10) == files["large"][:10] and file.tell() == 10
+        assert file.seek(-5, os.SEEK_END) == file.size - 5
+        assert file.readall() == files["large"][-5:] and file.read(1) == b""
+        assert file.seek(3) == 3 and file.seek(4, os.SEEK_CUR) == 7
+        with pytest.raises(ValueError):
+            file.seek(-1)
+        with pytest.raises(ValueError):
+            file.seek(0, 9)
+        with pytest.raises(io.UnsupportedOperation):
+            file.fileno()
+    with pytest.raises(ValueError, match="closed"):
+        file.read()
+    with pytest.raises(ValueError, match="closed"):
+        file.pread_into(bytearray(1), 0)
+
+
+def test_readinto_takes_any_writable_buffer(
+    image: ferrofs.Image, files: dict[str, bytes]
+) -> None:
+    file = image.open("large")
+    for buffer in (bytearray(1000), memoryview(bytearray(1000)), array.array("I", bytes(1000))):
+        file.seek(5)
+        assert file.readinto(buffer) == 1000
+        assert bytes(memoryview(buffer).cast("B")) == files["large"][5:1005]
+    whole = bytearray(len(files["large"]) + 100)
+    assert file.pread_into(whole, 0) == file.size
+    assert whole[: file.size] == files["large"] and whole[file.size :] == bytes(100)
+    with pytest.raises(TypeError):
+        file.readinto(b"read-only")
+
+
+def test_pread_leaves_the_position(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    file = image.open("large")
+    file.seek(77)
+
+    def read(offset: int) -> bool:
+        buffer = bytearray(5000)
+        count = file.pread_into(buffer, offset)
+        data = files["large"][offset : offset + 5000]
+        return buffer[:count] == data and file.pread(5000, offset) == data
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(0, file.size, 40_000)))
+    assert file.tell() == 77
+
+
+def test_buffered_files_have_lines(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    with image.open("lines.txt", buffering=-1) as file:
+        assert isinstance(file, io.BufferedReader)
+        assert list(file) == files["lines.txt"].splitlines(keepends=True)
+    with image.open("lines.txt", buffering=16) as file:
+        assert file.readline() == b"line 0\n"
+    text = io.TextIOWrapper(image.open("lines.txt", buffering=-1))
+    assert text.readlines()[999] == "line 999\n"
+
+
+def test_only_reading_is_possible(image: ferrofs.Image) -> None:
+    with pytest.raises(ValueError, match="mode"):
+        image.open("empty", "w")
+    with pytest.raises(io.UnsupportedOperation):
+        image.open("empty").write(b"x")
+    with pytest.raises(IsADirectoryError):
+        image.open("docs")
+    with pytest.raises(OSError, match="regular"):
+        image.open("fifo")
+
+
+def test_a_pickled_file_keeps_its_position(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    file = image.open("large")
+    file.seek(1234)
+    copy = pickle.loads(pickle.dumps(file))
+    assert copy.read(100) == files["large"][1234:1334]
+
+
+class SlowFile(io.BytesIO):
+    """Gives other threads a chance at each call."""
+
+    calls = 0
+    threads: set[int]
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.calls += 1
+        self.threads.add(threading.get_ident())
+        threading.Event().wait(0.0005)
+        return super().read(size)
+
+
+@pytest.mark.thread_unsafe(reason="counts threads")
+def test_a_python_object_is_read_by_decode_threads(
+    image_file: Path, files: dict[str, bytes]
+) -> None:
+    """Readers and decode threads take turns at the object; the interpreter's lock does not stop
+    them."""
+    source = SlowFile(image_file.read_bytes())
+    source.threads = set()
+    image = ferrofs.Image(source, memory=24 << 20)
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            found = threads.map(image.read, ["large", "noise", "docs/deep/er/b.md", "large"])
+            assert next(found) == files["large"]
+            assert list(found)[-1] == files["large"]
+        file = image.open("large")
+        while file.read(65536):
+            pass
+    assert image.check() and source.calls > 0
+    assert len(source.threads) > 1
+
+
+class FailingFile(io.BytesIO):
+    fails = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.fails:
+            raise RuntimeError("the medium is gone")
+        return super().read(size)
+
+
+def test_an_exception_of_the_source_is_the_cause(image_file: Path) -> None:
+    source = FailingFile(image_file.read_bytes())
+    image = ferrofs.Image(source)
+    source.fails = True
+    with pytest.raises(OSError) as raised:
+        image.read("noise")
+    assert raised.value.errno == 5
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    source.fails = False
+    assert len(image.read("noise")) == 200_000

@@ -1,0 +1,167 @@
+"""The file system of fsspec."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import ferrofs
+import pytest
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def fs(image_file: Path) -> Any:
+    return fsspec.filesystem("erofs", fo=str(image_file))
+
+
+def test_the_entry_point_is_registered(image_file: Path) -> None:
+    assert fsspec.get_filesystem_class("erofs").__module__ == "ferrofs.fsspec"
+    assert fsspec.get_filesystem_class("erofs").protocol == "erofs"
+
+
+def test_info_has_type_and_size(fs: Any) -> None:
+    assert fs.info("")["type"] == "directory" and fs.info("/docs")["name"] == "docs"
+    assert (fs.info("large")["size"], fs.info("large")["type"]) == (3_000_000, "file")
+    link = fs.info("link")
+    assert (link["type"], link["size"], link["islink"]) == ("file", 13, True)
+    assert link["destination"] == "hello.txt"
+    assert fs.info("dirlink")["type"] == "directory"
+    assert fs.info("broken")["type"] == "link" and fs.info("fifo")["type"] == "other"
+    with pytest.raises(FileNotFoundError):
+        fs.info("nowhere")
+    assert fs.modified("hello.txt").year == 2023
+    assert fs.isfile("link") and fs.isdir("dirlink") and not fs.exists("broken")
+    assert fs.size("large") == 3_000_000 and fs.ukey("large") != fs.ukey("noise")
+
+
+def test_listings_are_those_of_the_base_class(fs: Any) -> None:
+    """`ls`, `walk`, `find` and `glob` are our own; those of fsspec give the same over `ls`."""
+    base = fsspec.AbstractFileSystem
+    for arguments in [{}, {"maxdepth": 1}, {"maxdepth": 2}, {"topdown": False}]:
+        theirs = sorted((p, sorted(d), sorted(f)) for p, d, f in base.walk(fs, "", **arguments))
+        # fsspec enters symlinks to directories, we do not.
+        theirs = [one for one in theirs if not one[0].startswith("dirlink")]
+        ours = sorted((p, sorted(d), sorted(f)) for p, d, f in fs.walk("", **arguments))
+        assert ours == theirs, arguments
+    for pattern in [
+        "*", "**", "docs/**", "docs/*", "docs/*/", "**/*.md", "docs/deep/*/b.md", "*.txt",
+        "[hl]*", "docs/d??p", "hello.txt", "nowhere/*", "nowhere", "docs/**/er", "*/", "docs/",
+    ]:
+        theirs = [n for n in base.glob(fs, pattern) if not n.startswith("dirlink/")]
+        assert fs.glob(pattern) == theirs, pattern
+        assert list(fs.glob(pattern, detail=True)) == theirs, pattern
+    assert fs.glob("**", maxdepth=1) == base.glob(fs, "**", maxdepth=1)
+    for path in ["", "docs", "docs/a.md", "nowhere"]:
+        for withdirs in (False, True):
+            theirs = [n for n in base.find(fs, path, withdirs=withdirs)
+                      if not n.startswith("dirlink/")]
+            assert fs.find(path, withdirs=withdirs) == theirs, path
+            assert list(fs.find(path, withdirs=withdirs, detail=True)) == theirs, path
+    with pytest.raises(ValueError):
+        fs.glob("*", maxdepth=0)
+    with pytest.raises(FileNotFoundError):
+        list(fs.walk("nowhere", on_error="raise"))
+    failed: list[OSError] = []
+    assert list(fs.walk("nowhere", on_error=failed.append)) == [] and len(failed) == 1
+
+
+def test_contents_and_ranges(fs: Any, files: dict[str, bytes]) -> None:
+    large = files["large"]
+    assert fs.cat("docs/a.md") == b"# A\n" and fs.cat_file("link") == files["hello.txt"]
+    assert fs.cat_file("large", 10, 20) == large[10:20]
+    assert fs.cat_file("large", -20, -10) == large[-20:-10]
+    assert fs.cat_file("large", 2_999_990) == large[2_999_990:]
+    ranges = fs.cat_ranges(["large", "noise", "nowhere"], [0, 5, 0], [7, 9, 1])
+    assert ranges[:2] == [large[:7], files["noise"][5:9]]
+    assert isinstance(ranges[2], FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges(["nowhere"], 0, 1, on_error="raise")
+    assert fs.cat(["hello.txt", "empty"]) == {"hello.txt": files["hello.txt"], "empty": b""}
+    assert fs.head("large", 5) == large[:5] and fs.tail("large", 5) == large[-5:]
+    with fs.open("lines.txt") as file:
+        assert file.readline() == b"line 0\n" and file.read(5) == b"line "
+    with fs.open("lines.txt", "r") as text:
+        assert text.readline() == "line 0\n"
+    with pytest.raises(ValueError, match="read-only"):
+        fs._open("x", "wb")
+    with pytest.raises(ValueError, match="mode"):
+        fsspec.filesystem("erofs", fo="x", mode="w")
+
+
+def test_instances_are_pickled_by_their_arguments(fs: Any, files: dict[str, bytes]) -> None:
+    text = pickle.dumps(fs)
+    assert len(text) < 1000
+    assert pickle.loads(text).cat("noise") == files["noise"]
+    with fs.open("large") as file:
+        assert isinstance(file, io.BufferedReader)
+
+
+def test_urls_are_chained(image_file: Path, files: dict[str, bytes], tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/chained.erofs", image_file.read_bytes())
+    try:
+        for chain in [
+            f"erofs://large::{image_file}",
+            f"erofs://large::file://{image_file}",
+            "erofs://large::memory://chained.erofs",
+            "erofs://large::simplecache::memory://chained.erofs",
+        ]:
+            options = {"simplecache": {"cache_storage": str(tmp_path)}} if "simple" in chain else {}
+            with fsspec.open(chain, **options) as file:
+                assert file.read() == files["large"], chain
+        fs, path = fsspec.core.url_to_fs("erofs://docs::memory://chained.erofs")
+        assert fs.find(path) == [n for n in sorted(files) if n.startswith("docs/")]
+        assert pickle.loads(pickle.dumps(fs)).cat("noise") == files["noise"]
+        fs.close()
+    finally:
+        memory.rm("/chained.erofs")
+
+
+def many_files(directory: Path, count: int) -> Path:
+    """An image of empty files, 100 in a directory."""
+    output = directory / f"{count}.erofs"
+    names = (f"dir{n // 100:04}/file{n % 100:02}.{'txt' if n % 2 else 'bin'}" for n in range(count))
+    ferrofs.build(((name, b"") for name in names), output, None)
+    return output
+
+
+@pytest.mark.thread_unsafe(reason="measures")
+def test_listings_take_time_in_proportion(tmp_path: Path) -> None:
+    """Ten times as many files take ten times as long; a call does not read the whole image. The
+    limits are generous, as other processes run; docs/python.md has the figures."""
+    seconds: dict[str, list[float]] = {}
+    for count in (3_000, 30_000):
+        fs = fsspec.filesystem("erofs", fo=str(many_files(tmp_path, count)))
+        calls = {
+            "walk": lambda: sum(len(files) for _, _, files in fs.walk("")),
+            "find": lambda: len(fs.find("")),
+            "glob": lambda: 2 * len(fs.glob("**/*.txt")),
+        }
+        for name, call in calls.items():
+            began = time.process_time()
+            assert call() == count
+            seconds.setdefault(name, []).append(time.process_time() - began)
+        began = time.process_time()
+        for n in range(0, count, count // 100):
+            fs.info(f"dir{n // 100:04}/file{n % 100:02}.bin" if n % 2 == 0 else f"dir{n // 100:04}")
+            fs.ls(f"dir{n // 100:04}")
+        seconds.setdefault("info and ls", []).append((time.process_time() - began) * count / 100)
+    for name, (small, large) in seconds.items():
+        assert large / 30_000 < 4 * small / 3_000 + 1e-5, (name, seconds)
+
+
+@pytest.mark.thread_unsafe(reason="measures")
+def test_a_glob_keeps_matches_only(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("erofs", fo=str(many_files(tmp_path, 30_000)))
+    tracemalloc.start()
+    try:
+        assert len(fs.glob("**/file01.txt")) == 300
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()

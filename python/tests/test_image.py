@@ -1,0 +1,262 @@
+"""Names, contents and metadata of an image."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+import threading
+import zipfile
+from pathlib import Path
+
+import ferrofs
+import pytest
+
+
+def test_names_are_those_of_zipfile(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    names = image.namelist()
+    assert set(files) <= set(names)
+    assert {"docs/", "docs/deep/", "docs/deep/er/", "empty-dir/"} <= set(names)
+    assert [info.filename for info in image.infolist()] == names
+    for name in ("namelist", "infolist", "getinfo", "read", "open", "extract", "extractall"):
+        assert hasattr(zipfile.ZipFile, name) and hasattr(image, name)
+
+
+def test_every_file_has_its_content(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        assert image.read(name) == data, name
+        assert image.read("/" + name) == data, name
+        assert image.read(os.fsencode(name)) == data, name
+        info = image.getinfo(name)
+        assert (info.file_size, info.is_file()) == (len(data), True)
+        assert image.read(info) == data
+        assert info.mtime_ns == 1_700_000_000_123_456_789
+        assert info.date_time == (2023, 11, 14, 22, 13, 20)
+
+
+def test_a_range_ends_with_the_file(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    data = files["large"]
+    for offset, size in [(0, 10), (999_999, 70_000), (len(data) - 5, 100), (len(data) + 9, 4)]:
+        assert image.read_range("large", offset, size) == data[offset : offset + size]
+
+
+def test_symlinks_are_followed_within_the_image(image: ferrofs.Image) -> None:
+    assert image.read("link") == b"hello, world\n"
+    assert image.read("absolute") == image.read("up") == b"# A\n"
+    assert image.read("dirlink/er/b.md") == b"# B\n" * 5000
+    assert image.read("dirlink/../a.md") == b"# A\n"
+    assert image.readlink("link") == "hello.txt"
+    assert stat.S_ISLNK(image.lstat("link").st_mode)
+    assert stat.S_ISREG(image.stat("link").st_mode)
+    with pytest.raises(OSError, match="too many levels") as raised:
+        image.stat("loop")
+    assert raised.value.errno == 40
+
+
+def test_stat_has_every_field(image: ferrofs.Image) -> None:
+    status = image.stat("hello.txt")
+    assert (status.st_nlink, status.st_size) == (2, 13)
+    assert status.st_mtime_ns == status.st_ctime_ns == 1_700_000_000_123_456_789
+    assert status.st_ino == image.stat("hard").st_ino
+    assert image.lstat("null").st_rdev == os.makedev(1, 3)
+    fifo = image.lstat("fifo")
+    assert (stat.filemode(fifo.st_mode), fifo.st_uid, fifo.st_gid) == ("prw-------", 1000, 100)
+
+
+def test_extended_attributes(image: ferrofs.Image) -> None:
+    assert image.listxattr("tagged") == ["user.colour", "user.n"]
+    assert image.getxattr("tagged", "user.n") == b"\0\1"
+    assert image.listxattr("hello.txt") == []
+    with pytest.raises(OSError) as raised:
+        image.getxattr("tagged", "user.none")
+    assert raised.value.errno == 61
+
+
+def test_questions_of_state(image: ferrofs.Image) -> None:
+    assert image.exists("docs/a.md") and image.exists("") and image.exists("link")
+    assert not image.exists("broken") and not image.isdir("loop") and not image.exists("hello.txt/x")
+    assert image.isdir("dirlink") and not image.isdir("link")
+    assert image.isfile("link") and not image.isfile("fifo")
+
+
+def test_scandir_is_that_of_os(image: ferrofs.Image) -> None:
+    with image.scandir("/") as entries:
+        found = {entry.name: entry for entry in entries}
+    assert list(found) == image.listdir()
+    assert found["dirlink"].is_symlink() and found["dirlink"].is_dir()
+    assert not found["dirlink"].is_dir(follow_symlinks=False)
+    assert not found["broken"].is_dir() and not found["broken"].is_file()
+    assert found["hello.txt"].stat().st_size == 13
+    assert found["link"].stat(follow_symlinks=False).st_size == len("hello.txt")
+    assert found["hello.txt"].inode() == found["hard"].inode()
+    assert os.fspath(found["docs"]) == "/docs"
+
+
+def test_walk_is_that_of_os(image: ferrofs.Image, tmp_path: Path) -> None:
+    image.extractall(tmp_path)
+
+    def relative(walked: object, top: str) -> list[tuple[str, list[str], list[str]]]:
+        parts = [(p[len(top) :].strip("/"), sorted(d), sorted(f)) for p, d, f in walked]  # type: ignore[attr-defined]
+        return sorted(parts)
+
+    os.unlink(tmp_path / "null") if (tmp_path / "null").exists() else None
+    for followlinks in (False, True):
+        theirs = relative(os.walk(tmp_path, followlinks=followlinks), str(tmp_path))
+        ours = relative(image.walk("/", followlinks=followlinks), "/")
+        ours = [(p, d, [n for n in f if n != "null"]) for p, d, f in ours]
+        assert ours == theirs
+    bottom_up = [path for path, _, _ in image.walk("docs", topdown=False)]
+    assert bottom_up == ["docs/deep/er", "docs/deep", "docs"]
+
+
+def test_walk_leaves_out_what_the_caller_removes(image: ferrofs.Image) -> None:
+    seen = []
+    for path, directories, _ in image.walk("docs"):
+        seen.append(path)
+        directories[:] = [name for name in directories if name != "deep"]
+    assert seen == ["docs"]
+    errors: list[OSError] = []
+    assert list(image.walk("nowhere", onerror=errors.append)) == []
+    assert len(errors) == 1
+
+
+def test_check_finds_nothing_in_a_good_image(
+    image: ferrofs.Image, files: dict[str, bytes]
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    result = image.check(progress=lambda *done: calls.append(done))
+    assert result and result.problems == []
+    assert result.bytes >= sum(map(len, files.values()))
+    assert calls[0] == ("check", 0, 0) and calls[-1][2] == result.bytes
+    result.raise_for_problems()
+
+
+def test_check_reports_damage_with_its_place(image_file: Path, tmp_path: Path) -> None:
+    data = bytearray(image_file.read_bytes())
+    at = data.index(b"word", len(data) // 2) if b"word" in data[len(data) // 2 :] else 100_000
+    for position in range(at, at + 3000):
+        data[position] ^= 0x5A
+    with ferrofs.Image(data) as image:
+        result = image.check()
+        assert not result and result.problem_count >= 1
+        problem = result.problems[0]
+        assert isinstance(problem, ferrofs.CorruptImageError)
+        assert problem.errno == 117 and problem.path and problem.nid is not None
+        assert problem.byte is not None
+        with pytest.raises(ferrofs.CheckError) as raised:
+            result.raise_for_problems()
+        assert raised.value.problems == result.problems
+
+
+def test_a_callback_cancels(image: ferrofs.Image, tmp_path: Path) -> None:
+    with pytest.raises(ferrofs.CancelledError):
+        image.check(progress=lambda *_: False)
+    with pytest.raises(ZeroDivisionError):
+        image.extractall(tmp_path / "x", progress=lambda *_: 1 / 0)
+
+
+def test_extract_writes_members_only(
+    image: ferrofs.Image, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert image.extract("docs/a.md", tmp_path) == str(tmp_path / "docs/a.md")
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
+        "docs",
+        "docs/a.md",
+    ]
+    image.extractall(tmp_path / "all")
+    for name, data in files.items():
+        assert (tmp_path / "all" / name).read_bytes() == data
+    assert os.readlink(tmp_path / "all/absolute") == "/docs/a.md"
+    assert not (tmp_path / "all/null").exists()
+    with pytest.raises(FileNotFoundError):
+        image.extract("nowhere", tmp_path)
+
+
+def test_errors_are_those_of_the_system(image: ferrofs.Image, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        image.read("docs/none")
+    error = missing.value
+    assert isinstance(error, ferrofs.NotFoundError) and isinstance(error, KeyError)
+    assert (error.errno, error.path, error.filename) == (2, "docs/none", "docs/none")
+    assert str(error).startswith("[Errno 2]")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.errno, copy.path, str(copy)) == (2, "docs/none", str(error))
+    with pytest.raises(NotADirectoryError):
+        image.listdir("hello.txt/x")
+    with pytest.raises(NotADirectoryError):
+        image.listdir("hello.txt")
+    with pytest.raises(IsADirectoryError):
+        image.read("docs")
+    (tmp_path / "text").write_bytes(b"no image" * 1000)
+    with pytest.raises(ferrofs.NotAnImageError) as foreign:
+        ferrofs.Image(tmp_path / "text")
+    assert foreign.value.path == str(tmp_path / "text") and foreign.value.byte == 1024
+    with pytest.raises(FileNotFoundError):
+        ferrofs.Image(tmp_path / "none")
+    with pytest.raises(TypeError):
+        ferrofs.Image(7)  # type: ignore[arg-type]
+
+
+def test_a_closed_image_refuses(image_file: Path) -> None:
+    with ferrofs.Image(image_file) as image:
+        file = image.open("large")
+        assert not image.closed
+    assert image.closed and "closed" in repr(image)
+    with pytest.raises(ValueError, match="closed"):
+        image.namelist()
+    with pytest.raises(ValueError, match="closed"):
+        file.read(1)
+
+
+def test_superblock_and_memory(image_file: Path) -> None:
+    image = ferrofs.Image(image_file, memory=32 << 20)
+    assert image.superblock.label == "test" and image.superblock.block_size == 4096
+    assert image.filename == str(image_file)
+    with pytest.raises(OSError, match="memory limit"):
+        ferrofs.Image(image_file, memory=1)
+
+
+def test_sources_of_every_kind(image_file: Path, files: dict[str, bytes]) -> None:
+    data = image_file.read_bytes()
+    with open(image_file, "rb") as opened, open(image_file, "rb", buffering=0) as raw:
+        sources = [
+            (str(image_file), 0),
+            (os.fsencode(image_file) and image_file, 0),
+            (data, 0),
+            (memoryview(data), 0),
+            (io.BytesIO(data), 0),
+            (opened, 0),
+            (raw, 0),
+            (b"\0" * 512 + data, 512),
+            (io.BytesIO(b"\0" * 512 + data), 512),
+        ]
+        for source, offset in sources:
+            image = ferrofs.Image(source, offset)
+            assert image.read("large") == files["large"]
+            assert image.check()
+
+
+def test_threads_read_at_once(image: ferrofs.Image, files: dict[str, bytes]) -> None:
+    wrong: list[str] = []
+
+    def read_all() -> None:
+        wrong.extend(name for name, data in files.items() if image.read(name) != data)
+
+    threads = [threading.Thread(target=read_all) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+@pytest.mark.thread_unsafe(reason="changes the environment")
+def test_a_url_needs_the_fetcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FERROFS_FETCH", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    url = "https://127.0.0.1:9/a.erofs"
+    with pytest.raises(ferrofs.RemoteError, match="ferrofs-fetch") as raised:
+        ferrofs.Image(url)
+    assert (raised.value.errno, raised.value.path) == (2, url)
+    assert not isinstance(raised.value, FileNotFoundError)
