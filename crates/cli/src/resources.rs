@@ -20,6 +20,11 @@ const THREAD_BYTES: u64 = 1 << 20;
 /// once.
 const SHARED_BYTES: u64 = 4 << 20;
 
+/// Threads of a mount that read requests at most: enough for as many reads in flight at a server.
+const LISTENERS_MAX: usize = 32;
+/// The memory for which one of them is started.
+const LISTENER_SHARE_BYTES: u64 = 4 << 20;
+
 /// What a verb may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Resources {
@@ -89,6 +94,14 @@ impl Resources {
     /// Threads of a mount that read requests of the kernel.
     pub(crate) fn listeners(&self) -> usize {
         listeners(self.threads)
+    }
+
+    /// Threads of a mount that read requests at most, if the storage of the image is slow. Each may
+    /// hold a read of a mebibyte, and they must not use up the memory.
+    pub(crate) fn listeners_max(&self) -> usize {
+        let affordable = self.memory.budget().limit_bytes() / LISTENER_SHARE_BYTES;
+        let affordable = usize::try_from(affordable).unwrap_or(usize::MAX);
+        affordable.min(LISTENERS_MAX).max(self.listeners())
     }
 
     /// Cache for clusters that several files share, in bytes, when every file is read once.

@@ -55,7 +55,9 @@ pub use reply::{
 };
 pub use request::{Operation, Request};
 pub use rustix::io::Errno;
-pub use session::{FileSystem, NegotiatedSession, Notifier, Session, SessionOptions, SessionStats};
+pub use session::{
+    FileSystem, ListenerGrowth, NegotiatedSession, Notifier, Session, SessionOptions, SessionStats,
+};
 
 /// The atomics and the lock of protocol R (docs/workers.md); loom's own when a model runs.
 mod sync {

@@ -1,6 +1,7 @@
 //! A session: from FUSE_INIT to the end of the mount. It owns all its threads: listeners, which handle requests, and a
 //! watchdog, which looks for requests that hang.
 
+mod growth;
 mod listener;
 mod state;
 mod watchdog;
@@ -20,9 +21,10 @@ use crate::init::{InitParameters, InitRequest, Negotiation, REQUEST_BYTES, negot
 use crate::reply::Reply;
 use crate::request::Request;
 use listener::Listener;
-use state::{EventCallback, SessionState, lock, spawn_thread};
+use state::{EventCallback, SessionState, spawn_thread};
 use watchdog::RequestWatchdog;
 
+pub use growth::ListenerGrowth;
 pub use state::{Notifier, SessionStats};
 
 /// What handles requests. Several threads call it at a time.
@@ -41,6 +43,8 @@ pub trait FileSystem: Send + Sync + 'static {
 pub struct SessionOptions {
     /// The number of listener threads; at least two run.
     pub listeners: usize,
+    /// When more are started.
+    pub growth: ListenerGrowth,
     /// What to request in FUSE_INIT.
     pub init_request: InitRequest,
     /// How long a request may take before its caller gets `EIO`; `None` is forever.
@@ -51,13 +55,21 @@ impl SessionOptions {
     /// Two listeners and no time limit.
     #[must_use]
     pub fn new(init_request: InitRequest) -> Self {
-        Self { listeners: MIN_LISTENERS, init_request, time_limit: None }
+        let growth = ListenerGrowth::Never;
+        Self { listeners: MIN_LISTENERS, growth, init_request, time_limit: None }
     }
 
     /// Sets the number of listener threads; one for each available CPU serves well.
     #[must_use]
     pub fn listeners(mut self, threads: usize) -> Self {
         self.listeners = threads;
+        self
+    }
+
+    /// Sets when more listeners are started.
+    #[must_use]
+    pub fn growth(mut self, growth: ListenerGrowth) -> Self {
+        self.growth = growth;
         self
     }
 
@@ -125,7 +137,7 @@ impl NegotiatedSession {
         spawn: &mut SpawnThread<'_>,
     ) -> Result<Session, SessionError> {
         let Self { channels, init_parameters, options } = self;
-        let state = SessionState::new(file_system, channels, options.listeners, on_event);
+        let state = SessionState::new(file_system, channels, &options, on_event);
         let state = Arc::new(state);
         let mut session = Session { state, init_parameters, listeners: Vec::new(), watchdog: None };
         match session.start_threads(options.time_limit, spawn) {
@@ -215,8 +227,8 @@ impl Session {
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.join().ok();
         }
-        let spares = std::mem::take(&mut *lock(&self.state.spares));
-        for spare in spares {
+        // One that ends now may have started another before.
+        while let Some(spare) = self.state.take_spare() {
             spare.join().ok();
         }
     }

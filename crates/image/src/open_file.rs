@@ -199,6 +199,12 @@ impl ReadaheadState {
                     DataLocation::Stored(Address::Data { device, offset }) => {
                         engine.devices.will_need(device, offset, segment.target.len());
                     }
+                    // A worker must not wait for a server.
+                    DataLocation::Cluster(cluster) if engine.devices.is_remote() => {
+                        if let Address::Data { device, offset } = cluster.id.address {
+                            engine.devices.will_need(device, offset, cluster.encoded_length());
+                        }
+                    }
                     DataLocation::Cluster(cluster)
                         if cluster.is_data() && image.offloads(cluster.id.coding) =>
                     {
@@ -244,6 +250,9 @@ impl ImageInner {
     /// Whether readahead can do anything for a file: pass a hint to the device, or offload
     /// clusters.
     fn has_readahead(&self, inode: &Inode) -> bool {
+        if self.engine.devices.is_remote() {
+            return true;
+        }
         let plain = Coding::Plain { wrapped_bytes: 0 };
         let declared = AlgorithmId::ALL.into_iter().filter(|one| self.compression.has(*one));
         let mut codings = declared.map(Coding::Compressed).chain([plain]);

@@ -197,6 +197,9 @@ impl ImageInner {
     fn execute(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
         // Also for reads that decode nothing: their callers keep buffers.
         self.wake_idle_reclaimer();
+        if self.engine.devices.is_remote() {
+            self.make_ready(plan)?;
+        }
         let mut counters = DecodeCounters::default();
         let mut missing: Vec<&ReadSegment> = Vec::new();
         for segment in &plan.segments {
@@ -219,6 +222,21 @@ impl ImageInner {
         }
         self.engine.decode_slots.add(&counters);
         Ok(missing_bytes)
+    }
+
+    /// Has a server send all bytes of a plan that are not here, before a decoder is occupied.
+    fn make_ready(&self, plan: &ReadPlan) -> Result<()> {
+        let wanted = |segment: &ReadSegment| {
+            let (address, bytes) = match segment.location {
+                DataLocation::Stored(address) => (address, segment.target.len()),
+                DataLocation::Cluster(cluster) => (cluster.id.address, cluster.encoded_length()),
+                DataLocation::Hole | DataLocation::Fragment { .. } => return None,
+            };
+            let Address::Data { device, offset } = address else { return None };
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+            Some((device, offset..offset.saturating_add(bytes)))
+        };
+        self.engine.devices.make_ready(plan.segments.iter().filter_map(wanted))
     }
 
     /// Serves a segment that needs no decoding; false if it does.

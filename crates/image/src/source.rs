@@ -38,6 +38,21 @@ pub trait ImageSource: Send + Sync + fmt::Debug {
 
     /// A hint that these bytes will be read soon. The default does nothing.
     fn will_need(&self, _offset: u64, _bytes: u64) {}
+
+    /// Whether reads may wait for a server. Before a read of a file occupies a decoder, its ranges
+    /// are then made ready. The default is no.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Waits until reads of these ranges wait for nothing, as far as that can be. All of them are
+    /// requested at the same time. The default does nothing.
+    ///
+    /// # Errors
+    /// Any error of the medium.
+    fn make_ready(&self, _ranges: &[Range<u64>]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A file or block device as a source, from a byte of it on.
@@ -117,6 +132,7 @@ const COUNT_FIELD: u64 = SUPERBLOCK_OFFSET | 86;
 pub(crate) struct Devices {
     primary: Arc<dyn ImageSource>,
     extra: Vec<ExtraDevice>,
+    is_remote: bool,
 }
 
 #[derive(Debug)]
@@ -157,7 +173,9 @@ impl Devices {
             extra.push(ExtraDevice { source: given.next(), unified });
         }
         drop(given);
-        Ok(Self { primary, extra })
+        let mut sources = extra.iter().filter_map(|extra| extra.source.as_ref());
+        let is_remote = primary.is_remote() || sources.any(|source| source.is_remote());
+        Ok(Self { primary, extra, is_remote })
     }
 
     /// Resolves byte `offset` of `device`. Device 0 is the unified address space, in which other
@@ -205,6 +223,30 @@ impl Devices {
         if let Ok(place) = self.locate(device, offset) {
             place.source.will_need(place.offset, u64::try_from(bytes).unwrap_or(u64::MAX));
         }
+    }
+
+    /// Whether reads may wait for a server.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// Makes ranges of devices ready. Each source gets its ranges in one call.
+    pub(crate) fn make_ready(&self, wanted: impl Iterator<Item = (u16, Range<u64>)>) -> Result<()> {
+        let mut places: Vec<(&dyn ImageSource, Vec<Range<u64>>)> = Vec::new();
+        for (device, range) in wanted {
+            let ResolvedAddress { source, offset } = self.locate(device, range.start)?;
+            let length = range.end.saturating_sub(range.start);
+            let range = offset..offset.saturating_add(length);
+            match places.iter_mut().find(|(known, _)| std::ptr::addr_eq(*known, source)) {
+                Some((_, ranges)) => ranges.push(range),
+                None => places.push((source, vec![range])),
+            }
+        }
+        for (source, ranges) in places {
+            let first = ranges.first().map_or(0, |range| range.start);
+            source.make_ready(&ranges).map_err(|error| Error::from(error).at(first))?;
+        }
+        Ok(())
     }
 
     /// Whether the image has no other devices.
@@ -315,6 +357,38 @@ mod tests {
         let mut buffer = [0u8; 3];
         read_exact(&Jittery(std::sync::Mutex::new(0)), 0, &mut buffer).unwrap();
         assert_eq!(buffer, [7; 3]);
+    }
+
+    #[test]
+    fn each_source_makes_its_ranges_ready_in_one_call() {
+        #[derive(Debug, Default)]
+        struct Remote(std::sync::Mutex<Vec<Vec<Range<u64>>>>);
+        impl ImageSource for Remote {
+            fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<usize> {
+                Ok(0)
+            }
+            fn length(&self) -> u64 {
+                1 << 20
+            }
+            fn is_remote(&self) -> bool {
+                true
+            }
+            fn make_ready(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+                self.0.lock().unwrap().push(ranges.to_vec());
+                Ok(())
+            }
+        }
+        let [primary, blob] = [(), ()].map(|()| Arc::new(Remote::default()));
+        let slots = [slot(2, 100)];
+        let block_size = BlockSize::from_bits(9).unwrap();
+        let given: Vec<Arc<dyn ImageSource>> = vec![Arc::clone(&blob) as _];
+        let all = Devices::new(Arc::clone(&primary) as _, &slots, given, block_size).unwrap();
+        assert!(all.is_remote());
+        let wanted = [(0, 0..9), (1, 5..7), (0, 20..30), (0, 51_200..51_300)];
+        all.make_ready(wanted.into_iter()).unwrap();
+        assert_eq!(*primary.0.lock().unwrap(), [vec![0..9, 20..30]]);
+        assert_eq!(*blob.0.lock().unwrap(), [vec![5..7, 0..100]]);
+        assert!(!devices(&slots, Vec::new()).unwrap().is_remote());
     }
 
     fn slot(blocks: u64, unified_block: u64) -> DeviceSlot {

@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ferrofs_fuse::{
-    Capabilities, InitParameters, InitRequest, NegotiatedSession, Session, SessionError,
-    SessionOptions,
+    Capabilities, InitParameters, InitRequest, ListenerGrowth, NegotiatedSession, Session,
+    SessionError, SessionOptions,
 };
 use ferrofs_image::Image;
 
@@ -38,6 +38,7 @@ impl NegotiatedMount {
     pub fn new(device: OwnedFd, settings: &MountSettings) -> Result<Self, SessionError> {
         let options = SessionOptions::new(init_request(settings))
             .listeners(settings.listeners)
+            .growth(settings.growth)
             .time_limit(settings.time_limit);
         Ok(Self { negotiated: NegotiatedSession::new(device, &options)?, settings: *settings })
     }
@@ -98,7 +99,11 @@ fn init_request(settings: &MountSettings) -> InitRequest {
         capabilities = capabilities.union(Capabilities::POSIX_ACL);
     }
     let max_read = max_read(settings);
-    let listeners = u16::try_from(settings.listeners).unwrap_or(u16::MAX);
+    let listeners = match settings.growth {
+        ListenerGrowth::AtOnce(most) => most.max(settings.listeners),
+        _ => settings.listeners,
+    };
+    let listeners = u16::try_from(listeners).unwrap_or(u16::MAX);
     InitRequest::new(capabilities)
         .max_read(max_read)
         .max_readahead(max_read.saturating_mul(READS_AHEAD))
@@ -146,7 +151,7 @@ impl ServedMount {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_READ_BYTES, MIN_READ_BYTES, init_request, max_read};
+    use super::{ListenerGrowth, MAX_READ_BYTES, MIN_READ_BYTES, init_request, max_read};
     use crate::settings::MountSettings;
 
     fn with_share(reserve_share: Option<u64>) -> MountSettings {
@@ -163,6 +168,14 @@ mod tests {
         assert_eq!(largest(Some(u64::MAX)), MAX_READ_BYTES);
         assert_eq!(largest(Some(16 << 10)), MIN_READ_BYTES);
         assert_eq!(largest(Some(0)), MIN_READ_BYTES);
+    }
+
+    #[test]
+    fn a_remote_image_has_many_requests_in_flight() {
+        let settings = MountSettings::default();
+        assert_eq!(init_request(&settings).max_background, 16);
+        let settings = settings.growth(ListenerGrowth::AtOnce(32));
+        assert_eq!(init_request(&settings).max_background, 256);
     }
 
     #[test]

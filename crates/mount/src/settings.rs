@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ferrofs_fuse::SessionEvent;
+use ferrofs_fuse::{ListenerGrowth, SessionEvent};
 use ferrofs_image::{Error, Nid};
 use ferrofs_workers::priority::PriorityRequest;
 
@@ -13,6 +13,8 @@ use ferrofs_workers::priority::PriorityRequest;
 pub struct MountSettings {
     /// The number of threads that read requests from the kernel.
     pub listeners: usize,
+    /// When more are started, as requests wait for the storage of the image.
+    pub growth: ListenerGrowth,
     /// The priority of listeners, which do most of the decoding that a caller waits for, and of prefetch threads.
     pub priority: PriorityRequest,
     /// How long a request may take before its caller gets `EIO`; `None` is forever.
@@ -35,6 +37,7 @@ impl Default for MountSettings {
     fn default() -> Self {
         Self {
             listeners: 2,
+            growth: ListenerGrowth::Never,
             priority: PriorityRequest::Raised,
             time_limit: Some(Duration::from_secs(120)),
             reserve_share: None,
@@ -51,6 +54,13 @@ impl MountSettings {
     #[must_use]
     pub fn listeners(mut self, threads: usize) -> Self {
         self.listeners = threads;
+        self
+    }
+
+    /// Sets when more listeners are started.
+    #[must_use]
+    pub fn growth(mut self, growth: ListenerGrowth) -> Self {
+        self.growth = growth;
         self
     }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use ferrofs_fuse::SessionEvent;
 use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, attach};
+use ferrofs_fuse::{ListenerGrowth, SessionEvent};
 use ferrofs_mount::sandbox::{
     PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
 };
@@ -69,7 +69,7 @@ pub(super) fn run(
     let mut attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
     start_unmount_helper(&mut attachment, typed)?;
-    let ready = negotiate(&attachment, request, &resources)?;
+    let ready = negotiate(&attachment, request, &resources, remote.is_some())?;
     let requested = ready.init_parameters().requested_readahead;
     let readahead = Readahead::raise(&attachment, requested);
     if let Some(notifier) = notifier.as_ref() {
@@ -147,10 +147,16 @@ fn negotiate(
     attachment: &Attachment,
     request: &MountRequest,
     resources: &Resources,
+    is_remote: bool,
 ) -> anyhow::Result<NegotiatedMount> {
+    let growth = match is_remote {
+        true => ListenerGrowth::AtOnce(resources.listeners_max()),
+        false => ListenerGrowth::IfSlow(resources.listeners_max()),
+    };
     let settings = request
         .settings
         .listeners(resources.listeners())
+        .growth(growth)
         .reserve_share(resources.memory.reserve_share());
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
     NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))

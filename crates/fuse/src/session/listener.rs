@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::state::{SessionState, lock};
+use super::growth::RequestTimes;
+use super::state::{SessionState, lock, spawn_thread};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
 use crate::init::REQUEST_BYTES;
@@ -44,13 +45,20 @@ impl Listener {
         let Some((channel, slot)) = self.state.channel_and_slot(self.index) else { return };
         self.state.file_system.listener_started();
         let mut buffer = vec![0; REQUEST_BYTES];
-        while self.serve(channel, slot, &mut buffer) == ListenerAction::Continue {}
+        let mut times = RequestTimes::default();
+        while self.serve(channel, slot, &mut buffer, &mut times) == ListenerAction::Continue {}
         if self.is_spare {
             lock(&self.state.unused_slots).push(self.index);
         }
     }
 
-    fn serve(&self, channel: &Channel, slot: &RequestSlot, buffer: &mut [u8]) -> ListenerAction {
+    fn serve(
+        &self,
+        channel: &Channel,
+        slot: &RequestSlot,
+        buffer: &mut [u8],
+        times: &mut RequestTimes,
+    ) -> ListenerAction {
         slot.begin_wait();
         let received = channel.receive(buffer);
         slot.end_wait();
@@ -73,7 +81,12 @@ impl Listener {
                 channel.reply(unique, errno, &[]).ok();
             }
             Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
-            Ok(IncomingMessage::Request(request)) => self.handle(channel, slot, &request),
+            Ok(IncomingMessage::Request(request)) => {
+                self.add_listener(self.state.added.most_before_request());
+                let received_at = self.handle(channel, slot, &request);
+                let taken = received_at.elapsed();
+                self.add_listener(self.state.added.most_after_request(times, taken));
+            }
             Err(MalformedRequest { unique }) => {
                 self.state.report_event(&SessionEvent::MalformedRequest);
                 channel.reply(unique, Some(Errno::IO), &[]).ok();
@@ -86,7 +99,25 @@ impl Listener {
         }
     }
 
-    fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) {
+    /// Starts another listener, unless one is idle or there are `most`.
+    fn add_listener(&self, most: usize) {
+        let state = &self.state;
+        if most == 0 || state.has_idle_listener() || !state.added.reserve(state.listeners(), most) {
+            return;
+        }
+        let Some(index) = lock(&state.unused_slots).pop() else { return state.added.give_back() };
+        let listener = Self { state: Arc::clone(state), index, is_spare: false };
+        match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
+            Ok(thread) => lock(&state.spares).push(thread),
+            Err(_) => {
+                lock(&state.unused_slots).push(index);
+                state.added.give_back();
+            }
+        }
+    }
+
+    /// Returns when the request was received.
+    fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) -> Instant {
         let received_at = Instant::now();
         slot.begin(request.unique, request.pid, self.state.millis_at(received_at));
         self.state.wake_watchdog();
@@ -98,5 +129,6 @@ impl Listener {
         if handled.is_err() {
             self.state.report_event(&SessionEvent::Panicked { node: request.node });
         }
+        received_at
     }
 }

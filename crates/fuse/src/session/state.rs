@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::FileSystem;
+use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
+use super::{FileSystem, SessionOptions};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
 use crate::request_slot::RequestSlot;
 use crate::watchdog_parker::WatchdogParker;
 use crate::wire::{StoreOut, notification};
+
+const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);
 
 /// How many listeners may be started in addition to the permanent ones.
 pub(super) const MAX_SPARE_LISTENERS: usize = 64;
@@ -56,6 +59,7 @@ pub(crate) struct SessionState {
     pub(super) unused_slots: Mutex<Vec<usize>>,
     /// Spare listener threads, ended ones included.
     pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) added: AddedListeners,
     watchdog: WatchdogParker,
     interrupts: AtomicU64,
     unknown_interrupts: UnknownInterrupts,
@@ -120,9 +124,10 @@ impl SessionState {
     pub(super) fn new(
         file_system: Arc<dyn FileSystem>,
         channels: Vec<Channel>,
-        listeners: usize,
+        options: &SessionOptions,
         on_event: Box<EventCallback>,
     ) -> Self {
+        let listeners = options.listeners;
         let slots = listeners + MAX_SPARE_LISTENERS;
         Self {
             file_system,
@@ -130,6 +135,7 @@ impl SessionState {
             slots: (0..slots).map(|_| RequestSlot::new()).collect(),
             unused_slots: Mutex::new((listeners..slots).rev().collect()),
             spares: Mutex::default(),
+            added: AddedListeners::new(options.growth),
             watchdog: WatchdogParker::new(),
             interrupts: AtomicU64::new(0),
             unknown_interrupts: UnknownInterrupts::default(),
@@ -139,6 +145,11 @@ impl SessionState {
             phase: Mutex::new(SessionPhase::Starting),
             phase_changed: Condvar::new(),
         }
+    }
+
+    /// A thread that is not one of the permanent listeners, to be joined.
+    pub(super) fn take_spare(&self) -> Option<JoinHandle<()>> {
+        lock(&self.spares).pop()
     }
 
     /// The number of permanent listeners.

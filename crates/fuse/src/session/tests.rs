@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{FileSystem, NegotiatedSession, Session, SessionOptions};
+use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions};
 use crate::event::{SessionError, SessionEvent};
 use crate::init::{Capabilities, InitRequest};
 use crate::reply::Reply;
@@ -60,6 +60,10 @@ impl FileSystem for TestFileSystem {
                 self.gate.pass();
                 reply.error(Errno::NOENT);
             }
+            Operation::Lookup { name: b"nap" } => {
+                std::thread::sleep(Duration::from_millis(10));
+                reply.error(Errno::NOENT);
+            }
             Operation::Lookup { name: b"panic" } => {
                 std::panic::resume_unwind(Box::new("asked for"))
             }
@@ -84,7 +88,16 @@ impl FakeKernel {
     }
 
     fn start_with(listeners: usize, time_limit: Option<Duration>) -> Self {
-        let (mut kernel, negotiated) = Self::negotiate(listeners, time_limit);
+        Self::start_growing(listeners, time_limit, ListenerGrowth::Never)
+    }
+
+    fn start_growing(
+        listeners: usize,
+        time_limit: Option<Duration>,
+        growth: ListenerGrowth,
+    ) -> Self {
+        let (mut kernel, mut negotiated) = Self::negotiate(listeners, time_limit);
+        negotiated.options.growth = growth;
         let file_system = Arc::new(TestFileSystem { gate: Arc::clone(&kernel.gate) });
         let events = Arc::clone(&kernel.events);
         let on_event = move |event: &SessionEvent| events.lock().unwrap().push(event.clone());
@@ -274,6 +287,35 @@ fn while_all_listeners_hang_spare_ones_serve_requests_and_interrupts() {
     let mut rest = [kernel.receive(), kernel.receive()];
     rest.sort_unstable();
     assert_eq!(rest, [(4, ENOENT, 0), (6, ENOENT, 0)]);
+}
+
+/// Requests of a remote image may all wait for the server.
+#[test]
+fn busy_listeners_start_others_at_once() {
+    let kernel = FakeKernel::start_growing(2, None, ListenerGrowth::AtOnce(6));
+    for unique in 2..7 {
+        kernel.look_up(2 * unique, 0, b"hang");
+    }
+    kernel.wait_until_held(5);
+    kernel.look_up(40, 0, b"nothing");
+    assert_eq!(kernel.receive(), (40, ENOENT, 0));
+    assert!(kernel.events.lock().unwrap().is_empty(), "the watchdog started none");
+    let stats = kernel.session.as_ref().unwrap().state.stats();
+    assert_eq!((stats.listeners, stats.spares), (2, 4));
+}
+
+/// An image on slow storage had as many reads in flight as there are CPUs.
+#[test]
+fn requests_that_wait_start_listeners_up_to_the_limit() {
+    let kernel = FakeKernel::start_growing(2, None, ListenerGrowth::IfSlow(5));
+    for unique in 2..62 {
+        kernel.look_up(2 * unique, 0, b"nap");
+    }
+    for _ in 2..62 {
+        kernel.receive();
+    }
+    let stats = kernel.session.as_ref().unwrap().state.stats();
+    assert_eq!((stats.listeners, stats.spares), (2, 3));
 }
 
 #[test]
