@@ -16,7 +16,7 @@
 use std::cell::RefCell;
 
 use ferrofs_workers::CancelToken;
-use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
+use ferrofs_workers::memory::{AllocPolicy, Budget, Charge, trim_heap};
 
 use crate::spill::SpillStore;
 use crate::tree::Tree;
@@ -102,6 +102,8 @@ impl BuildMemory {
         let limit = options.memory_bytes;
         let bytes = tree.store_bytes().max(limit / STORE_SHARE_MIN).min(limit / STORE_SHARE);
         memory.store.set_memory_max(bytes);
+        // The import has used more: the pages of its tree, and what it read the source with.
+        trim_heap();
         memory.keep(memory.charge_up_to(bytes)?);
         Ok(memory)
     }

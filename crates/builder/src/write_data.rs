@@ -14,6 +14,8 @@ mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 
+use ferrofs_workers::memory::trim_heap;
+
 use crate::compress::profiles::CompressionProfiles;
 use crate::context::{BuildContext, DataNeeds};
 use crate::data_map::InternalFile;
@@ -287,6 +289,8 @@ fn find_duplicates(
         }
         Box::new(all)
     };
+    // What the search took is free again, and the pass over the data takes it from the system.
+    trim_heap();
     context.observer.phase(BuildPhase::Data);
     Ok(Some(plan))
 }

@@ -213,3 +213,41 @@ fn an_archive_of_many_entries_is_imported_within_the_memory_of_its_store() {
     build(&imported, &options(12), &target, &NoopObserver, &CancelToken::new()).unwrap();
     assert!(store.stats().memory_bytes_peak <= 1 << 20);
 }
+
+/// A tree of so many small files that differ.
+fn small_files(count: u32) -> Tree {
+    let mut tree = Tree::new(metadata());
+    for number in 0..count {
+        let name = format!("{number:06}");
+        let file = tree.add(crate::test_source::file(name.repeat(20).as_bytes())).unwrap();
+        tree.link(Tree::ROOT, name.as_bytes(), file).unwrap();
+    }
+    tree
+}
+
+#[test]
+fn the_packed_inode_gets_the_memory_of_the_indexes_of_its_parts() {
+    let place = TempDir::new().unwrap();
+    // The least memory that a build needs, to 16 KiB.
+    let least = |tree: &Tree| {
+        let builds = |memory_bytes| {
+            let options = BuildOptions { memory_bytes, jobs: Some(1), ..forms()[3].clone() };
+            let target = place.path().join("image");
+            build(tree, &options, &target, &NoopObserver, &CancelToken::new()).is_ok()
+        };
+        let (mut low, mut high) = (0_u64, 4096_u64);
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            if builds(middle << 14) {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        high << 14
+    };
+    let (few, many) = (least(&small_files(100)), least(&small_files(8000)));
+    assert!(few > 20 << 20, "{few}");
+    // Indexes of 8,000 parts take 500 KiB, and all that is left if that is less.
+    assert!(many < few + (256 << 10), "{few} {many}");
+}

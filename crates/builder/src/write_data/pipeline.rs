@@ -19,6 +19,10 @@ use crate::{Error, ErrorKind, Result};
 /// Batches in flight at most: what a slow one can hold up.
 const BATCHES_MAX: usize = 256;
 
+/// Bytes that a task takes in flight beside its output: itself, its content with the path of its file, its result with
+/// two digests, and what the allocator adds.
+const TASK_BYTES: u64 = 768;
+
 /// The threads of a data pass, and how much may be in flight between them.
 #[derive(Debug)]
 pub(crate) struct DataPipeline {
@@ -108,8 +112,14 @@ impl DataPipeline {
             spare.put(batch);
             Ok(())
         };
-        pipeline.run_with_cost(batches, |batch| batch.bytes, init, work, commit).map(drop)
+        pipeline.run_with_cost(batches, in_flight_cost, init, work, commit).map(drop)
     }
+}
+
+/// What a batch takes in memory while it is in flight: its output, and its tasks, which are most of it where files
+/// are small.
+fn in_flight_cost(batch: &TaskBatch) -> u64 {
+    batch.bytes.saturating_add(TASK_BYTES.saturating_mul(batch.tasks.len() as u64))
 }
 
 /// What a thread takes: its read buffer and encoders for all profiles.
@@ -177,5 +187,21 @@ impl SpareBatches {
             batch.bytes = 0;
             batches.push(batch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split::{RangeTask, TaskKind};
+    use crate::test_source::content;
+
+    #[test]
+    fn small_files_in_flight_count_with_what_is_kept_for_each() {
+        let content = content("a file", &[7; 100]);
+        let task =
+            RangeTask { file: 0, content, start: 0, bytes: 100, profile: 0, kind: TaskKind::Pack };
+        let batch = TaskBatch { bytes: 25_600, tasks: vec![task; 256], ..TaskBatch::default() };
+        assert_eq!(in_flight_cost(&batch), 25_600 + 256 * TASK_BYTES);
     }
 }

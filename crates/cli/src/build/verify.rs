@@ -7,9 +7,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ferrofs_builder::tree::{Content, Node, NodeKind, Tree};
-use ferrofs_image::{FilePiece, Image, OpenOptions};
+use ferrofs_image::{FilePiece, Image, MemoryPool, OpenOptions};
 use ferrofs_ondisk::xattr::split_name;
 use ferrofs_workers::jobs::OrderedPipeline;
+use ferrofs_workers::memory::{AllocPolicy, Charge, trim_heap};
 
 use super::buffered_source::BufferedSource;
 use super::inode_pairs::{Difference, InodePair, InodePairs, Item};
@@ -19,6 +20,10 @@ use crate::resources::Resources;
 /// the bytes of the image.
 const BUFFER_BYTES: usize = 128 << 10;
 const ZEROS: [u8; 4096] = [0; 4096];
+/// The tree takes one part in so many of the memory while it is compared.
+const TREE_SHARE: u64 = 8;
+/// Bytes of the expected link count of an inode.
+const LINK_COUNT_BYTES: u64 = 4;
 
 /// Compares an image with its source.
 #[derive(Clone, Debug)]
@@ -71,6 +76,7 @@ impl ImageVerifier<'_> {
         should_stop: &(dyn Fn() -> bool + Sync),
         on_progress: &mut dyn FnMut(VerifyCounters),
     ) -> Result<VerifyCounters, Difference> {
+        let _charge = self.charge_tree()?;
         let devices = self.devices.unwrap_or_default().iter().map(PathBuf::as_path);
         let devices = devices.chain(place.blob);
         let has_contents = self.devices.is_some();
@@ -109,6 +115,22 @@ impl ImageVerifier<'_> {
             },
         )?;
         Ok(total)
+    }
+
+    /// Charges the memory of the image with the tree that it is compared with. The tree gets less
+    /// than it had in the build: it is read once, in its order.
+    fn charge_tree(&self) -> Result<Charge, Difference> {
+        let budget = self.resources.memory.budget();
+        let store_bytes = budget.limit_bytes() / TREE_SHARE;
+        self.tree.store().set_memory_max(store_bytes);
+        trim_heap();
+        let links_bytes = (self.tree.len() as u64).saturating_mul(LINK_COUNT_BYTES);
+        let bytes = store_bytes.saturating_add(links_bytes);
+        // The image needs its least, however many inodes there are.
+        let bytes = bytes.min(budget.limit_bytes().saturating_sub(MemoryPool::MIN_BYTES));
+        budget
+            .charge(bytes, AllocPolicy::MustSucceed)
+            .map_err(|error| Difference::new(b"", format!("no memory for the comparison: {error}")))
     }
 }
 
