@@ -80,6 +80,7 @@ pub fn write_tar(
             check_cancelled(&options.cancel)?;
             let checked = limits.check_decoding(image, decoded_before);
             checked.map_err(|kind| Error::new(kind, b""))?;
+            let rendered = renderer.render_deferred(rendered)?;
             buffers.recycle(stream.write(rendered)?);
             Ok(())
         },

@@ -130,6 +130,15 @@ impl Image {
         self.inner.read_link(link)
     }
 
+    /// How many bytes the names and values of [`Image::xattrs`] take: a few bytes of an image can be
+    /// 16 MiB of attributes, which a caller may want to charge before it reads them.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn xattrs_bytes(&self, inode: &Inode) -> Result<u64> {
+        self.inner.xattrs_bytes(inode)
+    }
+
     /// All extended attributes that users may see.
     ///
     /// # Errors

@@ -73,6 +73,16 @@ impl ImageInner {
         Ok(found)
     }
 
+    pub(crate) fn xattrs_bytes(&self, inode: &Inode) -> Result<u64> {
+        let mut bytes = 0u64;
+        self.each_xattr(inode, &mut |name, value| {
+            let more = name.len().saturating_add(value.len());
+            bytes = bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
+            ControlFlow::Continue(())
+        })?;
+        Ok(bytes)
+    }
+
     pub(crate) fn xattr(&self, inode: &Inode, wanted: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.filter_excludes(inode, wanted)? {
             return Ok(None);

@@ -1,6 +1,7 @@
 //! Small images that once took gigabytes of memory, gigabytes of messages, or hours: each verb stays
 //! within `--memory`, prints little, and ends.
 
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -248,4 +249,42 @@ fn output_beyond_the_limit_ends_an_extraction() {
         run(&["extract", "--max-output", "1k", "--tar", tar.to_str().unwrap()], &image, &[]);
     assert!(stderr.contains("--max-output allows more"), "{stderr}");
     assert!(!tar.exists());
+}
+
+/// `count` inodes that have one attribute of 64 KiB, 255 times each: 16 MiB for each inode.
+fn shared_attribute(count: usize) -> Vec<u8> {
+    const STEP: usize = 34;
+    let body = [&[0, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0][..], &[0; 4 * 255]].concat();
+    let mut image = CraftedImage::new(1 + count * STEP);
+    let mut names = Vec::new();
+    for number in 0..count {
+        let slot = 1 + number * STEP;
+        image.inode(slot, CompactInode { xattr_count: 256, ..CompactInode::fifo() }, &body);
+        names.push((name(number), CraftedImage::nid(slot), FIFO));
+    }
+    let entry = [vec![1, 1, 0xff, 0xff, b'a'], vec![b'v'; 65_535]].concat();
+    image.xattr_block = image.data(&entry);
+    let data = directory(&names);
+    let block = image.data(&data);
+    image.inode(0, CompactInode::directory(data.len(), block), &[]);
+    image.finish()
+}
+
+#[test]
+fn a_tar_of_endless_attributes_takes_the_memory_of_one_entry() {
+    let dir = Dir::new();
+    let image = dir.write("image.erofs", &shared_attribute(60));
+    // All threads would hold 16 MiB each twice, and wait for each other.
+    let stderr = run(&["extract", "--tar", "/dev/null"], &image, &[]);
+    assert!(stderr.contains("--max-work allows more"), "{stderr}");
+    let image = dir.write("image.erofs", &shared_attribute(6));
+    let tar = dir.join("tar");
+    let limits = ["--max-work", "1g", "--tar", tar.to_str().unwrap()];
+    // Its directory has no "." and no "..".
+    let stderr = run(&["extract"], &image, &limits);
+    assert!(
+        stderr.lines().all(|line| line.contains("is missing or names another inode")),
+        "{stderr}"
+    );
+    assert!(fs::metadata(tar).unwrap().len() > 6 * 255 * 65_535);
 }

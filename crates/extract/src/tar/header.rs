@@ -87,16 +87,7 @@ mod field {
 
 /// Appends the headers of `member`.
 pub(super) fn write(out: &mut Vec<u8>, member: &MemberHeader<'_>) {
-    let records = records_of(member);
-    if !records.bytes().is_empty() {
-        let name = pax_header_path(member.path, b"PaxHeaders.0/");
-        let mut block = HeaderBlock::new(TypeFlag::Extended, &name);
-        block.number(field::MODE, 0o644);
-        block.number(field::SIZE, records.bytes().len() as u64);
-        out.extend_from_slice(&block.finished());
-        out.extend_from_slice(records.bytes());
-        pad(out);
-    }
+    write_extended(out, member);
     let sparse_name;
     let name = if member.sparse_size.is_some() {
         sparse_name = pax_header_path(member.path, b"GNUSparseFile.0/");
@@ -116,14 +107,35 @@ pub(super) fn write(out: &mut Vec<u8>, member: &MemberHeader<'_>) {
     out.extend_from_slice(&block.finished());
 }
 
+/// Appends the PAX records of `member` with their header, if it has any. Attributes can take 16 MiB, so
+/// the records are made where they stay, and their header is filled in when their length is known.
+fn write_extended(out: &mut Vec<u8>, member: &MemberHeader<'_>) {
+    let start = out.len();
+    let records_start = start + BLOCK_BYTES;
+    out.resize(records_start, 0);
+    let mut records = PaxRecordWriter { bytes: std::mem::take(out) };
+    add_records(member, &mut records);
+    *out = records.bytes;
+    let length = out.len() - records_start;
+    if length == 0 {
+        out.truncate(start);
+        return;
+    }
+    let name = pax_header_path(member.path, b"PaxHeaders.0/");
+    let mut block = HeaderBlock::new(TypeFlag::Extended, &name);
+    block.number(field::MODE, 0o644);
+    block.number(field::SIZE, length as u64);
+    out[start..records_start].copy_from_slice(&block.finished());
+    pad(out);
+}
+
 /// Pads `out`, which begins at a block, with zeros to the end of its last block.
 pub(super) fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
 }
 
-/// The PAX records of the values that do not fit into the ustar header.
-fn records_of(member: &MemberHeader<'_>) -> PaxRecordWriter {
-    let mut records = PaxRecordWriter::default();
+/// Adds the PAX records of the values that do not fit into the ustar header.
+fn add_records(member: &MemberHeader<'_>, records: &mut PaxRecordWriter) {
     let fits_path = split(member.path).is_some();
     let fits_target = member.target.len() <= field::TARGET.bytes;
     let has_path = !fits_path || member.sparse_size.is_some();
@@ -154,7 +166,6 @@ fn records_of(member: &MemberHeader<'_>) -> PaxRecordWriter {
     for xattr in member.xattrs {
         records.add_xattr(&xattr.name, &xattr.value);
     }
-    records
 }
 
 /// The name of a header that readers without PAX take for a file of its own: `folder` and the last
@@ -238,11 +249,6 @@ pub(super) struct PaxRecordWriter {
 }
 
 impl PaxRecordWriter {
-    /// All records as they are stored.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// Adds a record.
     pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
         let rest = b" =\n".len() + key.len() + value.len();
@@ -474,7 +480,7 @@ mod tests {
         for value in 0..1200 {
             let mut records = PaxRecordWriter::default();
             records.add(b"k", &b"v".repeat(value));
-            let text = records.bytes();
+            let text = &records.bytes;
             let space = text.iter().position(|byte| *byte == b' ').unwrap();
             let length: usize = std::str::from_utf8(&text[..space]).unwrap().parse().unwrap();
             assert_eq!(length, text.len());
@@ -485,6 +491,6 @@ mod tests {
     fn the_name_of_an_attribute_cannot_end_its_key() {
         let mut records = PaxRecordWriter::default();
         records.add_xattr(b"user.a=b%", b"=");
-        assert_eq!(records.bytes(), b"32 SCHILY.xattr.user.a%3Db%25==\n");
+        assert_eq!(records.bytes, b"32 SCHILY.xattr.user.a%3Db%25==\n");
     }
 }

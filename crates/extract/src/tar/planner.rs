@@ -40,6 +40,8 @@ pub(super) struct TarPlanner<'a> {
     long: Option<PartCursor>,
     /// The long file that follows the current batch.
     next_long: Option<PartCursor>,
+    /// The entry with many attributes that follows the current batch, and their bytes.
+    next_large: Option<(WalkEntry, u64)>,
     is_over: bool,
 }
 
@@ -75,6 +77,7 @@ impl<'a> TarPlanner<'a> {
             batch_bytes: 0,
             long: None,
             next_long: None,
+            next_large: None,
             is_over: false,
         }
     }
@@ -160,7 +163,8 @@ impl<'a> TarPlanner<'a> {
             SparseLayout::of(self.image, &node.inode, self.options.holes, &self.options.cancel)
         }) {
             Ok(layout) => {
-                let file = Arc::new(LongFile { node, layout });
+                let xattrs_bytes = self.xattrs_bytes(&node.inode);
+                let file = Arc::new(LongFile { node, layout, xattrs_bytes });
                 self.next_long = Some(PartCursor { file, range: 0, at: 0, is_first: true });
             }
             Err(kind) => self.add(TarItem::LeftOut(node, kind), ENTRY_BYTES),
@@ -168,8 +172,21 @@ impl<'a> TarPlanner<'a> {
     }
 
     fn entry(&mut self, node: WalkEntry) {
+        let xattrs_bytes = self.xattrs_bytes(&node.inode);
+        if xattrs_bytes > XATTRS_MAX_BYTES {
+            self.next_large = Some((node, xattrs_bytes));
+            return;
+        }
         let bytes = path_bytes(&node).saturating_add(data_bytes(&node.inode));
-        self.add(TarItem::Entry(node), bytes);
+        self.add(TarItem::Entry(node), bytes.saturating_add(xattrs_bytes));
+    }
+
+    /// The bytes of the attributes; 0 if they cannot be read, which the renderer reports.
+    fn xattrs_bytes(&self, inode: &Inode) -> u64 {
+        if !inode.has_xattrs() {
+            return 0;
+        }
+        catch_panic(|| Ok(self.image.xattrs_bytes(inode)?)).unwrap_or(0)
     }
 
     /// The first name of the inode, if `node` is a further one.
@@ -201,10 +218,13 @@ impl<'a> TarPlanner<'a> {
                 }
                 return Ok(Some(TarSegment::Part(part)));
             }
-            let is_due = self.next_long.is_some() || self.is_over;
+            let is_due = self.next_long.is_some() || self.next_large.is_some() || self.is_over;
             if self.batch_bytes >= SEGMENT_BYTES || (is_due && !self.batch.is_empty()) {
                 self.batch_bytes = 0;
                 return Ok(Some(TarSegment::Members(std::mem::take(&mut self.batch))));
+            }
+            if let Some((node, xattrs_bytes)) = self.next_large.take() {
+                return Ok(Some(TarSegment::Large(node, xattrs_bytes)));
             }
             if let Some(node) = self.pending.take() {
                 self.add_pending(node);
@@ -281,9 +301,12 @@ fn path_bytes(node: &WalkEntry) -> u64 {
 pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// The charge of a segment: headers, or a cluster that stays whole, may make it longer than
-/// [`SEGMENT_BYTES`]. Only hostile images need more, whose attributes may take 16 MiB for one file;
-/// that is charged when it is read.
+/// [`SEGMENT_BYTES`]. Only entries with more than [`XATTRS_MAX_BYTES`] of attributes need more.
 pub(super) const SEGMENT_MAX_BYTES: u64 = 2 << 20;
+
+/// An entry whose attributes take more has a segment of its own, which is rendered when it is the
+/// next one to be written and its memory is charged: a hostile image can have 16 MiB for each entry.
+pub(super) const XATTRS_MAX_BYTES: u64 = 256 << 10;
 
 /// The most contents of a segment; the rest is for headers and a map.
 pub(super) const CONTENTS_MAX_BYTES: u64 = SEGMENT_MAX_BYTES - (256 << 10);
@@ -299,6 +322,30 @@ pub(super) enum TarSegment {
     Members(Vec<TarItem>),
     /// A part of a long file.
     Part(TarFilePart),
+    /// A member with so many bytes of attributes, more than [`XATTRS_MAX_BYTES`].
+    Large(WalkEntry, u64),
+}
+
+impl TarSegment {
+    /// The path of its first entry.
+    pub(super) fn path(&self) -> &[u8] {
+        match self {
+            Self::Part(part) => &part.file.node.path,
+            Self::Large(node, _) => &node.path,
+            Self::Members(_) => b"",
+        }
+    }
+
+    /// The bytes of attributes that have to be charged before they are read.
+    pub(super) fn large_xattrs_bytes(&self) -> Option<u64> {
+        let bytes = match self {
+            Self::Members(_) => 0,
+            Self::Part(part) if part.is_first => part.file.xattrs_bytes,
+            Self::Part(_) => 0,
+            Self::Large(_, bytes) => *bytes,
+        };
+        (bytes > XATTRS_MAX_BYTES).then_some(bytes)
+    }
 }
 
 /// An item of a segment, in the order of the walk.
@@ -331,4 +378,6 @@ pub(super) struct TarFilePart {
 pub(super) struct LongFile {
     pub(super) node: WalkEntry,
     pub(super) layout: SparseLayout,
+    /// The bytes of its attributes.
+    pub(super) xattrs_bytes: u64,
 }

@@ -34,6 +34,9 @@ pub(super) struct RenderedSegment {
     pub(super) ended: Option<WalkEntry>,
     /// The charge for memory beyond the charge of every segment.
     pub(super) surplus: Option<Charge>,
+    /// The segment itself, if it is rendered when everything before it is written, and the bytes of
+    /// its attributes.
+    pub(super) deferred: Option<(TarSegment, u64)>,
 }
 
 /// Something in a segment that the stream reports or decides.
@@ -48,6 +51,10 @@ pub(super) enum SegmentEvent {
     /// This many bytes of a long file are zeros, and the reason.
     Zeros(ErrorKind, u64),
 }
+
+/// What the headers of a member take beside the names and values of its attributes: the other fields
+/// of their records.
+const RECORDS_BYTES: u64 = 1 << 20;
 
 /// Renders segments.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +72,37 @@ impl Renderer<'_> {
     /// # Errors
     /// No memory, or a cancelled token: the stream cannot go on.
     pub(super) fn render(self, segment: TarSegment, buffer: Vec<u8>) -> Result<RenderedSegment> {
-        let mut rendered = RenderedSegment { bytes: buffer, ..RenderedSegment::default() };
+        let rendered = RenderedSegment { bytes: buffer, ..RenderedSegment::default() };
+        match segment.large_xattrs_bytes() {
+            Some(bytes) => Ok(RenderedSegment { deferred: Some((segment, bytes)), ..rendered }),
+            None => self.render_into(rendered, segment),
+        }
+    }
+
+    /// Renders a segment with many attributes, if that has not been done, after its memory is charged.
+    /// Called when all segments before it are written. So no segment waits for memory that a later
+    /// one holds, and there is one such segment in memory at a time.
+    ///
+    /// # Errors
+    /// As [`Renderer::render`].
+    pub(super) fn render_deferred(self, mut rendered: RenderedSegment) -> Result<RenderedSegment> {
+        let Some((segment, bytes)) = rendered.deferred.take() else { return Ok(rendered) };
+        let written_bytes = bytes + RECORDS_BYTES;
+        if let Some(budget) = self.budget {
+            let charge = budget.charge(bytes + written_bytes, AllocPolicy::MustSucceed);
+            let error = |source| Error::new(ErrorKind::Memory(source), segment.path());
+            rendered.surplus = Some(charge.map_err(error)?);
+        }
+        let room = usize::try_from(written_bytes).unwrap_or(usize::MAX);
+        rendered.bytes.try_reserve_exact(room).map_err(|_| out_of_memory())?;
+        self.render_into(rendered, segment)
+    }
+
+    fn render_into(
+        self,
+        mut rendered: RenderedSegment,
+        segment: TarSegment,
+    ) -> Result<RenderedSegment> {
         match segment {
             TarSegment::Members(items) => {
                 for item in items {
@@ -75,6 +112,10 @@ impl Renderer<'_> {
                 }
             }
             TarSegment::Part(part) => self.part(&part, &mut rendered)?,
+            TarSegment::Large(node, _) => {
+                self.item(TarItem::Entry(node), &mut rendered)?;
+                rendered.charge_surplus(self.budget)?;
+            }
         }
         Ok(rendered)
     }
@@ -397,7 +438,7 @@ impl<'a> TarStream<'a> {
 
     /// Writes the next segment and returns its buffer.
     pub(super) fn write(&mut self, segment: RenderedSegment) -> Result<Vec<u8>> {
-        let RenderedSegment { bytes, events, counts, entries, ended, surplus: _until_written } =
+        let RenderedSegment { bytes, events, counts, entries, ended, surplus, deferred: _ } =
             segment;
         let mut written = 0;
         for event in events {
@@ -430,6 +471,7 @@ impl<'a> TarStream<'a> {
         self.entries += entries;
         let progress = ExtractProgress { entries: self.entries, bytes: self.summary.bytes };
         (self.on_event)(ExtractEvent::Progress(progress));
+        drop(surplus);
         Ok(bytes)
     }
 
