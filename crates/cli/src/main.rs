@@ -22,6 +22,7 @@ mod sidecar;
 mod signals;
 mod source;
 mod stats;
+mod text_file;
 mod verbs;
 
 use std::process::ExitCode;

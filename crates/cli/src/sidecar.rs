@@ -1,7 +1,7 @@
 //! The sidecar of an extracted image: the metadata of every path, so that a user who cannot set it
 //! on files can still build the same image again. Written by the verb `extract`, read by `build`.
 //!
-//! A sidecar is UTF-8 text with one JSON object a line, in any order:
+//! A sidecar is UTF-8 text with one JSON object a line:
 //!
 //! ```text
 //! {"path":"/bin/ping","type":"f","mode":"0755","uid":0,"gid":0,"mtime":1700000000,
@@ -10,7 +10,9 @@
 //!
 //! `path` begins with a slash; a path or a name that is not UTF-8 is an object `{"hex": "…"}`. `type`
 //! is one of `f`, `d`, `l`, `c`, `b`, `p` and `s`. Devices have `device`, a list of their major and
-//! minor number. Values of xattrs are hexadecimal. (The example is one line.)
+//! minor number, and symlinks have `target`. Values of xattrs are hexadecimal. (The example is one
+//! line.) What is not in the source is created from its line, but for regular files; a directory has
+//! its line before those of the files in it.
 
 use ferrofs_image::FileType;
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,9 @@ pub(crate) struct SidecarEntry {
     pub(crate) xattrs: Vec<SidecarXattr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<(u32, u32)>,
+    /// The target of a symlink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<JsonBytes>,
 }
 
 /// An xattr of a line.

@@ -98,14 +98,14 @@ fn set_owners(config: &FsConfig, mount_point: &[u8], tree: &mut Tree) -> u64 {
 
 /// Gives every inode the label of its first path, and no other.
 fn set_labels(contexts: &FileContexts, mount_point: &[u8], tree: &mut Tree) -> Result<(), String> {
-    let mut labels: Vec<(NodeId, Option<Box<[u8]>>)> = Vec::new();
+    let mut labels: Vec<(NodeId, Option<&[u8]>)> = Vec::new();
     let mut is_done = vec![false; tree.len()];
     tree.walk(|path, id| {
         if let Some(done) = is_done.get_mut(id.index())
             && !std::mem::replace(done, true)
         {
             let label = contexts.label(&host_path(mount_point, path), tree.file_type(id))?;
-            labels.push((id, label.map(Box::from)));
+            labels.push((id, label));
         }
         Ok::<_, String>(())
     })?;
@@ -113,7 +113,7 @@ fn set_labels(contexts: &FileContexts, mount_point: &[u8], tree: &mut Tree) -> R
         let mut node = tree.node_mut(id);
         let xattrs = &mut node.metadata.xattrs;
         match label {
-            Some(label) => xattrs.insert(LABEL_XATTR.into(), label),
+            Some(label) => xattrs.insert(LABEL_XATTR.into(), label.into()),
             None => xattrs.remove(LABEL_XATTR),
         };
     }

@@ -1,15 +1,14 @@
 //! Writes which blocks of an image hold the data of each file, as tools for updates of Android read
 //! it. Called by `build`.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use ferrofs_image::{ExtentStorage, FileType, Image, Inode, OpenOptions, WalkEvent};
 
 use crate::output::escape;
+use crate::text_file::TextFile;
 
 /// Writes one line for each file with blocks of its own: its path below the mount point, and ranges
 /// of blocks, the last one included.
@@ -22,10 +21,8 @@ pub(super) fn write(
     offset: u64,
     mount_point: &[u8],
 ) -> anyhow::Result<()> {
-    let shown = escape(list.as_os_str().as_bytes());
+    let mut output = TextFile::create(list, image)?;
     let image = OpenOptions::new().offset(offset).open(image)?;
-    let file = File::create(list).with_context(|| format!("cannot write {shown}"))?;
-    let mut output = BufWriter::new(file);
     for event in image.walk(b"/")? {
         let WalkEvent::Leaf(entry) = event else { continue };
         if entry.inode.file_type() != FileType::Regular {
@@ -49,7 +46,7 @@ pub(super) fn write(
         }
         writeln!(output)?;
     }
-    output.flush().with_context(|| format!("cannot write {shown}"))
+    output.publish()
 }
 
 /// The first and the last block of each run of blocks of a file.

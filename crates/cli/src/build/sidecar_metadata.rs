@@ -1,7 +1,7 @@
-//! Applies a sidecar to a tree: owners, modes, times, xattrs, and special files that the source could
-//! not hold. Called by `import`.
+//! Applies a sidecar to a tree: owners, modes, times, xattrs, and special files, symlinks and
+//! directories that the source does not have. Called by `import`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +12,9 @@ use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
 use crate::android_text::parse_hex;
 use crate::output::escape;
 use crate::sidecar::{LINE_BYTES_MAX, LINES_MAX, SidecarEntry, type_letter};
+
+/// The longest target of a symlink on Linux, in bytes.
+const TARGET_BYTES_MAX: usize = 4095;
 
 /// What a sidecar did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,11 +40,6 @@ fn apply_lines(
     mut input: impl BufRead,
     tree: &mut Tree,
 ) -> Result<SidecarMismatch, String> {
-    let mut places: HashMap<Box<[u8]>, NodeId> = HashMap::new();
-    let Ok(()) = tree.walk(|path, id| {
-        places.insert(path.into(), id);
-        Ok::<_, std::convert::Infallible>(())
-    });
     let mut is_named = vec![false; tree.len()];
     let mut mismatch = SidecarMismatch::default();
     let mut line = Vec::new();
@@ -61,7 +59,7 @@ fn apply_lines(
             continue;
         }
         let entry = parse(&line).map_err(|why| format!("{name}:{number}: {why}"))?;
-        match entry.apply(tree, &mut places).map_err(|why| format!("{name}:{number}: {why}"))? {
+        match entry.apply(tree).map_err(|why| format!("{name}:{number}: {why}"))? {
             Some(id) if id.index() < is_named.len() => is_named[id.index()] = true,
             Some(_) => {}
             None => mismatch.unused_lines += 1,
@@ -77,6 +75,13 @@ struct PathMetadata {
     file_type: String,
     metadata: Metadata,
     device: Option<(u32, u32)>,
+    target: Option<Vec<u8>>,
+}
+
+/// The inode at a path that is relative to the root.
+fn find(tree: &Tree, path: &[u8]) -> Option<NodeId> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    names.into_iter().try_fold(Tree::ROOT, |directory, name| tree.child(directory, name))
 }
 
 fn parse(line: &[u8]) -> Result<PathMetadata, String> {
@@ -102,17 +107,15 @@ fn parse(line: &[u8]) -> Result<PathMetadata, String> {
         file_type: entry.file_type,
         metadata,
         device: entry.device,
+        target: entry.target.map(|target| target.0),
     })
 }
 
 impl PathMetadata {
-    /// Sets the metadata of the inode at the path; a special file that is missing is added.
-    fn apply(
-        self,
-        tree: &mut Tree,
-        places: &mut HashMap<Box<[u8]>, NodeId>,
-    ) -> Result<Option<NodeId>, String> {
-        if let Some(&id) = places.get(&*self.path) {
+    /// Sets the metadata of the inode at the path; what is missing is added, unless it is a file with
+    /// contents.
+    fn apply(self, tree: &mut Tree) -> Result<Option<NodeId>, String> {
+        if let Some(id) = find(tree, &self.path) {
             let mut node = tree.node_mut(id);
             if type_letter(node.kind.file_type()) != self.file_type {
                 return Ok(None);
@@ -121,11 +124,16 @@ impl PathMetadata {
             return Ok(Some(id));
         }
         let (major, minor) = self.device.unwrap_or_default();
-        let kind = match self.file_type.as_str() {
-            "c" => NodeKind::CharacterDevice { major, minor },
-            "b" => NodeKind::BlockDevice { major, minor },
-            "p" => NodeKind::Fifo,
-            "s" => NodeKind::Socket,
+        let kind = match (self.file_type.as_str(), self.target) {
+            ("c", _) => NodeKind::CharacterDevice { major, minor },
+            ("b", _) => NodeKind::BlockDevice { major, minor },
+            ("p", _) => NodeKind::Fifo,
+            ("s", _) => NodeKind::Socket,
+            ("d", _) => NodeKind::Directory,
+            ("l", Some(target)) => {
+                check_target(&target)?;
+                NodeKind::Symlink(target.into())
+            }
             _ => return Ok(None),
         };
         let slash = self.path.iter().rposition(|byte| *byte == b'/');
@@ -133,13 +141,21 @@ impl PathMetadata {
             Some(slash) => (&self.path[..slash], &self.path[slash + 1..]),
             None => (&[][..], &self.path[..]),
         };
-        let parent = places.get(parent).filter(|id| tree.is_directory(**id));
-        let Some(&parent) = parent else { return Ok(None) };
+        let parent = find(tree, parent).filter(|id| tree.is_directory(*id));
+        let Some(parent) = parent else { return Ok(None) };
         let node = Node { metadata: self.metadata, kind };
         let id = tree.add(node).map_err(|error| error.to_string())?;
         tree.link(parent, name, id).map_err(|error| error.to_string())?;
-        places.insert(self.path.into(), id);
         Ok(Some(id))
+    }
+}
+
+/// Checks the target of a symlink as Linux does.
+fn check_target(target: &[u8]) -> Result<(), String> {
+    match target.len() {
+        1..=TARGET_BYTES_MAX if !target.contains(&0) => Ok(()),
+        1..=TARGET_BYTES_MAX => Err("the target contains a NUL byte".to_owned()),
+        bytes => Err(format!("a target of {bytes} bytes, not 1 to {TARGET_BYTES_MAX}")),
     }
 }
 
@@ -154,6 +170,31 @@ mod tests {
 
     fn apply(tree: &mut Tree, text: &str) -> Result<SidecarMismatch, String> {
         apply_lines("sidecar", text.as_bytes(), tree)
+    }
+
+    #[test]
+    fn missing_directories_and_symlinks_are_added() {
+        let mut tree = Tree::new(metadata());
+        let rest = r#""mode":"0700","uid":7,"gid":0,"mtime":0,"nanoseconds":0"#;
+        let text = format!(
+            r#"{{"path":"/","type":"d",{rest}}}
+{{"path":"/a","type":"d",{rest}}}
+{{"path":"/a/b","type":"d",{rest}}}
+{{"path":"/a/b/link","type":"l",{rest},"target":{{"hex":"2e2eff"}}}}
+{{"path":"/late/link","type":"l",{rest},"target":"x"}}
+{{"path":"/old","type":"l",{rest}}}
+"#
+        );
+        let mismatch = apply(&mut tree, &text).unwrap();
+        assert_eq!(mismatch, SidecarMismatch { unused_lines: 2, unnamed_paths: 0 });
+        let link = tree.node(find(&tree, b"a/b/link").unwrap());
+        assert!(matches!(link.kind, NodeKind::Symlink(target) if *target == *b"..\xff"));
+        assert_eq!(tree.node(find(&tree, b"a").unwrap()).metadata.uid, 7);
+        for target in ["", "a\\u0000", &"x".repeat(4096)] {
+            let line = format!(r#"{{"path":"/l","type":"l",{rest},"target":"{target}"}}"#);
+            let error = apply(&mut Tree::new(metadata()), &line).unwrap_err();
+            assert!(error.starts_with("sidecar:1: ") && error.contains("target"), "{error}");
+        }
     }
 
     #[test]

@@ -2,8 +2,7 @@
 //! Called by `build`.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -11,7 +10,7 @@ use ferrofs_builder::BuildReport;
 use ferrofs_builder::tree::Tree;
 
 use super::request::BuildRequest;
-use crate::output::escape;
+use crate::text_file::TextFile;
 
 /// Bytes of a sector.
 const SECTOR_BYTES: u64 = 512;
@@ -38,8 +37,9 @@ pub(super) fn write_descriptor(
     let sources = request.sources.iter().map(|source| name(source));
     disks.extend(sources.zip(tree.devices().iter().map(|device| device.bytes)));
     let text = descriptor(request.options.uuid, &disks);
-    let shown = escape(path.as_os_str().as_bytes());
-    fs::write(path, text).with_context(|| format!("cannot write the descriptor {shown}"))
+    let mut output = TextFile::create(path, &request.image)?;
+    output.write_all(text.as_bytes()).context("cannot write the descriptor")?;
+    output.publish()
 }
 
 fn name(path: &Path) -> String {

@@ -1,8 +1,8 @@
 //! The files that keep the metadata of an extracted image for a later build: `fs_config` and
 //! `file_contexts` of Android's build system, and the sidecar. Called by `extract`'s caller.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -16,6 +16,7 @@ use crate::arguments::ExtractArguments;
 use crate::output::{JsonBytes, escape, hex};
 use crate::sidecar::{SidecarEntry, SidecarXattr, type_letter};
 use crate::source;
+use crate::text_file::TextFile;
 
 /// Writes the files that the arguments name.
 ///
@@ -30,17 +31,12 @@ pub(super) fn write(arguments: &ExtractArguments) -> anyhow::Result<()> {
         let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
         let names: Vec<&[u8]> =
             given.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        write_android(&image, directory, &names.join(&b'/'))?;
+        write_android((&image, &arguments.image), directory, &names.join(&b'/'))?;
     }
     if let Some(path) = &arguments.sidecar {
-        write_sidecar(&image, path)?;
+        write_sidecar((&image, &arguments.image), path)?;
     }
     Ok(())
-}
-
-fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    let shown = escape(path.as_os_str().as_bytes());
-    Ok(BufWriter::new(File::create(path).with_context(|| format!("cannot create {shown}"))?))
 }
 
 /// Calls `visit` with every entry of the image, and its xattrs.
@@ -62,11 +58,15 @@ fn for_each(
 }
 
 /// Writes `fs_config` and `file_contexts`.
-fn write_android(image: &Image, directory: &Path, mount_point: &[u8]) -> anyhow::Result<()> {
+fn write_android(
+    (image, image_path): (&Image, &Path),
+    directory: &Path,
+    mount_point: &[u8],
+) -> anyhow::Result<()> {
     let shown = escape(directory.as_os_str().as_bytes());
     fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
-    let mut config = create(&directory.join("fs_config"))?;
-    let mut contexts = create(&directory.join("file_contexts"))?;
+    let mut config = TextFile::create(&directory.join("fs_config"), image_path)?;
+    let mut contexts = TextFile::create(&directory.join("file_contexts"), image_path)?;
     for_each(image, |entry, xattrs| {
         let path = below(mount_point, &entry.path);
         let value =
@@ -88,9 +88,8 @@ fn write_android(image: &Image, directory: &Path, mount_point: &[u8]) -> anyhow:
         contexts.write_all(b"\n")?;
         Ok(())
     })?;
-    config.flush()?;
-    contexts.flush()?;
-    Ok(())
+    config.publish()?;
+    contexts.publish()
 }
 
 /// The path of an entry below the mount point.
@@ -135,8 +134,8 @@ fn type_flag(file_type: FileType) -> &'static [u8] {
     }
 }
 
-fn write_sidecar(image: &Image, path: &Path) -> anyhow::Result<()> {
-    let mut output = create(path)?;
+fn write_sidecar((image, image_path): (&Image, &Path), path: &Path) -> anyhow::Result<()> {
+    let mut output = TextFile::create(path, image_path)?;
     for_each(image, |entry, xattrs| {
         let inode = &entry.inode;
         let mtime = inode.mtime();
@@ -153,11 +152,22 @@ fn write_sidecar(image: &Image, path: &Path) -> anyhow::Result<()> {
                 .map(|xattr| SidecarXattr { name: JsonBytes(xattr.name), value: hex(&xattr.value) })
                 .collect(),
             device: inode.device(),
+            target: symlink_target(image, entry)?,
         };
         serde_json::to_writer(&mut output, &line)?;
         output.write_all(b"\n")?;
         Ok(())
     })?;
-    output.flush()?;
-    Ok(())
+    output.publish()
+}
+
+/// The target of a symlink; none for other files.
+fn symlink_target(image: &Image, entry: &WalkEntry) -> anyhow::Result<Option<JsonBytes>> {
+    if entry.inode.file_type() != FileType::Symlink {
+        return Ok(None);
+    }
+    let target = image.read_link(&entry.inode);
+    target
+        .map(|target| Some(JsonBytes(target)))
+        .map_err(|error| anyhow!("{}: {error}", escape(&entry.path)))
 }

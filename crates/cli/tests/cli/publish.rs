@@ -134,6 +134,8 @@ fn root_follows_no_link_of_another_user_in_a_directory_that_all_share() {
     for (path, part) in [(&link, "symlink of another user"), (&file, "file of another user")] {
         let tar = format!("--tar={}", path.display());
         let blob = format!("--blob={}", path.display());
+        let blocks = format!("--block-list-file={}", path.display());
+        let sidecar = format!("--sidecar={}", path.display());
         for command in [
             ferrofs().args(["build", "-q", "--force"]).arg(path).arg(&tree),
             ferrofs()
@@ -142,6 +144,11 @@ fn root_follows_no_link_of_another_user_in_a_directory_that_all_share() {
                 .arg(&tree),
             mkfs().arg("--quiet").arg(path).arg(&tree),
             ferrofs().args(["extract", "-q", &tar]).arg(data("plain.erofs")),
+            ferrofs().args(["build", "-q", "--force", &blocks]).arg(dir.join("image")).arg(&tree),
+            ferrofs()
+                .args(["extract", "-q", "--overwrite", &sidecar])
+                .arg(data("plain.erofs"))
+                .arg(dir.join("out")),
         ] {
             let stderr = command.ends_with(1).stderr;
             assert!(stderr.contains(part), "{stderr}");
@@ -153,6 +160,36 @@ fn root_follows_no_link_of_another_user_in_a_directory_that_all_share() {
     lchown(&link, Some(0), Some(0)).unwrap();
     ferrofs().args(["build", "-q", "--force"]).arg(&link).arg(&tree).succeeds();
     ferrofs().args(["check", "-q"]).arg(&victim).succeeds();
+}
+
+#[test]
+fn a_text_gets_its_name_when_it_is_complete_and_never_that_of_the_image() {
+    let dir = Dir::new();
+    let (image, tree) = (dir.join("image"), source(&dir));
+    let line = |label: &str| {
+        format!(
+            r#"{{"path":"/","type":"d","mode":"0755","uid":0,"gid":0,"mtime":0,"nanoseconds":0,"xattrs":[{{"name":"security.selinux","value":"{label}"}}]}}"#
+        )
+    };
+    // A label with a blank cannot stand in a list of Android.
+    let sidecar = dir.write("sidecar", line("6120").as_bytes());
+    ferrofs().args(["build", "-q", "--sidecar"]).args([&sidecar, &image, &tree]).succeeds();
+    let lists = dir.join("lists");
+    fs::create_dir(&lists).unwrap();
+    fs::write(lists.join("fs_config"), "former").unwrap();
+    let extract = |option: &str, path: &Path, out: &str| {
+        ferrofs().args(["extract", "-q", option]).args([path, &image, &dir.join(out)])
+    };
+    let stderr = extract("--android-config", &lists, "one").ends_with(1).stderr;
+    assert!(stderr.contains("use --sidecar"), "{stderr}");
+    assert_eq!(fs::read(lists.join("fs_config")).unwrap(), b"former");
+    assert_eq!(fs::read_dir(&lists).unwrap().count(), 1);
+    let before = fs::read(&image).unwrap();
+    let stderr = extract("--sidecar", &image, "two").ends_with(2).stderr;
+    assert!(stderr.contains("the text would replace the image"), "{stderr}");
+    assert!(fs::read(&image).unwrap() == before);
+    extract("--sidecar", &sidecar, "three").succeeds();
+    assert!(fs::read_to_string(&sidecar).unwrap().contains(r#""value":"6120""#));
 }
 
 #[test]
