@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Parser};
 
-use crate::amount::{parse_id, parse_number, parse_signed_size, parse_size, parse_verbosity};
+use crate::amount::{
+    parse_bytes, parse_id, parse_number, parse_signed_size, parse_size, parse_verbosity,
+};
 use crate::arguments::AndroidArguments;
 use crate::help;
 
@@ -225,6 +227,11 @@ pub(crate) struct MkfsArguments {
     /// The archive is compressed with gzip; indexes for random access are not written
     #[arg(long)]
     gzinfo: bool,
+
+    /// Most bytes of an archive after decompression, which erofs-utils does not limit [default: 1g,
+    /// or 1,000 times the size of the compressed archive if that is more, and at most 1 TiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) max_input: Option<u64>,
 
     /// Write a VMDK descriptor of the image and its devices to this file
     #[arg(long, value_name = "X")]

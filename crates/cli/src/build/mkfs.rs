@@ -9,8 +9,8 @@ use ferrofs_builder::import::adjust::{
     XattrFilter,
 };
 use ferrofs_builder::import::{
-    AccountFiles, Compression, DirectoryOptions, HardLinkPolicy, TarContentMode, TarImportOptions,
-    UnreadablePolicy, WhiteoutPolicy,
+    AccountFiles, Compression, DirectoryOptions, HardLinkPolicy, InputLimit, TarContentMode,
+    TarImportOptions, UnreadablePolicy, WhiteoutPolicy,
 };
 use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::tree::Timestamp;
@@ -291,6 +291,7 @@ fn tar(
     };
     let whiteouts = if typed.aufs { WhiteoutPolicy::ToOverlay } else { WhiteoutPolicy::Keep };
     Ok(TarImportOptions::default()
+        .input(typed.max_input.map_or(InputLimit::Default, InputLimit::Bytes))
         .compression(compression)
         .uncompressed_copy(typed.raw_copy().map(Path::to_owned))
         .accounts(Some(AccountFiles::of_host()))

@@ -204,6 +204,17 @@ fn the_uncompressed_archive_is_copied() {
 }
 
 #[test]
+fn mkfs_limits_archives_only_as_far_as_it_is_told_to() {
+    let dir = Dir::new();
+    let image = dir.join("image");
+    let words = ["--quiet", "--tar=f", "--max-input=1k"];
+    let stderr = mkfs().args(words).arg(&image).arg(data("few.tar")).ends_with(1).stderr;
+    assert!(stderr.contains("--max-input allows more"), "{stderr}");
+    let words = ["--quiet", "--tar=f", "--max-input=1m"];
+    mkfs().args(words).arg(&image).arg(data("few.tar")).succeeds();
+}
+
+#[test]
 fn mkfs_prints_the_name_of_each_file_as_the_original_does() {
     let dir = Dir::new();
     let (tree, image) = (source(&dir), dir.join("image"));
