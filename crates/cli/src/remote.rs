@@ -1,6 +1,7 @@
 //! Images at URLs: the options, and the sources of an image as the library wants them. The only
 //! file of the command that knows where the cache and the fetcher are.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -11,11 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::cache::CacheDirectory;
-use ferrofs_remote::protocol::{RemoteOptions, VerifyMode};
+use ferrofs_remote::protocol::{RemoteOptions, Verification, VerifyMode};
 use ferrofs_remote::{
     Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource,
     serve_companion,
 };
+use serde::Serialize;
 
 use crate::arguments::{RemoteArguments, VerifyChoice};
 use crate::exit_status::{CommandStatus, usage_error};
@@ -38,10 +40,35 @@ pub(crate) struct RemoteImage {
 }
 
 /// What a mount of a remote image keeps beside its image.
-#[derive(Clone)]
 pub(crate) struct RemoteMount {
     client: Arc<FetchClient>,
     companion: Arc<Companion>,
+    opened: RefCell<Vec<OpenedLocation>>,
+}
+
+/// A remote image or device of a mount, as `--explain` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OpenedLocation {
+    /// Without its query.
+    pub(crate) location: String,
+    pub(crate) bytes: u64,
+    /// What its bytes are compared with, beside the checksums of the cache.
+    pub(crate) verification: &'static str,
+}
+
+impl OpenedLocation {
+    fn new(location: &RemoteLocation, source: &RemoteSource) -> Self {
+        let state = source.state();
+        let verification = match state.verification {
+            Verification::ChunkIndex => "each chunk, with a chunk index",
+            Verification::WholeDigest => "the whole object had its digest",
+            Verification::WholeDigestLater => {
+                "not yet: there is only a digest of the whole object, and no chunk index"
+            }
+            _ => "none: there is no digest; the transport is trusted",
+        };
+        Self { location: location.to_string(), bytes: state.length, verification }
+    }
 }
 
 /// An image and its devices, for [`OpenOptions::open_sources`](ferrofs_image::OpenOptions).
@@ -81,7 +108,7 @@ impl RemoteImage {
         let mut sources = Vec::with_capacity(self.places.len());
         for (number, place) in self.places.iter().enumerate() {
             let start = if number == 0 { offset } else { 0 };
-            sources.push(open_one(&client, place, start, arguments)?);
+            sources.push(open_one(&client, place, start, arguments, mount)?);
         }
         let devices = sources.split_off(1);
         let image = sources.pop().ok_or_else(|| anyhow!("no image"))?;
@@ -115,10 +142,14 @@ fn open_one(
     place: &Location,
     start: u64,
     arguments: &RemoteArguments,
+    mount: Option<&RemoteMount>,
 ) -> anyhow::Result<Arc<dyn ImageSource>> {
     match place {
         Location::Remote(location) => {
             let source = open_remote(client, location, arguments)?;
+            if let Some(mount) = mount {
+                mount.opened.borrow_mut().push(OpenedLocation::new(location, &source));
+            }
             Ok(Arc::new(source.starting_at(start)))
         }
         Location::Local(path) => {
@@ -163,7 +194,7 @@ impl RemoteMount {
         let companion = Companion::start(&mut command);
         let companion = Arc::new(companion.context("the process that connects to ferrofs-fetch")?);
         let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
-        Ok(Self { client: Arc::new(client), companion })
+        Ok(Self { client: Arc::new(client), companion, opened: RefCell::default() })
     }
 
     /// The connection to the fetcher, which stays open in the sandbox.
@@ -174,6 +205,11 @@ impl RemoteMount {
     /// The process that connects.
     pub(crate) fn companion(&self) -> &Companion {
         &self.companion
+    }
+
+    /// The locations that were opened.
+    pub(crate) fn opened(&self) -> Vec<OpenedLocation> {
+        self.opened.borrow().clone()
     }
 
     /// Starts the thread that receives, when the sandbox is entered.

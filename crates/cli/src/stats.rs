@@ -4,6 +4,7 @@
 
 mod json;
 mod prometheus;
+pub(crate) mod remote;
 mod text;
 
 use std::io::Write;

@@ -298,6 +298,13 @@ impl Image {
         ImageStats::of(&self.inner.engine)
     }
 
+    /// What fetching a remote image has cost so far; `None` for a local one. May wait for the fetcher
+    /// for a moment.
+    #[must_use]
+    pub fn remote_stats(&self) -> Option<crate::source::RemoteStats> {
+        self.inner.engine.devices.remote_stats()
+    }
+
     #[cfg(test)]
     pub(crate) fn inner(&self) -> &ImageInner {
         &self.inner

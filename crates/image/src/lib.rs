@@ -80,7 +80,7 @@ pub use open::OpenOptions;
 pub use open_file::OpenFile;
 pub use pieces::FilePiece;
 pub use read::ReadOutcome;
-pub use source::{FileSource, ImageSource};
+pub use source::{FetcherTotals, FileSource, ImageSource, RemoteStats};
 pub use verify::{VerifyEvent, VerifyOptions, VerifyProgress, VerifySummary};
 pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 pub use work::WorkMeter;

@@ -18,6 +18,70 @@ use rustix::fs::Advice;
 
 use crate::error::{Error, ErrorKind, Result, address};
 
+/// What a remote image has cost since it was opened, for display.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteStats {
+    /// Requests of readers that waited for them.
+    pub fetches: u64,
+    /// Those that were repeated, because the server failed or the bytes were damaged.
+    pub repeated: u64,
+    /// Bytes that these requests asked for.
+    pub fetched_bytes: u64,
+    /// Reads of a part of a chunk that no request preceded.
+    pub hits: u64,
+    /// How long readers waited, all together, in nanoseconds.
+    pub waited_ns: u64,
+    /// How long one waited at most, in nanoseconds.
+    pub longest_ns: u64,
+    /// How often the fetcher had to be reached again.
+    pub reconnects: u64,
+    /// The process that fetches; `None` if it cannot be reached.
+    pub fetcher: Option<FetcherTotals>,
+}
+
+/// What the process that fetches has counted since it started, for all images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FetcherTotals {
+    /// Requests sent to servers, repeated ones included.
+    pub requests: u64,
+    /// Requests that were repeated.
+    pub retries: u64,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Tokens that were requested of registries.
+    pub token_requests: u64,
+    /// Bytes that servers sent.
+    pub received_bytes: u64,
+    /// Bytes that were missing and requested.
+    pub requested_bytes: u64,
+    /// Bytes that were received and not stored.
+    pub wasted_bytes: u64,
+    /// Bytes that were compared with a digest.
+    pub verified_bytes: u64,
+    /// Chunks that were requested and were there already.
+    pub cache_hits: u64,
+    /// The sum of the times to the first byte of an answer, in microseconds.
+    pub latency_us: u64,
+}
+
+impl RemoteStats {
+    /// The sum over the sources of an image. They share the fetcher.
+    fn joined(self, other: Self) -> Self {
+        Self {
+            fetches: self.fetches.saturating_add(other.fetches),
+            repeated: self.repeated.saturating_add(other.repeated),
+            fetched_bytes: self.fetched_bytes.saturating_add(other.fetched_bytes),
+            hits: self.hits.saturating_add(other.hits),
+            waited_ns: self.waited_ns.saturating_add(other.waited_ns),
+            longest_ns: self.longest_ns.max(other.longest_ns),
+            reconnects: self.reconnects.max(other.reconnects),
+            fetcher: self.fetcher.or(other.fetcher),
+        }
+    }
+}
+
 /// Bytes that can be read at any offset, from many threads at once.
 pub trait ImageSource: Send + Sync + fmt::Debug {
     /// Reads into `buffer` from byte `offset` on. Returns fewer bytes than asked for only at the
@@ -43,6 +107,11 @@ pub trait ImageSource: Send + Sync + fmt::Debug {
     /// are then made ready. The default is no.
     fn is_remote(&self) -> bool {
         false
+    }
+
+    /// What fetching has cost so far. The default is nothing: the source is local.
+    fn remote_stats(&self) -> Option<RemoteStats> {
+        None
     }
 
     /// Waits until reads of these ranges wait for nothing, as far as that can be. All of them are
@@ -228,6 +297,13 @@ impl Devices {
     /// Whether reads may wait for a server.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_remote
+    }
+
+    /// What fetching has cost so far; `None` if all sources are local.
+    pub(crate) fn remote_stats(&self) -> Option<RemoteStats> {
+        let extra = self.extra.iter().filter_map(|extra| extra.source.as_ref());
+        let sources = std::iter::once(&self.primary).chain(extra);
+        sources.filter_map(|source| source.remote_stats()).reduce(RemoteStats::joined)
     }
 
     /// Makes ranges of devices ready. Each source gets its ranges in one call.

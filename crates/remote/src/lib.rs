@@ -13,6 +13,7 @@ mod chunk_index;
 mod client;
 mod companion;
 mod connection;
+mod counters;
 mod digest;
 mod launch;
 mod location;

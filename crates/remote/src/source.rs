@@ -9,11 +9,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use ferrofs_image::ImageSource;
+use ferrofs_image::{ImageSource, RemoteStats};
 
 use crate::cache::{CachedObject, ChunkLayout, ChunkRead};
 use crate::chunk_index::{CHUNK_INDEX_MAX_BYTES, ChunkIndex};
 use crate::client::{FetchClient, OpenedObject, Reply, unexpected};
+use crate::counters::SourceCounters;
 use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
 use crate::lock::locked;
@@ -28,6 +29,8 @@ use crate::readahead::StreamTable;
 const ATTEMPTS: u32 = 3;
 /// The pause before a fetch is repeated. The fetcher has made longer ones itself.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
+/// How long somebody who reads the statistics waits for those of the fetcher.
+const STATS_TIMEOUT: Duration = Duration::from_millis(500);
 /// Chunks that were prefetched and not used are remembered, so that they are requested once.
 const PREFETCHED_MAX: usize = 4096;
 
@@ -39,6 +42,7 @@ pub struct RemoteSource {
     object: Arc<Object>,
     prefetched: Mutex<HashSet<u32>>,
     streams: Mutex<StreamTable>,
+    counters: SourceCounters,
 }
 
 /// What the receiver of the client needs of a source.
@@ -112,6 +116,7 @@ impl RemoteSource {
             object,
             prefetched: Mutex::default(),
             streams: Mutex::default(),
+            counters: SourceCounters::default(),
         })
     }
 
@@ -144,6 +149,21 @@ impl RemoteSource {
     /// Has the fetcher store chunks, and waits.
     fn fetch(&self, chunks: impl IntoIterator<Item = u32>, past_caches: bool) -> io::Result<()> {
         let ranges = chunk_ranges(chunks);
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let fetched = self.fetch_ranges(&ranges, past_caches);
+        let layout = &self.object.layout;
+        let (count, bytes) = ranges.iter().fold((0, 0), |(count, bytes), (start, end)| {
+            let length = layout.bytes_of(*end).start - layout.bytes_of(*start).start;
+            (count + u64::from(end - start), bytes + length)
+        });
+        self.counters.count_fetch(count, bytes, began.elapsed());
+        fetched
+    }
+
+    fn fetch_ranges(&self, ranges: &[(u32, u32)], past_caches: bool) -> io::Result<()> {
         for some in ranges.chunks(FETCH_RANGES_MAX) {
             let message = |id| ClientMessage::Fetch {
                 id,
@@ -188,6 +208,7 @@ impl RemoteSource {
                 return Err(error.into());
             }
             last = Some(error);
+            self.counters.count_repetition();
             std::thread::sleep(FETCH_PAUSE);
         }
     }
@@ -195,6 +216,7 @@ impl RemoteSource {
     /// Reads a part of one chunk (N1 to N3).
     fn read_chunk(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let mut is_damaged = false;
+        self.counters.count_read();
         for _ in 0..ATTEMPTS {
             match self.object.cached()?.read(chunk, offset, buffer)? {
                 ChunkRead::Served => return Ok(()),
@@ -246,6 +268,11 @@ impl ImageSource for RemoteSource {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    fn remote_stats(&self) -> Option<RemoteStats> {
+        let fetcher = self.client.connection().and_then(|_| self.client.stats(STATS_TIMEOUT).ok());
+        Some(self.counters.snapshot(self.client.reconnects(), fetcher.as_ref()))
     }
 
     fn make_ready(&self, ranges: &[Range<u64>]) -> io::Result<()> {

@@ -20,7 +20,7 @@ use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount};
 use ferrofs_workers::priority::{InheritedPriority, PriorityRequest};
 
 use super::daemonize::{self, ReadyNotifier};
-use super::explain::{Explanation, ExplanationInput, Readahead};
+use super::explain::{ExplainedRemote, Explanation, ExplanationInput, Readahead};
 use super::log::{Log, Severity};
 use super::request::MountRequest;
 use crate::amount::counted;
@@ -86,6 +86,8 @@ pub(super) fn run(
     let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
     daemon.remote.as_ref().map(RemoteMount::start).transpose()?;
     let (mut signals, waker) = handlers.listen()?;
+    let remote = daemon.remote.as_ref().filter(|_| typed.explain);
+    let remote = remote.map(|remote| ExplainedRemote::new(remote, &image));
     let log = Arc::clone(&daemon.log);
     let unmounted = waker.clone();
     let served = ready.serve(image, move |notice| match notice {
@@ -96,7 +98,7 @@ pub(super) fn run(
     let served = served.map_err(|error| anyhow!("{error}"))?;
     let confined = daemon.attachment.wait_for_unmount_helper();
     confined.map_err(|error| helper_error(&error))?;
-    daemon.explain(&served, entered.as_ref(), notifier.as_ref())?;
+    daemon.explain(&served, entered.as_ref(), notifier.as_ref(), remote)?;
     let end = wait_elsewhere(served, waker)?;
     daemon.notify_ready(notifier.take())?;
     if daemon.wait(&mut signals) == MountEvent::Overdue {
@@ -214,6 +216,7 @@ impl Daemon<'_> {
         served: &ServedMount,
         entered: Option<&SandboxStatus>,
         notifier: Option<&ReadyNotifier>,
+        remote: Option<ExplainedRemote>,
     ) -> anyhow::Result<()> {
         let Some(mut output) = self.output.take() else { return Ok(()) };
         let temporary_fds = notifier.map(|notifier| notifier.descriptor().as_raw_fd());
@@ -222,13 +225,14 @@ impl Daemon<'_> {
             .chain([output.as_raw_fd()])
             .filter_map(|number| u32::try_from(number).ok())
             .collect();
-        let explanation = Explanation::new(&ExplanationInput {
+        let explanation = Explanation::new(ExplanationInput {
             request: self.request,
             resources: &self.resources,
             attachment: &self.attachment,
             served,
             readahead: &self.readahead,
             log: &self.log,
+            remote,
             entered,
             temporary_fds: &temporary_fds,
         });

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ferrofs_fuse::attach::Attachment;
+use ferrofs_image::Image;
 use ferrofs_mount::ServedMount;
 use ferrofs_mount::sandbox::SandboxStatus;
 use ferrofs_workers::percpu::PerCpuStats;
@@ -15,8 +16,9 @@ use super::log::Log;
 use super::request::MountRequest;
 use crate::amount::human_bytes;
 use crate::output::{JsonBytes, escape};
-use crate::remote;
+use crate::remote::{self, OpenedLocation, RemoteMount};
 use crate::resources::Resources;
+use crate::stats::remote::fetcher_line;
 
 /// What was requested, and what was granted.
 #[derive(Debug, Serialize)]
@@ -44,6 +46,8 @@ pub(super) struct Explanation {
     reserved_idle_bytes: u64,
     time_limit_seconds: Option<u64>,
     log: String,
+    /// `null` for a local image.
+    remote: Option<ExplainedRemote>,
     sandbox: Option<SandboxReport>,
 }
 
@@ -52,6 +56,21 @@ pub(super) struct Explanation {
 struct ExplainedWorker {
     cpu: Option<usize>,
     priority: String,
+}
+
+/// A remote image.
+#[derive(Debug, Serialize)]
+pub(super) struct ExplainedRemote {
+    opened: Vec<OpenedLocation>,
+    /// The state of the process that fetches, and what opening has cost.
+    fetcher: String,
+}
+
+impl ExplainedRemote {
+    pub(super) fn new(remote: &RemoteMount, image: &Image) -> Self {
+        let stats = image.remote_stats().unwrap_or_default();
+        Self { opened: remote.opened(), fetcher: fetcher_line(&stats) }
+    }
 }
 
 /// What the process may still do.
@@ -73,7 +92,7 @@ struct DescriptorReport {
 }
 
 /// The inputs of an explanation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct ExplanationInput<'a> {
     pub(super) request: &'a MountRequest,
     pub(super) resources: &'a Resources,
@@ -81,6 +100,8 @@ pub(super) struct ExplanationInput<'a> {
     pub(super) served: &'a ServedMount,
     pub(super) readahead: &'a Readahead,
     pub(super) log: &'a Log,
+    /// `None` for a local image.
+    pub(super) remote: Option<ExplainedRemote>,
     /// `None` without a sandbox.
     pub(super) entered: Option<&'a SandboxStatus>,
     /// Descriptors that are closed before the first read from the mount.
@@ -88,8 +109,8 @@ pub(super) struct ExplanationInput<'a> {
 }
 
 impl Explanation {
-    pub(super) fn new(parts: &ExplanationInput<'_>) -> Self {
-        let ExplanationInput { request, resources, attachment, served, readahead, .. } = *parts;
+    pub(super) fn new(parts: ExplanationInput<'_>) -> Self {
+        let ExplanationInput { request, resources, attachment, served, readahead, .. } = parts;
         let init_parameters = served.init_parameters();
         // Workers start with the first read that needs them; only then their priority is known.
         resources.workers.pool().start();
@@ -119,6 +140,7 @@ impl Explanation {
             reserved_idle_bytes: resources.memory.idle_bytes(),
             time_limit_seconds: request.settings.time_limit.map(|limit| limit.as_secs()),
             log: parts.log.to_string(),
+            remote: parts.remote,
             sandbox: parts.entered.map(|entered| SandboxReport::new(entered, parts.temporary_fds)),
         }
     }
@@ -204,6 +226,14 @@ impl Display for Explanation {
             None => line(f, "time limit", "none")?,
         }
         line(f, "log", &self.log)?;
+        for one in self.remote.iter().flat_map(|remote| &remote.opened) {
+            let bytes = human_bytes(one.bytes);
+            line(f, "remote", format_args!("{}, {bytes}", escape(one.location.as_bytes())))?;
+            line(f, "verified", one.verification)?;
+        }
+        if let Some(remote) = &self.remote {
+            line(f, "fetcher", &remote.fetcher)?;
+        }
         self.sandbox(f)
     }
 }

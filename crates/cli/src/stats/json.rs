@@ -13,6 +13,7 @@ use ferrofs_mount::stats::{
 };
 use serde::Serialize;
 
+use super::remote::JsonRemote;
 use super::{notice, ratio, seconds};
 use crate::output::JsonBytes;
 
@@ -33,6 +34,8 @@ pub(super) struct MountStatsJson {
     workers: JsonWorkers,
     notices: JsonNotices,
     top_files: Vec<JsonFile>,
+    /// `null` for a local image.
+    remote: Option<JsonRemote>,
 }
 
 #[derive(Debug, Serialize)]
@@ -197,6 +200,7 @@ impl MountStatsJson {
             cpu: (&summary.cpu).into(),
             workers: workers(stats),
             notices: notices(summary),
+            remote: JsonRemote::new(&summary.remote),
             top_files: files
                 .map(|file| JsonFile {
                     nid: file.nid,

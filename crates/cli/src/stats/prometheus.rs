@@ -29,6 +29,7 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     session(&mut page, summary);
     processor(&mut page, summary);
     workers(&mut page, stats);
+    remote(&mut page, summary);
     notices(&mut page, summary);
     page.text
 }
@@ -292,6 +293,27 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
     }
 }
 
+fn remote(page: &mut MetricsPage, summary: &StatsSummary) {
+    let remote = &summary.remote;
+    for (name, help, number) in super::remote::counters(remote) {
+        page.counter(name, help, number);
+    }
+    if remote.is_remote == 0 {
+        return;
+    }
+    let help = "Time that readers waited for the fetcher.";
+    page.family("ferrofs_remote_wait_seconds_total", MetricType::Counter, help);
+    page.sample("", &[], seconds(remote.waited_ns));
+    let help = "Whether the fetcher can be reached.";
+    page.gauge("ferrofs_fetcher_connected", help, remote.is_connected);
+    if remote.is_connected != 0 {
+        page.gauge("ferrofs_fetcher_in_flight", "Requests in flight.", remote.in_flight);
+        let help = "Sum of the times to the first byte of an answer.";
+        page.family("ferrofs_fetcher_latency_seconds_total", MetricType::Counter, help);
+        page.sample("", &[], seconds(remote.latency_us.saturating_mul(1000)));
+    }
+}
+
 fn notices(page: &mut MetricsPage, summary: &StatsSummary) {
     let notices = &summary.log_events;
     page.family("ferrofs_notices_total", MetricType::Counter, "Lines of the log.");
@@ -356,6 +378,7 @@ mod tests {
         };
         summary.operations[OperationKind::Read.index()].bytes = 4096;
         summary.cpu.throttled = u64::MAX;
+        (summary.remote.is_remote, summary.remote.is_connected) = (1, 1);
         let worker =
             |cpu| WorkerRecord { cpu, priority_level: 2, is_serving: 1, ..WorkerRecord::default() };
         let workers = vec![worker(0), worker(5), worker(5), worker(u64::MAX)];

@@ -41,6 +41,7 @@ impl fmt::Display for MountStatsText<'_> {
         kernel(f, summary)?;
         cpu(f, summary)?;
         workers(f, self.stats)?;
+        super::remote::text(f, &summary.remote)?;
         notices(f, summary)?;
         top_files(f, summary)
     }

@@ -4,14 +4,14 @@
 use super::metrics::MountMetrics;
 use super::record::{
     CacheRecord, CpuRecord, DecodeRecord, IOCTL_BYTES, LatencyQuantiles, MemoryRecord,
-    OperationKind, OperationRecord, PrefetchRecord, REQUEST_MAGIC, RESPONSE_MAGIC, SessionRecord,
-    StatsHeader, StatsRequest, StatsSummary, TopFileRecord, UNKNOWN, VERSION, WORKERS_A_PAGE,
-    WorkerRecord, WorkersRecord,
+    OperationKind, OperationRecord, PrefetchRecord, REQUEST_MAGIC, RESPONSE_MAGIC, RemoteRecord,
+    SessionRecord, StatsHeader, StatsRequest, StatsSummary, TopFileRecord, UNKNOWN, VERSION,
+    WORKERS_A_PAGE, WorkerRecord, WorkersRecord,
 };
 use crate::image_fs::NodeMap;
 use crate::settings::MountSettings;
 use ferrofs_fuse::{Errno, InitParameters, SessionStats};
-use ferrofs_image::{Image, ImageStats};
+use ferrofs_image::{Image, ImageStats, RemoteStats};
 use ferrofs_workers::counters::HistogramSnapshot;
 use ferrofs_workers::cpus::CpuThrottling;
 use ferrofs_workers::percpu::PerCpuStats;
@@ -85,6 +85,7 @@ impl StatsCollector<'_> {
             cpu: cpu_time(&self.metrics.throttling()),
             workers: totals(&stats.workers),
             log_events: self.metrics.log_events(),
+            remote: self.image.remote_stats().map(remote).unwrap_or_default(),
             ..StatsSummary::default()
         };
         let process = ProcessStatus::read();
@@ -166,6 +167,31 @@ fn prefetch(counts: &SingleFlightStats) -> PrefetchRecord {
         wasted: counts.prefetch_wasted,
         dropped: counts.prefetch_dropped,
         joined: counts.upgraded,
+    }
+}
+
+fn remote(stats: RemoteStats) -> RemoteRecord {
+    let fetcher = stats.fetcher.unwrap_or_default();
+    RemoteRecord {
+        is_remote: 1,
+        is_connected: u64::from(stats.fetcher.is_some()),
+        reconnects: stats.reconnects,
+        fetches: stats.fetches,
+        repeated: stats.repeated,
+        fetched_bytes: stats.fetched_bytes,
+        hits: stats.hits,
+        waited_ns: stats.waited_ns,
+        longest_ns: stats.longest_ns,
+        requests: fetcher.requests,
+        retries: fetcher.retries,
+        in_flight: fetcher.in_flight,
+        token_requests: fetcher.token_requests,
+        received_bytes: fetcher.received_bytes,
+        requested_bytes: fetcher.requested_bytes,
+        wasted_bytes: fetcher.wasted_bytes,
+        verified_bytes: fetcher.verified_bytes,
+        cache_hits: fetcher.cache_hits,
+        latency_us: fetcher.latency_us,
     }
 }
 
@@ -357,6 +383,7 @@ mod tests {
         assert_eq!(summary.session.time_limit_ms, 120_000);
         assert_eq!((summary.session.granted, summary.session.max_readahead), (1, 131_072));
         assert_eq!(summary.log_events, record::LogEventRecord::default());
+        assert_eq!(summary.remote, RemoteRecord::default(), "a local image");
     }
 
     #[test]

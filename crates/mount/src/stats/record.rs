@@ -294,6 +294,52 @@ impl Default for LogEventRecord {
     }
 }
 
+/// What fetching a remote image has cost. Those from `requests` on are of the process that fetches, for all its images.
+#[repr(C)]
+#[derive(
+    Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
+)]
+pub struct RemoteRecord {
+    /// 1 if the image or one of its devices is remote, else 0.
+    pub is_remote: u64,
+    /// 1 if the process that fetches could be reached, else 0.
+    pub is_connected: u64,
+    /// How often it had to be reached again.
+    pub reconnects: u64,
+    /// Requests of readers that waited for them.
+    pub fetches: u64,
+    /// Those that were repeated.
+    pub repeated: u64,
+    /// Bytes that these requests asked for.
+    pub fetched_bytes: u64,
+    /// Reads of a part of a chunk that no request preceded.
+    pub hits: u64,
+    /// How long readers waited, all together.
+    pub waited_ns: u64,
+    /// How long one waited at most.
+    pub longest_ns: u64,
+    /// Requests sent to servers, repeated ones included.
+    pub requests: u64,
+    /// Requests that were repeated.
+    pub retries: u64,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Tokens that were requested of registries.
+    pub token_requests: u64,
+    /// Bytes that servers sent.
+    pub received_bytes: u64,
+    /// Bytes that were missing and requested.
+    pub requested_bytes: u64,
+    /// Bytes that were received and not stored.
+    pub wasted_bytes: u64,
+    /// Bytes that were compared with a digest.
+    pub verified_bytes: u64,
+    /// Chunks that were requested and were there already.
+    pub cache_hits: u64,
+    /// The sum of the times to the first byte of an answer.
+    pub latency_us: u64,
+}
+
 /// One of the most read files. They are found by a sketch of fixed size, so the numbers are nearly exact only for files
 /// with a large share.
 #[repr(C)]
@@ -341,6 +387,8 @@ pub struct StatsSummary {
     pub log_events: LogEventRecord,
     /// The most read files, in descending order.
     pub top_files: [TopFileRecord; TOP_FILES],
+    /// A remote image.
+    pub remote: RemoteRecord,
 }
 
 impl StatsSummary {
@@ -403,7 +451,7 @@ pub(crate) const WORKERS_A_PAGE: usize =
 
 const _: () = assert!(size_of::<StatsHeader>() + size_of::<StatsSummary>() <= IOCTL_BYTES);
 /// A change of these sizes needs a new [`VERSION`], unless a field was added at the end of the summary.
-const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2320);
+const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2472);
 const _: () = assert!(OperationKind::ALL.len() <= OPERATIONS);
 
 /// The kind of an operation. The order is that of the record and must not change.
