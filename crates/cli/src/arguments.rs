@@ -779,6 +779,11 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_acl: bool,
 
+    /// Keep the mount when the process that serves it is killed or crashes: another process, which
+    /// holds the mount, starts it again, and no call fails
+    #[arg(long)]
+    pub(crate) keep: bool,
+
     /// Do not enter the sandbox: keep all privileges, file descriptors, paths and system calls
     #[arg(long)]
     pub(crate) no_sandbox: bool,
@@ -823,6 +828,7 @@ impl MountArguments {
             timeout: DEFAULT_TIMEOUT_SECONDS,
             no_xattrs: false,
             no_acl: false,
+            keep: false,
             no_sandbox: false,
             user: None,
             log: None,

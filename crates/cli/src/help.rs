@@ -127,11 +127,17 @@ immediately. If a SIGKILL ends the process, a second one that waits for that unm
 noauto_unmount a mount made by root stays then, and every access fails with \"transport endpoint is
 not connected\"; `umount DIR` removes it.
 
+With --keep or -o keep, the mount survives that. A small process holds the mount and starts the
+process that serves it again, as often as necessary; open files and working directories stay valid,
+and calls that are running wait for some milliseconds. On kernels before 6.9 calls that were running
+when the process died fail with EIO. A file whose data crashes the process repeatedly gives EIO, and
+the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either process unmounts.
+
 The process enters a sandbox: it can open no file but a few of /proc and /sys, and a mount made by
 root is served without any capability. --explain prints what is left; docs/trust.md explains it.
 With --user NAME, root has the mount served by NAME, to whom it belongs like a mount that NAME made.
 
-Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
+Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
 (root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter, since
 mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,

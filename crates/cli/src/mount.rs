@@ -4,6 +4,7 @@
 mod daemon;
 mod daemonize;
 mod explain;
+mod keep;
 mod log;
 mod remount;
 mod request;
@@ -38,7 +39,10 @@ pub(crate) fn run(
                 return daemonize::start();
             }
         }
-        daemon::run(typed, &request, &mut notifier)
+        match request.keep {
+            true => keep::run(typed, &request, &mut notifier),
+            false => daemon::run(typed, &request, &mut notifier),
+        }
     });
     match (ended, notifier) {
         // The process that started the daemon prints the error: standard error of the daemon may be

@@ -14,6 +14,7 @@
 mod direct;
 mod error;
 mod fusermount;
+mod holder;
 mod mount_table;
 mod options;
 mod unique_id;
@@ -24,6 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 pub use error::AttachError;
+pub use holder::{HolderEvent, HolderSignals, ReadyReport, ServerStart, run_in_child};
 pub use mount_table::MountEntry;
 pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
 
@@ -107,6 +109,8 @@ pub struct Attachment {
     directory: PathBuf,
     identity: MountIdentity,
     unmounting: Unmounting,
+    /// In a server: what keeps the process waiting that unmounts if holder and server have ended.
+    lifeline: Option<OwnedFd>,
     auto_unmount: bool,
     is_detached: bool,
 }
@@ -149,6 +153,7 @@ impl Attachment {
             directory: path,
             identity,
             unmounting,
+            lifeline: None,
             auto_unmount: options.auto_unmount,
             is_detached: false,
         })
@@ -197,7 +202,8 @@ impl Attachment {
             Unmounting::Helper(helper) => Some(helper.descriptor()),
             Unmounting::Fusermount(unmounter) => unmounter.as_ref().map(Unmounter::descriptor),
         };
-        [self.device.as_fd()].into_iter().chain(other)
+        let lifeline = self.lifeline.as_ref().map(AsFd::as_fd);
+        [self.device.as_fd()].into_iter().chain(other).chain(lifeline)
     }
 
     /// How the file system was mounted.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, opcode};
@@ -51,6 +52,14 @@ impl Channel {
     /// it was read) mean that there is no request.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         rustix::io::read(&self.device, buffer)
+    }
+
+    /// Whether there is a message to read, so that `receive` does not wait.
+    pub(crate) fn is_readable(&self) -> bool {
+        let mut polled = [PollFd::new(&self.device, PollFlags::IN)];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = rustix::event::poll(&mut polled, Some(&none));
+        found == Ok(1) && polled.iter().all(|device| device.revents().contains(PollFlags::IN))
     }
 
     /// Replies to a request with an errno, or with the concatenated `parts`. A kernel that is short of memory is asked

@@ -33,6 +33,18 @@ pub enum SessionEvent {
         /// The node of the request.
         node: u64,
     },
+    /// This process has taken over from another one.
+    TookOver {
+        /// Requests that the other one had read and not answered.
+        in_flight: usize,
+        /// Whether the kernel sends them again; otherwise their callers got `EIO`.
+        are_resent: bool,
+    },
+    /// Requests of a node get `EIO` from here on, because processes have died in one of them.
+    Banned {
+        /// The node.
+        node: u64,
+    },
     /// The kernel sent a request that is shorter than its header or its operation requires; it got `EIO`.
     MalformedRequest,
     /// Reading from the device failed for good; the listener ended.
@@ -60,6 +72,16 @@ impl fmt::Display for SessionEvent {
                 write!(f, "all listeners are busy; started another one, {listeners} in total")
             }
             Self::Panicked { node } => write!(f, "request for node {node} panicked; replied EIO"),
+            Self::TookOver { in_flight, are_resent } => {
+                let answer = if *are_resent { "sent again" } else { "replied EIO" };
+                write!(
+                    f,
+                    "took over from a process that ended; requests in flight: {in_flight}, {answer}"
+                )
+            }
+            Self::Banned { node } => {
+                write!(f, "requests for node {node} get EIO: processes have died in one")
+            }
             Self::MalformedRequest => f.write_str("malformed request from the kernel; replied EIO"),
             Self::DeviceFailed { errno } => write!(f, "/dev/fuse: {errno}; a listener ended"),
             Self::Unmounted => f.write_str("unmounted"),

@@ -201,9 +201,11 @@ impl Capabilities {
     pub const INIT_EXT: Self = Self(1 << 30);
     /// The kernel sends `IOCTL` for directories, too.
     pub const IOCTL_DIR: Self = Self(1 << 11);
+    /// The kernel can send requests again that were read and not answered (Linux 6.9).
+    pub const HAS_RESEND: Self = Self(1 << 39);
 
     /// Each flag with its name in texts.
-    const NAMES: [(Self, &'static str); 14] = [
+    const NAMES: [(Self, &'static str); 15] = [
         (Self::ASYNC_READ, "async-read"),
         (Self::EXPORT_SUPPORT, "export-support"),
         (Self::IOCTL_DIR, "ioctl-dir"),
@@ -218,6 +220,7 @@ impl Capabilities {
         (Self::CACHE_SYMLINKS, "cache-symlinks"),
         (Self::NO_OPENDIR_SUPPORT, "no-opendir"),
         (Self::INIT_EXT, "init-ext"),
+        (Self::HAS_RESEND, "resend"),
     ];
 
     /// The flags of either set.

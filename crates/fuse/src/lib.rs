@@ -38,9 +38,11 @@
 pub mod attach;
 mod channel;
 mod event;
+mod fault;
 #[cfg(all(feature = "fuzzing", not(loom)))]
 pub mod fuzzing;
 mod init;
+mod journal;
 mod reply;
 mod request;
 mod request_slot;
@@ -49,7 +51,9 @@ mod watchdog_parker;
 mod wire;
 
 pub use event::{SessionError, SessionEvent};
+pub use fault::fault_point;
 pub use init::{Capabilities, InitParameters, InitRequest};
+pub use journal::{RequestJournal, ServerEnd};
 pub use reply::{
     DirentBuffer, DirentName, NodeAttributes, NodeEntry, Reply, ReplyOutcome, SentReply, Statfs,
 };
@@ -57,6 +61,7 @@ pub use request::{Operation, Request};
 pub use rustix::io::Errno;
 pub use session::{
     FileSystem, ListenerGrowth, NegotiatedSession, Notifier, Session, SessionOptions, SessionStats,
+    Succession,
 };
 
 /// The atomics and the lock of protocol R (docs/workers.md); loom's own when a model runs.

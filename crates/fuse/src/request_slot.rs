@@ -6,6 +6,9 @@ use std::sync::PoisonError;
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence};
 
+/// How many listeners may be started in addition to the permanent ones.
+pub(crate) const MAX_SPARE_LISTENERS: usize = 64;
+
 /// Set in a slot's word once somebody replies. The numbers of requests are even.
 const ANSWERED: u64 = 1;
 /// The listener waits for a request. It is no request: 0 is not the number of one.

@@ -4,6 +4,7 @@
 mod growth;
 mod listener;
 mod state;
+mod succession;
 mod watchdog;
 
 use std::fmt;
@@ -17,15 +18,18 @@ use zerocopy::IntoBytes;
 
 use crate::channel::Channel;
 use crate::event::{SessionError, SessionEvent};
-use crate::init::{InitParameters, InitRequest, Negotiation, REQUEST_BYTES, negotiate};
+use crate::init::{
+    Capabilities, InitParameters, InitRequest, Negotiation, REQUEST_BYTES, negotiate,
+};
 use crate::reply::Reply;
 use crate::request::Request;
 use listener::Listener;
-use state::{EventCallback, SessionState, spawn_thread};
+use state::{EventCallback, SessionStart, SessionState, spawn_thread};
 use watchdog::RequestWatchdog;
 
 pub use growth::ListenerGrowth;
 pub use state::{Notifier, SessionStats};
+pub use succession::Succession;
 
 /// What handles requests. Several threads call it at a time.
 pub trait FileSystem: Send + Sync + 'static {
@@ -91,6 +95,7 @@ pub struct NegotiatedSession {
     channels: Vec<Channel>,
     init_parameters: InitParameters,
     options: SessionOptions,
+    succession: Option<Succession>,
 }
 
 impl NegotiatedSession {
@@ -103,7 +108,21 @@ impl NegotiatedSession {
         let init_parameters = negotiate_init(&first, &options.init_request)?;
         let options =
             SessionOptions { listeners: options.listeners.max(MIN_LISTENERS), ..*options };
-        Ok(Self { channels: clone_channels(first, options.listeners), init_parameters, options })
+        let channels = clone_channels(first, options.listeners);
+        Ok(Self { channels, init_parameters, options, succession: None })
+    }
+
+    /// Makes this the session of one of several processes that serve the mount one after the other.
+    #[must_use]
+    pub fn with_succession(mut self, succession: Succession) -> Self {
+        self.succession = Some(succession);
+        self
+    }
+
+    /// The number of listeners that the session will have.
+    #[must_use]
+    pub fn listeners(&self) -> usize {
+        self.options.listeners
     }
 
     /// What kernel and daemon agreed on.
@@ -136,13 +155,17 @@ impl NegotiatedSession {
         on_event: Box<EventCallback>,
         spawn: &mut SpawnThread<'_>,
     ) -> Result<Session, SessionError> {
-        let Self { channels, init_parameters, options } = self;
-        let state = SessionState::new(file_system, channels, &options, on_event);
+        let Self { channels, init_parameters, options, succession } = self;
+        let can_resend = init_parameters.granted.contains(Capabilities::HAS_RESEND);
+        let continued =
+            succession.map(|succession| succession.continue_with(&channels, can_resend, &on_event));
+        let start = continued.as_ref().map_or(SessionStart::Whole, |continued| continued.start);
+        let state = SessionState::new(file_system, channels, &options, on_event, continued);
         let state = Arc::new(state);
         let mut session = Session { state, init_parameters, listeners: Vec::new(), watchdog: None };
         match session.start_threads(options.time_limit, spawn) {
             Ok(()) => {
-                session.state.signal_start();
+                session.state.signal_start(start);
                 Ok(session)
             }
             Err(error) => {

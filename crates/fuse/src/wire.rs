@@ -54,6 +54,7 @@ pub(crate) mod opcode {
 /// Numbers of notifications.
 pub(crate) mod notification {
     pub(crate) const STORE: i32 = 4;
+    pub(crate) const RESEND: i32 = 7;
 }
 
 /// Before each request.

@@ -18,7 +18,7 @@ use ferrofs_fuse::{
     Errno, FileSystem, InitParameters, NodeAttributes, NodeEntry, Notifier, Operation, Reply,
     ReplyOutcome, Request, Statfs,
 };
-use ferrofs_image::{Error, ErrorKind, ExtentStorage, FileType, Image, Inode, Nid};
+use ferrofs_image::{Error, ErrorKind, ExtentStorage, FileType, Image, Inode, Nid, WalkEvent};
 use ferrofs_workers::priority::{self, PriorityLevel};
 
 use crate::settings::{LogCallback, MountLogEvent, MountSettings};
@@ -32,6 +32,8 @@ pub(crate) use node::NodeMap;
 
 /// The longest name, in bytes. FUSE requests longer ones, too.
 const NAME_MAX_BYTES: usize = 255;
+/// Inodes that are searched for the path of one: a tenth of a second.
+const NAMED_INODES_MAX: usize = 100_000;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
@@ -217,6 +219,23 @@ impl ImageFs {
         }
     }
 
+    /// Reports that requests for a node get `EIO`, with the path of its inode.
+    pub(crate) fn report_banned(&self, node: u64) {
+        let nid = self.nodes.nid(node);
+        let path = self.path_of(nid);
+        (self.on_event)(&MountLogEvent::Banned { nid, path: path.as_deref() });
+    }
+
+    /// A path of an inode, if it is among the first ones of the image.
+    fn path_of(&self, nid: Nid) -> Option<Vec<u8>> {
+        self.image.walk(b"/").ok()?.take(NAMED_INODES_MAX).find_map(|event| match event {
+            WalkEvent::Enter(found) | WalkEvent::Leaf(found) if found.inode.nid() == nid => {
+                Some(found.path)
+            }
+            _ => None,
+        })
+    }
+
     /// Runs on a prefetch thread.
     fn run_task(&self, task: PrefetchTask) {
         match task {
@@ -299,7 +318,6 @@ fn encoded_device(major: u32, minor: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use ferrofs_fuse::Capabilities;
-    use ferrofs_image::WalkEvent;
 
     use super::*;
 

@@ -46,7 +46,7 @@ mod settings;
 pub mod stats;
 
 pub use serve::{NegotiatedMount, ServedMount};
-pub use settings::{MountLogEvent, MountSettings};
+pub use settings::{MountLogEvent, MountSettings, ServingProcess};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

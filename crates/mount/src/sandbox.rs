@@ -39,6 +39,12 @@ pub enum SandboxRole {
     /// It serves an image: no capability; files can be opened in a few directories of `/proc` and `/sys` only.
     #[default]
     Server,
+    /// It holds a mount and starts servers, which enter the sandbox as [`SandboxRole::Server`] (docs/survival.md). It may
+    /// open the files of the images again, too ([`Sandbox::reopen`]).
+    Holder,
+    /// The same for a mount that this user made without `fusermount3`: it unmounts, too, so it keeps `CAP_SYS_ADMIN`, and
+    /// paths are not confined.
+    UnmountingHolder,
     /// It waits to unmount a mount that this user made without `fusermount3`: `CAP_SYS_ADMIN`, `umount2`, and a handful of
     /// other system calls. Paths are not confined, because the kernel lets no confined process unmount; it reads no byte
     /// of an image.
@@ -62,6 +68,7 @@ pub struct Sandbox<'fd> {
     may_receive_descriptors: bool,
     streams: StandardStreams,
     kept: Vec<BorrowedFd<'fd>>,
+    reopened: Vec<BorrowedFd<'fd>>,
 }
 
 impl Default for Sandbox<'_> {
@@ -82,6 +89,7 @@ impl<'fd> Sandbox<'fd> {
             may_receive_descriptors: false,
             streams: StandardStreams::None,
             kept: Vec::new(),
+            reopened: Vec::new(),
         }
     }
 
@@ -135,6 +143,14 @@ impl<'fd> Sandbox<'fd> {
     #[must_use]
     pub fn keep(mut self, descriptor: BorrowedFd<'fd>) -> Self {
         self.kept.push(descriptor);
+        self
+    }
+
+    /// Keeps a file open, and lets the process open it again for reading, through `/proc/self/fd`. For holders.
+    #[must_use]
+    pub fn reopen(mut self, file: BorrowedFd<'fd>) -> Self {
+        self.kept.push(file);
+        self.reopened.push(file);
         self
     }
 
@@ -206,15 +222,18 @@ impl<'fd> Sandbox<'fd> {
 
     fn capabilities(&self) -> CapabilitySet {
         match self.role {
-            SandboxRole::Server => CapabilitySet::empty(),
-            SandboxRole::Unmounter => CapabilitySet::SYS_ADMIN,
+            SandboxRole::Server | SandboxRole::Holder => CapabilitySet::empty(),
+            SandboxRole::Unmounter | SandboxRole::UnmountingHolder => CapabilitySet::SYS_ADMIN,
         }
     }
 
     fn confine_paths(&self) -> io::Result<PathConfinement> {
         match (self.role, self.is_filtered) {
-            (SandboxRole::Server, true) => paths::confine(),
-            (SandboxRole::Unmounter, _) | (_, false) => Ok(PathConfinement::Off),
+            (SandboxRole::Server, true) => paths::confine(&[], &[]),
+            (SandboxRole::Holder, true) => paths::confine(&paths::OF_HOLDERS, &self.reopened),
+            (SandboxRole::Unmounter | SandboxRole::UnmountingHolder, _) | (_, false) => {
+                Ok(PathConfinement::Off)
+            }
         }
     }
 }

@@ -5,13 +5,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ferrofs_fuse::{
-    Capabilities, InitParameters, InitRequest, ListenerGrowth, NegotiatedSession, Session,
-    SessionError, SessionOptions,
+    Capabilities, InitParameters, InitRequest, ListenerGrowth, NegotiatedSession, ServerEnd,
+    Session, SessionError, SessionEvent, SessionOptions, Succession,
 };
 use ferrofs_image::Image;
 
 use crate::image_fs::ImageFs;
-use crate::settings::{LogCallback, MountLogEvent, MountSettings};
+use crate::settings::{LogCallback, MountLogEvent, MountSettings, ServingProcess};
 use crate::stats::MountMetrics;
 
 /// The largest read, in bytes: the most that Linux grants without a system-wide setting.
@@ -28,6 +28,7 @@ const MIN_READ_BYTES: u32 = 64 << 10;
 pub struct NegotiatedMount {
     negotiated: NegotiatedSession,
     settings: MountSettings,
+    process: ServingProcess,
 }
 
 impl NegotiatedMount {
@@ -40,13 +41,37 @@ impl NegotiatedMount {
             .listeners(settings.listeners)
             .growth(settings.growth)
             .time_limit(settings.time_limit);
-        Ok(Self { negotiated: NegotiatedSession::new(device, &options)?, settings: *settings })
+        let negotiated = NegotiatedSession::new(device, &options)?;
+        Ok(Self { negotiated, settings: *settings, process: ServingProcess::default() })
     }
 
     /// What kernel and daemon agreed on.
     #[must_use]
     pub fn init_parameters(&self) -> &InitParameters {
         self.negotiated.init_parameters()
+    }
+
+    /// Makes this the mount of one of several processes that serve it one after the other (docs/survival.md). After a
+    /// crash it reads nothing ahead: a crash in a thread that serves no request could not be attributed to a file.
+    #[must_use]
+    pub fn with_succession(mut self, succession: Succession) -> Self {
+        let has_crashed =
+            succession.predecessor == Some(ServerEnd::Crashed) || succession.journal.has_crashed();
+        self.settings.readaround &= !has_crashed;
+        Self { negotiated: self.negotiated.with_succession(succession), ..self }
+    }
+
+    /// Sets what the statistics tell about this process.
+    #[must_use]
+    pub fn with_process(mut self, process: ServingProcess) -> Self {
+        self.process = process;
+        self
+    }
+
+    /// The number of listeners.
+    #[must_use]
+    pub fn listeners(&self) -> usize {
+        self.negotiated.listeners()
     }
 
     /// The descriptors that serving needs.
@@ -64,7 +89,8 @@ impl NegotiatedMount {
         on_event: impl Fn(&MountLogEvent<'_>) + Send + Sync + 'static,
     ) -> Result<ServedMount, SessionError> {
         image.measure_decoding();
-        let metrics = Arc::new(MountMetrics::new(self.settings.listeners));
+        let metrics = MountMetrics::new(self.settings.listeners).of_process(self.process);
+        let metrics = Arc::new(metrics);
         let on_event: Arc<LogCallback> = Arc::new({
             let metrics = Arc::clone(&metrics);
             move |event: &MountLogEvent<'_>| {
@@ -75,9 +101,12 @@ impl NegotiatedMount {
         let init_parameters = *self.negotiated.init_parameters();
         let file_system =
             ImageFs::new(image, self.settings, init_parameters, metrics, Arc::clone(&on_event));
-        let session = self.negotiated.start(Arc::clone(&file_system) as _, move |event| {
-            on_event(&MountLogEvent::Session(event));
-        })?;
+        let of_image = Arc::clone(&file_system);
+        let session =
+            self.negotiated.start(Arc::clone(&file_system) as _, move |event| match event {
+                SessionEvent::Banned { node } => of_image.report_banned(*node),
+                event => on_event(&MountLogEvent::Session(event)),
+            })?;
         file_system.set_notifier(session.notifier());
         Ok(ServedMount { session, file_system })
     }
@@ -94,7 +123,8 @@ fn init_request(settings: &MountSettings) -> InitRequest {
         .union(Capabilities::CACHE_SYMLINKS)
         .union(Capabilities::NO_OPEN_SUPPORT)
         .union(Capabilities::NO_OPENDIR_SUPPORT)
-        .union(Capabilities::IOCTL_DIR);
+        .union(Capabilities::IOCTL_DIR)
+        .union(Capabilities::HAS_RESEND);
     if settings.has_xattrs && settings.has_acls {
         capabilities = capabilities.union(Capabilities::POSIX_ACL);
     }

@@ -114,6 +114,19 @@ impl MountSettings {
     }
 }
 
+/// What a mount tells about the process that serves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServingProcess {
+    /// How often a server was started again; 0 without a holder.
+    pub restarts: u64,
+    /// The process that starts servers again, if there is one.
+    pub holder: Option<u32>,
+    /// System calls that the filter allows; `None` without a filter.
+    pub filter_calls: Option<u64>,
+    /// The version of Landlock that confines paths; `None` if they are not confined.
+    pub landlock: Option<u32>,
+}
+
 /// An event of a mount that belongs in a log.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -127,6 +140,13 @@ pub enum MountLogEvent<'a> {
         /// Why it failed.
         error: &'a Error,
     },
+    /// Requests for an inode get `EIO` from here on, because servers have died in one (docs/survival.md).
+    Banned {
+        /// The inode.
+        nid: Nid,
+        /// Its path, if it was found.
+        path: Option<&'a [u8]>,
+    },
     /// An event of the session.
     Session(&'a SessionEvent),
 }
@@ -136,6 +156,13 @@ impl fmt::Display for MountLogEvent<'_> {
         match self {
             Self::Failed { nid, what, error } => {
                 write!(f, "cannot read {what} of nid {}: {error}", nid.raw())
+            }
+            Self::Banned { nid, path } => {
+                write!(f, "nid {}", nid.raw())?;
+                if let Some(path) = path {
+                    write!(f, " ({})", String::from_utf8_lossy(path))?;
+                }
+                f.write_str(": servers have died in a request for it, which gets EIO from here on")
             }
             Self::Session(event) => write!(f, "{event}"),
         }

@@ -15,8 +15,8 @@ pub use client::{MountStats, StatsError, query};
 pub use ferrofs_fuse::attach::MountEntry;
 pub use record::{
     CacheRecord, CpuRecord, DecodeRecord, LatencyQuantiles, LogEventRecord, MemoryRecord,
-    OperationKind, OperationRecord, PrefetchRecord, RemoteRecord, SessionRecord, StatsSummary,
-    TopFileRecord, WorkerRecord, WorkersRecord, known,
+    OperationKind, OperationRecord, PrefetchRecord, ProcessRecord, RemoteRecord, SessionRecord,
+    StatsSummary, TopFileRecord, WorkerRecord, WorkersRecord, known,
 };
 
 #[cfg(feature = "fuzzing")]

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, attach};
-use ferrofs_fuse::{ListenerGrowth, SessionEvent};
+use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, ServerStart, attach};
+use ferrofs_fuse::{ListenerGrowth, SessionEvent, fault_point};
+use ferrofs_image::Image;
 use ferrofs_mount::sandbox::{
-    PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
+    FilterState, PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
 };
-use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount};
+use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount, ServingProcess};
 use ferrofs_workers::priority::{InheritedPriority, PriorityRequest};
 
 use super::daemonize::{self, ReadyNotifier};
@@ -33,17 +34,20 @@ use crate::signals::{MountEvent, MountEvents, SessionWaker, SignalHandlers};
 use crate::source;
 
 /// The state of a mount, besides the session that serves it.
-struct Daemon<'a> {
-    typed: &'a MountArguments,
-    request: &'a MountRequest,
-    resources: Resources,
-    log: Arc<Log>,
-    attachment: Attachment,
-    readahead: Readahead,
+pub(super) struct MountServer<'a> {
+    pub(super) typed: &'a MountArguments,
+    pub(super) request: &'a MountRequest,
+    pub(super) resources: Resources,
+    pub(super) log: Arc<Log>,
+    pub(super) attachment: Attachment,
+    pub(super) readahead: Readahead,
     /// The way to the fetcher of a remote image.
-    remote: Option<RemoteMount>,
+    pub(super) remote: Option<RemoteMount>,
     /// Standard output, if something is still to be printed.
-    output: Option<File>,
+    pub(super) output: Option<File>,
+    pub(super) is_foreground: bool,
+    /// How a holder started this process; `None` without a holder.
+    pub(super) start: Option<ServerStart>,
 }
 
 /// Mounts and serves until the mount ends. `notifier` is taken when the mount is ready, and stays
@@ -76,39 +80,68 @@ pub(super) fn run(
         rustix::process::chdir("/").context("cannot change the directory to /")?;
         notifier.outlive()?;
     }
-    let mut daemon =
-        Daemon { typed, request, resources, log, attachment, readahead, remote, output };
+    let server = MountServer {
+        typed,
+        request,
+        resources,
+        log,
+        attachment,
+        readahead,
+        remote,
+        output,
+        is_foreground,
+        start: None,
+    };
+    serve(server, ready, image, handlers, notifier)
+}
+
+/// Serves a mount until it ends. `notifier` is taken when the mount is ready.
+///
+/// # Errors
+/// The mount could not be served, or ended with an error.
+pub(super) fn serve(
+    mut server: MountServer<'_>,
+    ready: NegotiatedMount,
+    image: Image,
+    handlers: SignalHandlers,
+    notifier: &mut Option<ReadyNotifier>,
+) -> anyhow::Result<CommandStatus> {
     // Privileges belong to threads, so none may run yet.
     image.stop_idle_reclaimer();
     // Listeners keep what they inherit; the sandbox may take the right to raise it.
-    let is_raised = request.settings.priority == PriorityRequest::Raised;
+    let is_raised = server.request.settings.priority == PriorityRequest::Raised;
     let inherited = is_raised.then(InheritedPriority::raise).flatten();
-    let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
-    daemon.remote.as_ref().map(RemoteMount::start).transpose()?;
+    let entered = server.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
+    server.remote.as_ref().map(RemoteMount::start).transpose()?;
     let (mut signals, waker) = handlers.listen()?;
-    let remote = daemon.remote.as_ref().filter(|_| typed.explain);
+    let remote = server.remote.as_ref().filter(|_| server.typed.explain);
     let remote = remote.map(|remote| ExplainedRemote::new(remote, &image));
-    let log = Arc::clone(&daemon.log);
+    let log = Arc::clone(&server.log);
     let unmounted = waker.clone();
+    let ready = ready.with_process(server.process(entered.as_ref()));
     let served = ready.serve(image, move |notice| match notice {
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
         _ => log.log(severity(notice), notice),
     });
     drop(inherited);
     let served = served.map_err(|error| anyhow!("{error}"))?;
-    let confined = daemon.attachment.wait_for_unmount_helper();
+    let confined = server.attachment.wait_for_unmount_helper();
     confined.map_err(|error| helper_error(&error))?;
-    daemon.explain(&served, entered.as_ref(), notifier.as_ref(), remote)?;
+    server.explain(&served, entered.as_ref(), notifier.as_ref(), remote)?;
     let end = wait_elsewhere(served, waker)?;
-    daemon.notify_ready(notifier.take())?;
-    if daemon.wait(&mut signals) == MountEvent::Overdue {
+    if let Some(start) = server.start.take() {
+        fault_point("ready", start.number);
+        start.ready.send();
+    }
+    server.notify_ready(notifier.take())?;
+    if server.wait(&mut signals) == MountEvent::Overdue {
         // Closing the image would wait for the requests that hang.
-        let mut daemon = ManuallyDrop::new(daemon);
-        return Ok(daemon.exit_with_pending());
+        let mut server = ManuallyDrop::new(server);
+        return Ok(server.exit_with_pending());
     }
     // It has sent its event.
     end.join().ok();
-    daemon.end()
+    server.end()
 }
 
 /// Starts a thread that waits for the end of the session and wakes the main thread.
@@ -121,7 +154,7 @@ fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<Jo
 }
 
 /// Standard output as a descriptor that outlives the stream.
-fn output() -> anyhow::Result<File> {
+pub(super) fn output() -> anyhow::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
     Ok(File::from(output))
 }
@@ -171,7 +204,7 @@ fn severity(notice: &MountLogEvent<'_>) -> Severity {
     }
 }
 
-impl Daemon<'_> {
+impl MountServer<'_> {
     /// Enters the sandbox, which keeps only what serving needs.
     fn enter_sandbox(
         &self,
@@ -180,13 +213,13 @@ impl Daemon<'_> {
         notifier: Option<&ReadyNotifier>,
     ) -> anyhow::Result<Option<SandboxStatus>> {
         if self.typed.no_sandbox {
-            if notifier.is_some() {
+            if !self.is_foreground {
                 daemonize::close_streams()?;
             }
             return Ok(None);
         }
         let streams =
-            if notifier.is_some() { StandardStreams::None } else { StandardStreams::Errors };
+            if self.is_foreground { StandardStreams::Errors } else { StandardStreams::None };
         let connection = self.remote.as_ref().and_then(RemoteMount::connection);
         let kept = self.attachment.descriptors().chain(ready.descriptors());
         let kept = kept.chain(handlers.descriptors()).chain(self.log.descriptor());
@@ -194,6 +227,7 @@ impl Daemon<'_> {
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
         let companion = self.remote.as_ref().map(|remote| remote.companion().as_fd());
         let kept = kept.chain(connection.as_deref().map(AsFd::as_fd)).chain(companion);
+        let kept = kept.chain(self.start.as_ref().map(|start| start.ready.descriptor()));
         let sandbox = Sandbox::new().streams(streams).user(self.request.user);
         let sandbox = sandbox.may_receive_descriptors(self.remote.is_some());
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
@@ -208,6 +242,25 @@ impl Daemon<'_> {
                 .log(Severity::Info, format_args!("the sandbox does not confine paths: {reason}"));
         }
         Ok(Some(entered))
+    }
+
+    /// What the statistics tell about this process.
+    fn process(&self, entered: Option<&SandboxStatus>) -> ServingProcess {
+        let start = self.start.as_ref();
+        let calls = |entered: &SandboxStatus| match entered.filter {
+            FilterState::On { calls } => u64::try_from(calls).ok(),
+            FilterState::Off | FilterState::Unavailable { .. } => None,
+        };
+        let version = |entered: &SandboxStatus| match entered.paths {
+            PathConfinement::On { version, .. } => Some(version),
+            PathConfinement::Off | PathConfinement::Unavailable { .. } => None,
+        };
+        ServingProcess {
+            restarts: start.map_or(0, |start| start.number.saturating_sub(1)),
+            holder: start.and_then(|start| u32::try_from(start.holder).ok()),
+            filter_calls: entered.and_then(calls),
+            landlock: entered.and_then(version),
+        }
     }
 
     /// Prints the output of `--explain`, if it was given.

@@ -26,12 +26,13 @@ use crate::output::escape;
 use crate::remote as remote_image;
 
 /// All option names, for suggestions.
-const OPTION_NAMES: [&str; 54] = [
+const OPTION_NAMES: [&str; 55] = [
     "ro",
     "rw",
     "allow_other",
     "auto_unmount",
     "noauto_unmount",
+    "keep",
     "default_permissions",
     "exec",
     "noexec",
@@ -187,6 +188,7 @@ fn parse_flag(
             let why = "an EROFS image cannot be written; leave it out";
             return Err(MountOptionError::Impossible { word: word.to_owned(), why });
         }
+        b"keep" => request.keep = true,
         b"noauto_unmount" => request.attach.auto_unmount = false,
         b"no_checksum" => request.read.no_checksum = true,
         b"offline" => request.read.remote.offline = true,
@@ -321,6 +323,8 @@ pub(super) struct MountRequest {
     pub(super) log: Option<OsString>,
     /// The words of `-o`, if they ask to change a mount.
     pub(super) remount: Option<Vec<OsString>>,
+    /// Whether the mount survives the process that serves it.
+    pub(super) keep: bool,
     /// The user who serves; `None` is the one who mounts.
     pub(super) user: Option<UserIds>,
     pub(super) invocation: MountInvocation,
@@ -354,6 +358,7 @@ impl MountRequest {
                 .acls(!typed.no_acl),
             log: typed.log.clone(),
             remount: remounts.then(Vec::new),
+            keep: typed.keep,
             user: typed.user.as_deref().map(serving_user).transpose()?,
             invocation,
         };

@@ -8,8 +8,8 @@ use std::path::Path;
 use ferrofs_fuse::Capabilities;
 use ferrofs_mount::stats::{
     CacheRecord, CpuRecord, DecodeRecord, LatencyQuantiles, MemoryRecord, MountStats,
-    OperationKind, OperationRecord, PrefetchRecord, SessionRecord, StatsSummary, WorkerRecord,
-    known,
+    OperationKind, OperationRecord, PrefetchRecord, ProcessRecord, SessionRecord, StatsSummary,
+    WorkerRecord, known,
 };
 use serde::Serialize;
 
@@ -29,6 +29,7 @@ pub(super) struct MountStatsJson {
     cache: JsonCache,
     prefetch: JsonPrefetch,
     memory: JsonMemory,
+    process: JsonProcess,
     kernel: JsonKernel,
     cpu: JsonCpu,
     workers: JsonWorkers,
@@ -173,6 +174,26 @@ struct JsonNotice {
 }
 
 #[derive(Debug, Serialize)]
+struct JsonProcess {
+    restarts: u64,
+    holder_pid: Option<u64>,
+    sandbox_system_calls: Option<u64>,
+    sandbox_landlock: Option<u64>,
+}
+
+impl From<&ProcessRecord> for JsonProcess {
+    fn from(process: &ProcessRecord) -> Self {
+        let some = |number: u64| (number > 0).then_some(number);
+        Self {
+            restarts: process.restarts,
+            holder_pid: some(process.holder),
+            sandbox_system_calls: some(process.filter_calls),
+            sandbox_landlock: some(process.landlock),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
 struct JsonFile {
     nid: u64,
     inode: u64,
@@ -196,6 +217,7 @@ impl MountStatsJson {
             cache: (&summary.cache).into(),
             prefetch: (&summary.prefetch).into(),
             memory: (&summary.memory).into(),
+            process: (&summary.process).into(),
             kernel: (&summary.session).into(),
             cpu: (&summary.cpu).into(),
             workers: workers(stats),

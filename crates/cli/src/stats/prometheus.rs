@@ -27,6 +27,14 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     prefetches(&mut page, summary);
     memory(&mut page, summary);
     session(&mut page, summary);
+    let process = &summary.process;
+    page.counter("ferrofs_restarts_total", "Processes that were started again.", process.restarts);
+    let help = "Whether another process starts this one again.";
+    page.gauge("ferrofs_is_kept", help, u64::from(process.holder > 0));
+    let help = "Whether system calls are filtered.";
+    page.gauge("ferrofs_is_filtered", help, u64::from(process.filter_calls > 0));
+    let help = "The version of Landlock that confines paths; 0 if they are not confined.";
+    page.gauge("ferrofs_landlock_version", help, process.landlock);
     processor(&mut page, summary);
     workers(&mut page, stats);
     remote(&mut page, summary);

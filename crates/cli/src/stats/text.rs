@@ -38,6 +38,7 @@ impl fmt::Display for MountStatsText<'_> {
         operations(f, summary)?;
         decoding(f, summary)?;
         memory(f, summary)?;
+        process(f, summary)?;
         kernel(f, summary)?;
         cpu(f, summary)?;
         workers(f, self.stats)?;
@@ -143,6 +144,24 @@ fn memory(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     let threads = threads.map_or_else(|| "unknown".to_owned(), grouped);
     let (resident, peak) = (bytes(memory.resident), bytes(memory.resident_peak));
     writeln!(f, "process   {resident} resident, peak {peak}; threads: {threads}")
+}
+
+fn process(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let process = &summary.process;
+    match process.holder {
+        0 => writeln!(f, "holder    none: the mount ends with its process")?,
+        holder => {
+            writeln!(f, "holder    process {holder}; restarts: {}", grouped(process.restarts))?;
+        }
+    }
+    match process.filter_calls {
+        0 => write!(f, "sandbox   system calls not filtered")?,
+        calls => write!(f, "sandbox   {} system calls allowed", grouped(calls))?,
+    }
+    match process.landlock {
+        0 => writeln!(f, ", paths not confined"),
+        version => writeln!(f, ", paths confined (Landlock {version})"),
+    }
 }
 
 fn kernel(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {

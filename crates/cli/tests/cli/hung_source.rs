@@ -170,3 +170,28 @@ fn a_hung_source_holds_up_neither_the_death_of_a_reader_nor_the_end_of_a_mount()
         assert_eq!(point.mount(), None);
     }
 }
+
+// A-KEEP-STALL
+#[test]
+fn a_server_is_replaced_while_the_image_file_stalls() {
+    if !has_fuse() {
+        return;
+    }
+    let (source, point) = (Mounted::new("plain.erofs"), MountPoint::new());
+    source.mount(&point).arg("--keep").succeeds();
+    let holder = point.process(None);
+    source.gate.set(true);
+    let held = source.gate.state.lock().unwrap().held;
+    let mut reader = reader(&point);
+    source.gate.wait_until_held(held);
+    let server = holder.child();
+    rustix::process::kill_process(server, Signal::KILL).unwrap();
+    // The read of the killed server is held until its process is gone; the next one may wait for the source, too.
+    source.gate.set(false);
+    wait(&mut reader);
+    // 0: found, 1: not found, 2: an error.
+    assert_ne!(reader.wait().unwrap().code(), Some(2));
+    assert_ne!(holder.child(), server);
+    assert!(point.unmount());
+    holder.wait();
+}

@@ -27,6 +27,8 @@ mod hung_source;
 #[cfg(test)]
 mod images;
 #[cfg(test)]
+mod keep;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod manifest;

@@ -179,6 +179,28 @@ impl Process {
         behind_name.split_ascii_whitespace().nth(3)?.parse().ok()
     }
 
+    /// Its child, which is waited for.
+    #[track_caller]
+    pub(crate) fn child(&self) -> Pid {
+        let deadline = Instant::now() + LIMIT;
+        let parent = format!("\nPPid:\t{}\n", self.pid());
+        loop {
+            let entries = fs::read_dir("/proc").unwrap().flatten();
+            let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            let is_its = |pid: &i32| {
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                // An unmounting shell of an ordinary user is a child, too.
+                status.contains(&parent)
+                    && !status.contains("\nState:\tZ")
+                    && !status.starts_with("Name:\tsh\n")
+            };
+            if let Some(pid) = numbers.into_iter().find(is_its).and_then(Pid::from_raw) {
+                return pid;
+            }
+            assert!(Instant::now() < deadline, "it has no child");
+        }
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).unwrap();
     }

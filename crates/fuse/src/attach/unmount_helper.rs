@@ -26,19 +26,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use super::DetachOutcome;
 use super::direct::{DirectUnmount, DirectUnmounted};
 use super::error::{AttachError, errno};
 
 /// The name of the process.
 const NAME: &CStr = c"ferrofs-unmount";
 /// From the server.
-const UNMOUNT: u8 = b'U';
-const CANCEL: u8 = b'C';
-/// From the helper.
-const READY: u8 = b'R';
+pub(super) const UNMOUNT: u8 = b'U';
+pub(super) const CANCEL: u8 = b'C';
+/// From the helper; from a server to its holder, which is then ready itself.
+pub(super) const READY: u8 = b'R';
 const DONE: u8 = b'D';
 const ALREADY: u8 = b'A';
 const COVERED: u8 = b'V';
@@ -95,6 +96,11 @@ impl UnmountHelper {
                 Ok(Self { process, socket: ours, is_confined: Cell::new(None) })
             }
         }
+    }
+
+    /// A holder, which unmounts for a server by the same messages.
+    pub(super) fn of_holder(process: Pid, socket: OwnedFd) -> Self {
+        Self { process, socket, is_confined: Cell::new(Some(true)) }
     }
 
     /// Reads its first message.
@@ -157,7 +163,7 @@ impl UnmountHelper {
         }
     }
 
-    /// Waits for its end, which is near. If this process forked after the start, it is not our child.
+    /// Waits for its end, which is near. A holder, and a helper that was started before a fork, are not our children.
     fn reap(&self) {
         let wait = || waitpid(Some(self.process), WaitOptions::empty());
         while wait().err() == Some(Errno::INTR) {}
@@ -232,8 +238,33 @@ fn serve(socket: &OwnedFd, unmount: &DirectUnmount, at_end: AtEnd) {
     }
 }
 
+/// The kind of the next message that has arrived; 0 if the other side has closed the socket.
+pub(super) fn next_message(socket: &OwnedFd) -> Option<u8> {
+    let mut message = [0; MESSAGE_BYTES];
+    let flags = RecvFlags::DONTWAIT;
+    loop {
+        match recv(socket, &mut message, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return None,
+            Ok((length, _)) if length > 0 => return message.first().copied(),
+            Ok(_) | Err(_) => return Some(0),
+        }
+    }
+}
+
+/// What a holder answers to [`UNMOUNT`].
+pub(super) fn outcome_message(outcome: Result<DetachOutcome, AttachError>) -> (u8, String) {
+    match outcome {
+        Ok(DetachOutcome::Already) => (ALREADY, String::new()),
+        Ok(DetachOutcome::Clean | DetachOutcome::Lazily) => (DONE, String::new()),
+        Err(AttachError::Covered { .. }) => (COVERED, String::new()),
+        Err(AttachError::StillMounted { message, .. }) => (FAILED, message),
+        Err(error) => (FAILED, error.to_string()),
+    }
+}
+
 /// A server that has ended does not need the message.
-fn send(socket: &OwnedFd, kind: u8, text: &str) {
+pub(super) fn send(socket: &OwnedFd, kind: u8, text: &str) {
     let mut message = vec![kind];
     message.extend(text.bytes().take(MESSAGE_BYTES - 1));
     rustix::io::write(socket, &message).ok();

@@ -12,9 +12,11 @@ use super::state::{SessionState, lock, spawn_thread};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
 use crate::init::REQUEST_BYTES;
+use crate::journal::{JournalSlot, RESENT};
 use crate::reply::Reply;
-use crate::request::{IncomingMessage, MalformedRequest, Request};
+use crate::request::{IncomingMessage, MalformedRequest, Request, read_prefix};
 use crate::request_slot::RequestSlot;
+use crate::wire::InHeader;
 
 /// A listener thread.
 pub(super) struct Listener {
@@ -24,6 +26,58 @@ pub(super) struct Listener {
     /// Whether it ends once another listener is idle.
     pub(super) is_spare: bool,
 }
+
+/// Where a listener reads requests to.
+enum RequestBuffer<'a> {
+    Own(Vec<u8>),
+    Journal(JournalSlot<'a>),
+}
+
+impl<'a> RequestBuffer<'a> {
+    fn of(state: &'a SessionState, index: usize) -> Self {
+        match state.journal_slot(index) {
+            None => Self::Own(vec![0; REQUEST_BYTES]),
+            Some(mut slot) => {
+                slot.prefault();
+                Self::Journal(slot)
+            }
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Journal(slot) => slot.bytes(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Journal(slot) => slot.bytes_mut(),
+        }
+    }
+
+    /// The message that was read last is handled.
+    fn finish(&self) {
+        if let Self::Journal(slot) = self
+            && let Some((header, _)) = read_prefix::<InHeader>(slot.bytes())
+        {
+            slot.finish(header.unique);
+        }
+    }
+
+    /// Whether the message that was read last is a request that the kernel sent for the first time.
+    fn has_new_request(&self) -> bool {
+        matches!(
+            IncomingMessage::parse(self.bytes()),
+            Ok(IncomingMessage::Request(request)) if request.unique & RESENT == 0
+        )
+    }
+}
+
+/// Messages of a trial: more than requests can be in flight.
+const TRIAL_MESSAGES_MAX: usize = 4096;
 
 /// Whether a listener reads another request.
 #[derive(PartialEq, Eq)]
@@ -39,28 +93,51 @@ impl Listener {
 
     /// Serves until the file system is unmounted.
     pub(super) fn run(self) {
-        if !self.state.wait_for_start() {
+        let is_first = self.index == 0;
+        if !self.state.wait_for_start(is_first || self.is_spare) {
             return;
         }
         let Some((channel, slot)) = self.state.channel_and_slot(self.index) else { return };
         self.state.file_system.listener_started();
-        let mut buffer = vec![0; REQUEST_BYTES];
+        let mut buffer = RequestBuffer::of(&self.state, self.index);
         let mut times = RequestTimes::default();
+        if is_first && self.state.is_in_trial() {
+            self.run_trial(channel, slot, &mut buffer, &mut times);
+        }
         while self.serve(channel, slot, &mut buffer, &mut times) == ListenerAction::Continue {}
         if self.is_spare {
             lock(&self.state.unused_slots).push(self.index);
         }
     }
 
+    /// Handles resent requests, which the kernel sends first, one after the other. Then the other listeners start.
+    fn run_trial(
+        &self,
+        channel: &Channel,
+        slot: &RequestSlot,
+        buffer: &mut RequestBuffer<'_>,
+        times: &mut RequestTimes,
+    ) {
+        for _ in 0..TRIAL_MESSAGES_MAX {
+            let is_over = !channel.is_readable()
+                || self.serve(channel, slot, buffer, times) == ListenerAction::End
+                || buffer.has_new_request();
+            if is_over {
+                break;
+            }
+        }
+        self.state.end_trial();
+    }
+
     fn serve(
         &self,
         channel: &Channel,
         slot: &RequestSlot,
-        buffer: &mut [u8],
+        buffer: &mut RequestBuffer<'_>,
         times: &mut RequestTimes,
     ) -> ListenerAction {
         slot.begin_wait();
-        let received = channel.receive(buffer);
+        let received = channel.receive(buffer.bytes_mut());
         slot.end_wait();
         let length = match received {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
@@ -74,8 +151,11 @@ impl Listener {
                 return ListenerAction::End;
             }
         };
-        let request = buffer.get(..length).unwrap_or_default();
+        let request = buffer.bytes().get(..length).unwrap_or_default();
         match IncomingMessage::parse(request) {
+            Ok(IncomingMessage::Request(banned)) if self.state.is_banned(request) => {
+                channel.reply(banned.unique, Some(Errno::IO), &[]).ok();
+            }
             Ok(IncomingMessage::NoReply) => {}
             Ok(IncomingMessage::ImmediateReply { unique, errno }) => {
                 channel.reply(unique, errno, &[]).ok();
@@ -92,6 +172,7 @@ impl Listener {
                 channel.reply(unique, Some(Errno::IO), &[]).ok();
             }
         }
+        buffer.finish();
         if self.is_spare && self.state.has_idle_listener() {
             ListenerAction::End
         } else {

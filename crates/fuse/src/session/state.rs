@@ -14,14 +14,12 @@ use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
-use crate::request_slot::RequestSlot;
+use crate::journal::{BannedRequests, JournalSlot, RequestJournal};
+use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot};
 use crate::watchdog_parker::WatchdogParker;
 use crate::wire::{StoreOut, notification};
 
 const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);
-
-/// How many listeners may be started in addition to the permanent ones.
-pub(super) const MAX_SPARE_LISTENERS: usize = 64;
 
 pub(super) type EventCallback = dyn Fn(&SessionEvent) + Send + Sync;
 
@@ -43,10 +41,28 @@ pub struct SessionStats {
 enum SessionPhase {
     /// Threads are being started; they wait.
     Starting,
+    /// The first listener handles resent requests, and spare ones run if it hangs; the others wait.
+    Trial,
     /// All threads have been started.
     Running,
     /// The permanent listeners have ended, or not all threads could be started.
     Ended,
+}
+
+/// How a session begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SessionStart {
+    /// With all listeners.
+    Whole,
+    /// With one listener, until it has handled what was resent.
+    Trial,
+}
+
+/// What a session has from the processes before it.
+pub(super) struct Continued {
+    pub(super) journal: Arc<RequestJournal>,
+    pub(super) banned: BannedRequests,
+    pub(super) start: SessionStart,
 }
 
 /// What the threads of a session share.
@@ -55,6 +71,7 @@ pub(crate) struct SessionState {
     pub(super) channels: Vec<Channel>,
     /// One for each listener, spare ones included.
     pub(super) slots: Vec<RequestSlot>,
+    continued: Option<Continued>,
     /// Indices of the slots that belong to no listener.
     pub(super) unused_slots: Mutex<Vec<usize>>,
     /// Spare listener threads, ended ones included.
@@ -126,6 +143,7 @@ impl SessionState {
         channels: Vec<Channel>,
         options: &SessionOptions,
         on_event: Box<EventCallback>,
+        continued: Option<Continued>,
     ) -> Self {
         let listeners = options.listeners;
         let slots = listeners + MAX_SPARE_LISTENERS;
@@ -133,6 +151,7 @@ impl SessionState {
             file_system,
             channels,
             slots: (0..slots).map(|_| RequestSlot::new()).collect(),
+            continued,
             unused_slots: Mutex::new((listeners..slots).rev().collect()),
             spares: Mutex::default(),
             added: AddedListeners::new(options.growth),
@@ -229,9 +248,34 @@ impl SessionState {
         }
     }
 
+    /// The buffer of a listener in the journal, if there is one.
+    pub(super) fn journal_slot(&self, index: usize) -> Option<JournalSlot<'_>> {
+        self.continued.as_ref().and_then(|continued| continued.journal.slot(index))
+    }
+
+    /// Whether the request in these bytes is banned.
+    pub(super) fn is_banned(&self, request: &[u8]) -> bool {
+        self.continued.as_ref().is_some_and(|continued| continued.banned.contains(request))
+    }
+
     /// Lets the threads run that wait in [`wait_for_start`](Self::wait_for_start).
-    pub(super) fn signal_start(&self) {
-        self.enter_phase(SessionPhase::Running);
+    pub(super) fn signal_start(&self, start: SessionStart) {
+        self.enter_phase(match start {
+            SessionStart::Whole => SessionPhase::Running,
+            SessionStart::Trial => SessionPhase::Trial,
+        });
+    }
+
+    /// Lets the other listeners run after a trial.
+    pub(super) fn end_trial(&self) {
+        if self.is_in_trial() {
+            self.enter_phase(SessionPhase::Running);
+        }
+    }
+
+    /// Whether the session is in its trial.
+    pub(super) fn is_in_trial(&self) -> bool {
+        *lock(&self.phase) == SessionPhase::Trial
     }
 
     /// Lets all threads end that do not read from the device.
@@ -245,12 +289,18 @@ impl SessionState {
     }
 
     /// Waits until all threads have been started. `false`: they have not, and this one has to end.
-    pub(super) fn wait_for_start(&self) -> bool {
+    /// `runs_in_trial`: it need not wait for the end of the trial.
+    pub(super) fn wait_for_start(&self, runs_in_trial: bool) -> bool {
         let mut phase = lock(&self.phase);
-        while *phase == SessionPhase::Starting {
+        let waits = |phase| match phase {
+            SessionPhase::Starting => true,
+            SessionPhase::Trial => !runs_in_trial,
+            SessionPhase::Running | SessionPhase::Ended => false,
+        };
+        while waits(*phase) {
             phase = self.phase_changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
         }
-        *phase == SessionPhase::Running
+        *phase != SessionPhase::Ended
     }
 
     /// Waits until the session ends, but not longer than `time`. Returns whether it has ended.

@@ -40,6 +40,7 @@ impl ImageFs {
             Ok(file) => file,
             Err(errno) => return Err((reply, errno)),
         };
+        crash_point(file.inode().nid());
         let rest = file.inode().size().saturating_sub(offset);
         let bytes = u64::from(size).min(rest);
         if bytes == 0 {
@@ -148,6 +149,17 @@ impl ImageFs {
             self.metrics.record_store(bytes.len());
         }
     }
+}
+
+/// A test may let this process die at the data of one inode, as a defect of a decoder would (`FERROFS_CRASH_NID`). A build
+/// without debug assertions cannot.
+fn crash_point(nid: Nid) {
+    #[cfg(debug_assertions)]
+    if std::env::var("FERROFS_CRASH_NID").is_ok_and(|crashing| crashing == nid.raw().to_string()) {
+        std::process::abort();
+    }
+    #[cfg(not(debug_assertions))]
+    let _nid = nid;
 }
 
 /// An aligned range around a byte, within the file.

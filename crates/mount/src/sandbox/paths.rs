@@ -1,6 +1,7 @@
 //! Paths: which files the process may still open by name, enforced by Landlock, a security module of Linux that every
 //! process may use. Descriptors that are open already keep working. Used by [`super::Sandbox::enter`].
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::{fmt, io};
 
@@ -21,6 +22,18 @@ const LISTABLE: [&str; 1] = ["/proc/self"];
 
 /// The running program: a panic prints its own functions by name.
 const PROGRAM: &str = "/proc/self/exe";
+
+/// What a process does with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathUse {
+    Read,
+    List,
+}
+
+/// What servers use while they start, besides: the sandbox replaces descriptors by `/dev/null`, and lists its own folder in
+/// `/proc`, which the holder cannot name, since the server is another process.
+pub(super) const OF_HOLDERS: [(&str, PathUse); 2] =
+    [("/dev/null", PathUse::Read), ("/proc", PathUse::List)];
 
 /// Which files the process can open by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,12 +73,16 @@ impl fmt::Display for PathConfinement {
     }
 }
 
-/// Confines the calling thread and the threads that it starts later.
+/// Confines the calling thread and the threads and processes that it starts later to the files of the table in
+/// docs/trust.md, those of `others`, and `files`, which are open.
 ///
 /// # Errors
 /// The kernel has Landlock, but refuses the rules. A kernel without it is not an error.
-pub(super) fn confine() -> io::Result<PathConfinement> {
-    let restricted = restrict().map_err(io::Error::other)?;
+pub(super) fn confine(
+    others: &[(&'static str, PathUse)],
+    files: &[BorrowedFd<'_>],
+) -> io::Result<PathConfinement> {
+    let restricted = restrict(others, files).map_err(io::Error::other)?;
     Ok(match (restricted.ruleset, restricted.landlock) {
         (RulesetStatus::NotEnforced, LandlockStatus::NotImplemented) => {
             unavailable("the kernel has no Landlock (5.13 and later can have it)")
@@ -88,7 +105,10 @@ fn unavailable(reason: &str) -> PathConfinement {
     PathConfinement::Unavailable { reason: reason.to_owned() }
 }
 
-fn restrict() -> Result<RestrictionStatus, landlock::RulesetError> {
+fn restrict(
+    others: &[(&'static str, PathUse)],
+    files: &[BorrowedFd<'_>],
+) -> Result<RestrictionStatus, landlock::RulesetError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
@@ -99,10 +119,17 @@ fn restrict() -> Result<RestrictionStatus, landlock::RulesetError> {
     let programs = [PROGRAM].map(|path| (path, file));
     let readable = READABLE.map(|path| (path, file));
     let listable = LISTABLE.map(|path| (path, directory));
-    for (path, access) in readable.into_iter().chain(listable).chain(programs) {
+    let others = others.iter().map(|(path, path_use)| match path_use {
+        PathUse::Read => (*path, file),
+        PathUse::List => (*path, directory),
+    });
+    for (path, access) in readable.into_iter().chain(listable).chain(programs).chain(others) {
         // What is not there is not needed: containers hide parts of /sys.
         let Ok(place) = PathFd::new(Path::new(path)) else { continue };
         ruleset = ruleset.add_rule(PathBeneath::new(place, access))?;
+    }
+    for opened in files {
+        ruleset = ruleset.add_rule(PathBeneath::new(opened, file))?;
     }
     ruleset.restrict_self()
 }

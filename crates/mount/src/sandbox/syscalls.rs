@@ -180,15 +180,49 @@ const UNMOUNTER: &[c_long] = &[
     SYS_exit_group,
 ];
 
+/// What a holder needs besides the calls of a server: those by which a server enters its own sandbox, forking and waiting,
+/// and reading signals and messages. A server cannot make them once it serves.
+const HOLDER: &[c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    SYS_dup2,
+    SYS_dup3,
+    SYS_capget,
+    SYS_capset,
+    SYS_prctl,
+    SYS_seccomp,
+    SYS_landlock_create_ruleset,
+    SYS_landlock_add_rule,
+    SYS_landlock_restrict_self,
+    SYS_fcntl,
+    SYS_prlimit64,
+    SYS_socketpair,
+    SYS_recvfrom,
+    SYS_kill,
+    SYS_tgkill,
+];
+
+/// What an unmounting holder needs besides.
+const HOLDER_UNMOUNTS: &[c_long] = &[SYS_umount2, SYS_STATMOUNT];
+
 /// The rules for the process with this ID; `may_receive` for a server of a remote image.
 pub(super) fn rules(role: SandboxRole, process: u32, may_receive: bool) -> Vec<SyscallRule> {
     let mut rules = match role {
         SandboxRole::Server => every(&ALLOWED.concat(), SeccompAction::Allow),
         SandboxRole::Unmounter => every(UNMOUNTER, SeccompAction::Allow),
+        SandboxRole::Holder => every(&[&ALLOWED.concat(), HOLDER].concat(), SeccompAction::Allow),
+        SandboxRole::UnmountingHolder => {
+            let calls = [&ALLOWED.concat(), HOLDER, HOLDER_UNMOUNTS].concat();
+            every(&calls, SeccompAction::Allow)
+        }
     };
     rules.extend(memory_and_files());
-    if role == SandboxRole::Server {
-        rules.extend(conditional(process));
+    match role {
+        SandboxRole::Server => rules.extend(conditional(process)),
+        SandboxRole::Holder | SandboxRole::UnmountingHolder => rules.extend([
+            allow(SYS_clone, vec![is_in_the_same_namespaces()]),
+            allow(SYS_sendto, vec![is_null(4)]),
+        ]),
+        SandboxRole::Unmounter => {}
     }
     if may_receive {
         rules.extend(every(RECEIVE, SeccompAction::Allow));
@@ -252,16 +286,23 @@ fn is_null(argument: u8) -> ArgumentCondition {
 
 /// A thread of this process, in its namespaces.
 fn is_a_thread() -> ArgumentCondition {
-    let namespaces = CLONE_NEWNS
-        | CLONE_NEWCGROUP
-        | CLONE_NEWUTS
-        | CLONE_NEWIPC
-        | CLONE_NEWUSER
-        | CLONE_NEWPID
-        | CLONE_NEWNET;
-    let mask = u64::from((CLONE_THREAD | namespaces).cast_unsigned());
+    let mask = u64::from((CLONE_THREAD | NAMESPACES).cast_unsigned());
     ArgumentCondition { argument: 0, mask, value: u64::from(CLONE_THREAD.cast_unsigned()) }
 }
+
+/// A thread or a process, in the namespaces of this one.
+fn is_in_the_same_namespaces() -> ArgumentCondition {
+    has_none_of(0, NAMESPACES)
+}
+
+/// The flags of `clone` for new namespaces.
+const NAMESPACES: c_int = CLONE_NEWNS
+    | CLONE_NEWCGROUP
+    | CLONE_NEWUTS
+    | CLONE_NEWIPC
+    | CLONE_NEWUSER
+    | CLONE_NEWPID
+    | CLONE_NEWNET;
 
 #[cfg(test)]
 mod tests {
@@ -272,6 +313,12 @@ mod tests {
     use super::*;
 
     const PROCESS: u32 = 4711;
+    const ROLES: [SandboxRole; 4] = [
+        SandboxRole::Server,
+        SandboxRole::Holder,
+        SandboxRole::UnmountingHolder,
+        SandboxRole::Unmounter,
+    ];
 
     fn action_for(role: SandboxRole, call: c_long, arguments: [u64; 6]) -> SeccompAction {
         let program = BpfProgram::new(&rules(role, PROCESS, false)).unwrap();
@@ -286,8 +333,8 @@ mod tests {
 
     #[test]
     fn no_call_has_two_rules() {
-        for role in [SandboxRole::Server, SandboxRole::Unmounter] {
-            let rules = rules(role, PROCESS, true);
+        for role in ROLES {
+            let rules = rules(role, PROCESS, role == SandboxRole::Server);
             let calls: HashSet<c_long> = rules.iter().map(|rule| rule.call).collect();
             assert_eq!(calls.len(), rules.len());
         }
@@ -417,14 +464,33 @@ mod tests {
     }
 
     #[test]
-    fn only_the_unmounter_unmounts() {
-        assert_eq!(action_for(SandboxRole::Unmounter, SYS_umount2, [0; 6]), SeccompAction::Allow);
-        assert_eq!(action_for(SandboxRole::Server, SYS_umount2, [0; 6]), SeccompAction::Deny);
+    fn only_those_unmount_that_are_there_for_it() {
+        for role in [SandboxRole::Unmounter, SandboxRole::UnmountingHolder] {
+            assert_eq!(action_for(role, SYS_umount2, [0; 6]), SeccompAction::Allow);
+        }
+        for role in [SandboxRole::Server, SandboxRole::Holder] {
+            assert_eq!(action_for(role, SYS_umount2, [0; 6]), SeccompAction::Deny);
+        }
+    }
+
+    #[test]
+    fn a_holder_forks_in_its_namespaces_and_writes_no_file() {
+        for role in [SandboxRole::Holder, SandboxRole::UnmountingHolder] {
+            for (flags, action) in [
+                (SIGCHLD | CLONE_CHILD_CLEARTID, SeccompAction::Allow),
+                (SIGCHLD | CLONE_NEWUSER, SeccompAction::Deny),
+                (SIGCHLD | CLONE_NEWNS, SeccompAction::Deny),
+            ] {
+                assert_eq!(action_for(role, SYS_clone, with(0, flags)), action, "{flags:#x}");
+            }
+            assert_eq!(action_for(role, SYS_openat, with(2, O_RDWR)), SeccompAction::Deny);
+            assert_eq!(action_for(role, SYS_mmap, with(2, PROT_EXEC)), SeccompAction::Deny);
+        }
     }
 
     #[test]
     fn dangerous_calls_end_the_process_and_hidden_arguments_get_enosys() {
-        for role in [SandboxRole::Server, SandboxRole::Unmounter] {
+        for role in ROLES {
             for call in
                 [SYS_execve, SYS_execveat, SYS_ptrace, SYS_mount, SYS_setuid, SYS_setns, SYS_bpf]
             {

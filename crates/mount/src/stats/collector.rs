@@ -4,12 +4,12 @@
 use super::metrics::MountMetrics;
 use super::record::{
     CacheRecord, CpuRecord, DecodeRecord, IOCTL_BYTES, LatencyQuantiles, MemoryRecord,
-    OperationKind, OperationRecord, PrefetchRecord, REQUEST_MAGIC, RESPONSE_MAGIC, RemoteRecord,
-    SessionRecord, StatsHeader, StatsRequest, StatsSummary, TopFileRecord, UNKNOWN, VERSION,
-    WORKERS_A_PAGE, WorkerRecord, WorkersRecord,
+    OperationKind, OperationRecord, PrefetchRecord, ProcessRecord, REQUEST_MAGIC, RESPONSE_MAGIC,
+    RemoteRecord, SessionRecord, StatsHeader, StatsRequest, StatsSummary, TopFileRecord, UNKNOWN,
+    VERSION, WORKERS_A_PAGE, WorkerRecord, WorkersRecord,
 };
 use crate::image_fs::NodeMap;
-use crate::settings::MountSettings;
+use crate::settings::{MountSettings, ServingProcess};
 use ferrofs_fuse::{Errno, InitParameters, SessionStats};
 use ferrofs_image::{Image, ImageStats, RemoteStats};
 use ferrofs_workers::counters::HistogramSnapshot;
@@ -86,6 +86,7 @@ impl StatsCollector<'_> {
             workers: totals(&stats.workers),
             log_events: self.metrics.log_events(),
             remote: self.image.remote_stats().map(remote).unwrap_or_default(),
+            process: process_record(&self.metrics.process()),
             ..StatsSummary::default()
         };
         let process = ProcessStatus::read();
@@ -134,6 +135,15 @@ impl StatsCollector<'_> {
             stores,
             threads: process.threads,
         }
+    }
+}
+
+fn process_record(process: &ServingProcess) -> ProcessRecord {
+    ProcessRecord {
+        restarts: process.restarts,
+        holder: u64::from(process.holder.unwrap_or(0)),
+        filter_calls: process.filter_calls.unwrap_or(0),
+        landlock: u64::from(process.landlock.unwrap_or(0)),
     }
 }
 

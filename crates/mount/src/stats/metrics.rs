@@ -14,7 +14,7 @@ use ferrofs_workers::counters::{Histogram, HistogramSnapshot, Sharded};
 use ferrofs_workers::cpus::CpuThrottling;
 
 use super::record::{self, EVENT_TEXT_BYTES, OperationKind};
-use crate::settings::MountLogEvent;
+use crate::settings::{MountLogEvent, ServingProcess};
 
 /// The metrics of a mount.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(crate) struct MountMetrics {
     throttled_before: CpuThrottling,
     shards: Sharded<MetricsShard>,
     log_events: LogEventCounters,
+    process: ServingProcess,
 }
 
 /// The metrics of some of the threads. All accesses are relaxed: the values publish nothing.
@@ -60,7 +61,18 @@ impl MountMetrics {
             throttled_before,
             shards,
             log_events: LogEventCounters::default(),
+            process: ServingProcess::default(),
         }
+    }
+
+    /// The same with what the statistics tell about the process.
+    pub(crate) fn of_process(mut self, process: ServingProcess) -> Self {
+        self.process = process;
+        self
+    }
+
+    pub(super) fn process(&self) -> ServingProcess {
+        self.process
     }
 
     /// Records the reply to a request. A request without a reply panicked, and is counted as an event.
@@ -188,6 +200,7 @@ impl LogEventCounters {
 fn place<'a>(counts: &'a mut record::LogEventRecord, event: &MountLogEvent<'_>) -> &'a mut u64 {
     match event {
         MountLogEvent::Failed { .. } => &mut counts.failed,
+        MountLogEvent::Banned { .. } => &mut counts.other,
         MountLogEvent::Session(event) => match event {
             SessionEvent::TimedOut { .. } => &mut counts.timed_out,
             SessionEvent::Interrupted { .. } => &mut counts.let_go,

@@ -389,6 +389,24 @@ pub struct StatsSummary {
     pub top_files: [TopFileRecord; TOP_FILES],
     /// A remote image.
     pub remote: RemoteRecord,
+    /// The process that serves.
+    pub process: ProcessRecord,
+}
+
+/// The process that serves, and the one that starts it again. A daemon from before this record reports zeros.
+#[repr(C)]
+#[derive(
+    Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
+)]
+pub struct ProcessRecord {
+    /// How often a server was started again.
+    pub restarts: u64,
+    /// The process ID of the holder; 0 if there is none.
+    pub holder: u64,
+    /// System calls that the filter allows; 0 without a filter.
+    pub filter_calls: u64,
+    /// The version of Landlock that confines paths; 0 if they are not confined.
+    pub landlock: u64,
 }
 
 impl StatsSummary {
@@ -451,7 +469,7 @@ pub(crate) const WORKERS_A_PAGE: usize =
 
 const _: () = assert!(size_of::<StatsHeader>() + size_of::<StatsSummary>() <= IOCTL_BYTES);
 /// A change of these sizes needs a new [`VERSION`], unless a field was added at the end of the summary.
-const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2472);
+const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2504);
 const _: () = assert!(OperationKind::ALL.len() <= OPERATIONS);
 
 /// The kind of an operation. The order is that of the record and must not change.

@@ -1,0 +1,442 @@
+//! Mounts that survive the process that serves them (docs/survival.md): servers are killed, crash, and die at each step of
+//! a take-over, while programs read.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::mounted::{has_fuse, may_mount};
+use crate::support::{Dir, TestCommand, ferrofs, is_root, skip};
+
+/// The limit of every wait.
+const LIMIT: Duration = Duration::from_secs(60);
+/// User and group "nobody".
+const NOBODY: u32 = 65_534;
+/// Files of the test image, and their size.
+const FILES: usize = 12;
+const FILE_BYTES: usize = 192 << 10;
+
+/// An image, a directory to mount it on, and the user who does.
+struct Scene {
+    dir: Dir,
+    image: PathBuf,
+    point: PathBuf,
+    is_ordinary: bool,
+}
+
+/// A mount of a scene.
+struct Kept {
+    holder: Pid,
+    point: PathBuf,
+}
+
+impl Scene {
+    fn new(is_ordinary: bool) -> Self {
+        let dir = Dir::new();
+        let tree = dir.join("tree");
+        fs::create_dir(&tree).unwrap();
+        for number in 0..FILES {
+            // Lines that differ: they compress, and no two clusters are equal.
+            let mut text = String::new();
+            for line in 0.. {
+                if text.len() >= FILE_BYTES {
+                    break;
+                }
+                text.push_str(&format!("{number} {line} {}\n", line * 7919 + number * 104_729));
+            }
+            fs::write(tree.join(format!("file{number}")), text).unwrap();
+        }
+        let image = dir.join("image");
+        ferrofs().arg("build").args(["-z", "lz4"]).arg(&image).arg(&tree).succeeds();
+        let point = fs::canonicalize(dir.path()).unwrap().join("mnt");
+        fs::create_dir(&point).unwrap();
+        let scene = Self { dir, image, point, is_ordinary };
+        if is_ordinary {
+            for path in [&scene.image, &scene.point] {
+                std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+        scene
+    }
+
+    fn command(&self) -> TestCommand {
+        let command = if self.is_ordinary { self.dir.ordinary_ferrofs() } else { ferrofs() };
+        let log = self.dir.join("log");
+        if !log.exists() {
+            fs::write(&log, "").unwrap();
+            if self.is_ordinary {
+                std::os::unix::fs::chown(&log, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+        command.args(["mount", "--keep", "--log"]).arg(log).arg(&self.image).arg(&self.point)
+    }
+
+    fn mount(&self, settings: &[(&str, &str)]) -> Kept {
+        settings
+            .iter()
+            .fold(self.command(), |command, (key, value)| command.env(key, value))
+            .succeeds();
+        Kept { holder: holder_of(&self.point), point: self.point.clone() }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap()
+    }
+
+    /// A shell script that runs in the mount as the user who has mounted.
+    fn shell(&self, script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg("sh").arg(self.dir.join("stop"));
+        command.current_dir("/").env("POINT", &self.point);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if self.is_ordinary {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.spawn().unwrap()
+    }
+
+    /// Programs that read until [`Load::stop`]: data around the page cache, names, attributes.
+    fn load(&self) -> Load {
+        let read = r#"cd "$POINT" || exit 1
+            while [ ! -e "$1" ]; do
+                for file in file*; do dd if=$file iflag=direct bs=16k status=none || echo FAILED; done | cksum
+            done | sort -u"#;
+        let list = r#"cd "$POINT" || exit 1
+            while [ ! -e "$1" ]; do
+                ls -l >/dev/null || echo FAILED; stat -f . >/dev/null || echo FAILED
+                test -e "no-$(date +%N)" && echo FAILED; test -e . || echo FAILED
+            done"#;
+        let expected = r#"cd "${1%/*}/tree" || exit 1; cat file* | cksum"#;
+        let sums = |script: &str| self.shell(script).wait_with_output().unwrap().stdout;
+        // `cat file*` and the loop over `file*` have the same order.
+        let expected = String::from_utf8(sums(expected)).unwrap();
+        let programs = [read, read, list].map(|script| self.shell(script)).into();
+        Load { stop: self.dir.join("stop"), programs, expected }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // The first one unmounts, and the second one ends what is still in use.
+        for _ in 0..2 {
+            kill_process(self.holder, Signal::TERM).ok();
+        }
+        let until = Instant::now() + LIMIT;
+        while is_mounted(&self.point) && Instant::now() < until {
+            Command::new("umount").arg("-l").arg(&self.point).stderr(Stdio::null()).status().ok();
+        }
+    }
+}
+
+struct Load {
+    stop: PathBuf,
+    programs: Vec<Child>,
+    expected: String,
+}
+
+/// What the programs of a load have said: one line of the sum of all files for the first two, nothing for the third.
+impl Load {
+    fn stop(self) -> Vec<String> {
+        fs::write(&self.stop, "").unwrap();
+        let began = Instant::now();
+        self.programs
+            .into_iter()
+            .map(|mut program| {
+                while program.try_wait().unwrap().is_none() {
+                    assert!(began.elapsed() < LIMIT, "a program hangs");
+                    std::thread::yield_now();
+                }
+                let output = program.wait_with_output().unwrap();
+                String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+            })
+            .collect()
+    }
+
+    #[track_caller]
+    fn stop_without_failure(self, log: &str) {
+        let expected = [self.expected.clone(), self.expected.clone(), String::new()];
+        assert_eq!(self.stop(), expected, "{log}");
+    }
+}
+
+fn is_mounted(point: &Path) -> bool {
+    let place = format!(" {} ", point.display());
+    fs::read_to_string("/proc/self/mounts").unwrap().contains(&place)
+}
+
+fn status_field(pid: i32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+fn processes() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The holder of the mount on a directory, which its command line names.
+fn holder_of(point: &Path) -> Pid {
+    let is_its = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let name = point.as_os_str().as_encoded_bytes();
+        status_field(*pid, "Name").as_deref() == Some("ferrofs-holder")
+            && words.windows(name.len()).any(|part| part == name)
+    };
+    let found = processes().into_iter().find(is_its).expect("a holder");
+    Pid::from_raw(found).unwrap()
+}
+
+impl Kept {
+    /// The server, once there is one that is not `but`.
+    fn server(&self, but: Option<Pid>) -> Pid {
+        let holder = self.holder.as_raw_nonzero().get().to_string();
+        let until = Instant::now() + LIMIT;
+        loop {
+            let is_its = |pid: &i32| {
+                status_field(*pid, "PPid").as_deref() == Some(&holder)
+                    && status_field(*pid, "State").is_some_and(|state| !state.starts_with('Z'))
+                    && status_field(*pid, "Name").as_deref() != Some("sh")
+            };
+            let found = processes().into_iter().find(is_its).and_then(Pid::from_raw);
+            if let Some(pid) = found.filter(|pid| Some(*pid) != but) {
+                return pid;
+            }
+            assert!(Instant::now() < until, "no server");
+        }
+    }
+
+    /// Kills servers, with a pause of a different length each time.
+    fn kill_servers(&self, count: u32) {
+        let mut killed = None;
+        for number in 0..count {
+            let server = self.server(killed);
+            wait_for(Duration::from_millis(u64::from(number * 37 % 41)));
+            kill_process(server, Signal::KILL).unwrap();
+            killed = Some(server);
+        }
+    }
+
+    fn restarts(&self) -> u64 {
+        let stats = ferrofs().args(["stats", "--json"]).arg(&self.point).succeeds().json();
+        stats["process"]["restarts"].as_u64().unwrap()
+    }
+}
+
+/// Lets time pass in which servers work: the moments of their deaths must differ.
+fn wait_for(time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
+/// Whether the kernel can send requests again.
+fn has_resend() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    let has = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 9);
+    if !has {
+        skip("needs Linux 6.9, whose FUSE can send requests again");
+    }
+    has
+}
+
+fn has_ordinary_mounts() -> bool {
+    let has = is_root()
+        && ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join("fusermount3").exists());
+    if !has {
+        skip("needs root, to become another user, and fusermount3");
+    }
+    has
+}
+
+// A-KEEP-KILL
+#[test]
+fn killed_servers_are_replaced_and_no_call_fails() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let before = fs::metadata(&scene.point).unwrap().dev();
+    let load = scene.load();
+    kept.kill_servers(30);
+    load.stop_without_failure(&scene.log());
+    assert_eq!(kept.restarts(), 30);
+    assert_eq!(fs::metadata(&scene.point).unwrap().dev(), before);
+}
+
+#[test]
+fn servers_of_an_ordinary_user_are_replaced_and_no_call_fails() {
+    if !has_fuse() || !has_resend() || !has_ordinary_mounts() {
+        return;
+    }
+    let scene = Scene::new(true);
+    let kept = scene.mount(&[]);
+    let load = scene.load();
+    kept.kill_servers(20);
+    load.stop_without_failure(&scene.log());
+    let stats = scene.dir.ordinary_ferrofs().args(["stats", "--json"]).arg(&scene.point);
+    assert_eq!(stats.succeeds().json()["process"]["restarts"].as_u64(), Some(20));
+}
+
+// A-KEEP-OLD-KERNEL
+#[test]
+fn without_resend_what_was_in_flight_fails_and_nothing_hangs() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[("FERROFS_NO_RESEND", "1")]);
+    let load = scene.load();
+    let expected = load.expected.clone();
+    kept.kill_servers(20);
+    // Passes with a failure have another sum; what matters is that all programs end.
+    let said = load.stop();
+    fs::remove_file(scene.dir.join("stop")).unwrap();
+    // Without deaths a pass is right.
+    let load = scene.load();
+    let script = r#"cat "$POINT"/file* | cksum"#;
+    let read = scene.shell(script).wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&read.stdout), expected, "{said:?}");
+    load.stop();
+    assert!(scene.log().contains("replied EIO"), "{}", scene.log());
+}
+
+// A-KEEP-STEPS
+#[test]
+fn a_successor_that_dies_at_any_step_is_replaced() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    for point in ["start", "opened", "examine", "examined", "forgotten", "resent", "ready"] {
+        let scene = Scene::new(false);
+        let kept = scene.mount(&[("FERROFS_FAULT", &format!("{point}:2-3"))]);
+        let load = scene.load();
+        let first = kept.server(None);
+        kill_process(first, Signal::KILL).unwrap();
+        let until = Instant::now() + LIMIT;
+        while !scene.log().contains("(restart 3)") {
+            assert!(Instant::now() < until, "{point}: {}", scene.log());
+        }
+        load.stop_without_failure(&format!("{point}: {}", scene.log()));
+        assert_eq!(kept.restarts(), 3, "{point}");
+    }
+}
+
+#[test]
+fn a_child_that_dies_while_it_checks_the_image_leaves_no_mount() {
+    let scene = Scene::new(false);
+    let said = scene.command().env("FERROFS_FAULT", "check:1").ends_with(1).stderr;
+    assert!(said.contains("checks the image ended by signal 9"), "{said}");
+    assert!(!is_mounted(&scene.point));
+}
+
+#[test]
+fn a_first_server_that_dies_before_it_is_ready_leaves_no_mount() {
+    if !has_fuse() {
+        return;
+    }
+    for point in ["start", "opened", "ready"] {
+        let scene = Scene::new(false);
+        let said = scene.command().env("FERROFS_FAULT", format!("{point}:1")).ends_with(1).stderr;
+        assert!(said.contains("before the mount was ready"), "{point}: {said}");
+        assert!(!is_mounted(&scene.point), "{point}");
+    }
+}
+
+#[test]
+fn a_server_outlives_its_holder() {
+    if !has_fuse() {
+        return;
+    }
+    for is_ordinary in [false, true] {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
+        let kept = scene.mount(&[]);
+        let server = kept.server(None);
+        kill_process(kept.holder, Signal::KILL).unwrap();
+        let script = r#"cat "$POINT"/file* | cksum"#;
+        let read = scene.shell(script).wait_with_output().unwrap();
+        let expected = r#"cat "${1%/*}"/tree/file* | cksum"#;
+        let expected = scene.shell(expected).wait_with_output().unwrap();
+        assert_eq!(read.stdout, expected.stdout);
+        kill_process(server, Signal::KILL).unwrap();
+    }
+}
+
+// A-KEEP-CRASH
+#[test]
+fn a_file_that_crashes_servers_gives_eio_and_the_log_names_it() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let nid = {
+        let kept = scene.mount(&[]);
+        let nid = fs::metadata(scene.point.join("file3")).unwrap().ino();
+        drop(kept);
+        nid
+    };
+    let kept = scene.mount(&[("FERROFS_CRASH_NID", &nid.to_string())]);
+    let error = fs::read(scene.point.join("file3")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{}", scene.log());
+    // Every further read of it fails at once.
+    let restarts = kept.restarts();
+    assert!((2..=4).contains(&restarts), "{restarts} {}", scene.log());
+    fs::read(scene.point.join("file3")).unwrap_err();
+    for number in (0..FILES).filter(|number| *number != 3) {
+        let name = format!("file{number}");
+        let expected = fs::read(scene.dir.join("tree").join(&name)).unwrap();
+        assert!(fs::read(scene.point.join(&name)).unwrap() == expected, "{name}");
+    }
+    assert_eq!(kept.restarts(), restarts);
+    assert!(scene.log().contains("/file3"), "{}", scene.log());
+}
+
+#[test]
+fn a_signal_to_holder_or_server_unmounts() {
+    if !has_fuse() {
+        return;
+    }
+    for to_holder in [true, false] {
+        let scene = Scene::new(false);
+        let kept = scene.mount(&[]);
+        let process = if to_holder { kept.holder } else { kept.server(None) };
+        kill_process(process, Signal::TERM).unwrap();
+        let until = Instant::now() + LIMIT;
+        while rustix::process::test_kill_process(kept.holder).is_ok() {
+            assert!(Instant::now() < until, "the holder does not end");
+        }
+        assert!(!is_mounted(&scene.point));
+    }
+}
+
+#[test]
+fn the_option_of_a_mount_table_keeps_as_well_and_what_cannot_be_kept_is_refused() {
+    let scene = Scene::new(false);
+    let mount = || ferrofs().arg("mount").arg(&scene.image).arg(&scene.point);
+    let url = ferrofs().args(["mount", "--keep", "http://127.0.0.1:1/image"]).arg(&scene.point);
+    assert!(url.ends_with(2).stderr.contains("cannot be kept"));
+    if may_mount() {
+        let said = mount().args(["--keep", "--user", "0:0"]).ends_with(2).stderr;
+        assert!(said.contains("--keep cannot be used with --user"), "{said}");
+    }
+    let broken = scene.dir.write("broken", &vec![0; 8192]);
+    let said =
+        ferrofs().args(["mount", "--keep"]).arg(&broken).arg(&scene.point).ends_with(1).stderr;
+    assert!(said.contains("/broken: ") && !said.contains("/proc/self"), "{said}");
+    if !has_fuse() {
+        return;
+    }
+    mount().args(["-o", "keep"]).succeeds();
+    drop(Kept { holder: holder_of(&scene.point), point: scene.point.clone() });
+}

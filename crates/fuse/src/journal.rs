@@ -1,0 +1,432 @@
+//! The journal of a session that survives its process (docs/survival.md): the buffers into which listeners read requests,
+//! in memory that a holder shares with the servers that follow each other. It knows which requests were in flight when a
+//! server died, which of them are suspected to kill servers, and which are banned. One process uses it at a time. Used by
+//! `session`.
+#![allow(unsafe_code, reason = "memory that is shared with other processes is mapped and sliced")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::init::REQUEST_BYTES;
+use crate::request::read_prefix;
+use crate::request_slot::MAX_SPARE_LISTENERS;
+use crate::wire::{InHeader, opcode};
+
+/// Set in the number of a request that the kernel sends again.
+pub(crate) const RESENT: u64 = 1 << 63;
+/// Bytes before the buffer of a slot: the number of the request that was handled last, and what keeps the buffer on cache
+/// lines of its own.
+const SLOT_HEAD_BYTES: usize = 64;
+const SLOT_BYTES: usize = SLOT_HEAD_BYTES + REQUEST_BYTES;
+/// Suspects and banned requests that are remembered: more than requests are in flight at a time on most machines. Those
+/// beyond it get their turn when others are answered.
+const REMEMBERED_MAX: usize = 64;
+/// Deaths in a row, by a crash or in any way, after which a request that was alone in flight is banned.
+const CRASHES_MAX: u64 = 2;
+const DEATHS_MAX: u64 = 8;
+/// Words of a suspect: operation and node, arguments, crashes, deaths.
+const SUSPECT_WORDS: usize = 5;
+/// Words of the head: the numbers of suspects and of banned requests, whether there was a crash, and both lists.
+const HEAD_WORDS: usize = 3 + REMEMBERED_MAX * SUSPECT_WORDS * 2;
+const HEAD_BYTES: usize = (HEAD_WORDS * 8).next_multiple_of(4096);
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerEnd {
+    /// Somebody killed it, or the system, for lack of memory.
+    Killed,
+    /// It ended by itself: by a signal of its own code, or by an exit.
+    Crashed,
+    /// It was asked to make place for another server.
+    Retired,
+}
+
+/// What a request is, without its number: the same request of another caller is equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestKey {
+    operation: u64,
+    node: u64,
+    /// A hash of the arguments.
+    arguments: u64,
+}
+
+impl RequestKey {
+    /// The key of a request in its bytes.
+    pub(crate) fn of(request: &[u8]) -> Option<Self> {
+        let (header, body) = read_prefix::<InHeader>(request)?;
+        let length = usize::try_from(header.len).ok()?.saturating_sub(size_of::<InHeader>());
+        let body = body.get(..length.min(body.len())).unwrap_or_default();
+        // FNV-1a: two requests of a node with one hash would only be suspected together.
+        let arguments = body.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Some(Self { operation: u64::from(header.opcode), node: header.node, arguments })
+    }
+
+    /// Whether a request with this key fails once `self` is banned: the same request, and all reads of a file.
+    fn bans(&self, other: &Self) -> bool {
+        let is_read = self.operation == u64::from(opcode::READ);
+        (self.operation, self.node) == (other.operation, other.node)
+            && (is_read || self.arguments == other.arguments)
+    }
+}
+
+/// A request that was in flight when a server died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InFlight {
+    /// The index of the slot, and so of the channel that the request came from.
+    pub(crate) slot: usize,
+    pub(crate) unique: u64,
+    pub(crate) key: RequestKey,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Suspect {
+    key: RequestKey,
+    crashes: u64,
+    deaths: u64,
+}
+
+/// What a successor does with the requests of its predecessor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Takeover {
+    pub(crate) in_flight: Vec<InFlight>,
+    /// Whether one listener handles the resent requests first, one after the other.
+    pub(crate) needs_trial: bool,
+    /// The nodes of requests that were banned now.
+    pub(crate) newly_banned: Vec<u64>,
+}
+
+/// The journal. The processes that share it are the holder, which only keeps it, and one server.
+#[derive(Debug)]
+pub struct RequestJournal {
+    memory: NonNull<u8>,
+    bytes: usize,
+    slots: usize,
+    is_taken: Vec<AtomicBool>,
+}
+
+// SAFETY: the memory stays mapped as long as the value lives. Words are accessed by atomics only, and a buffer by the one
+// `JournalSlot` that `slot` gives out for it (`is_taken`).
+unsafe impl Send for RequestJournal {}
+// SAFETY: as above.
+unsafe impl Sync for RequestJournal {}
+
+impl RequestJournal {
+    /// An empty journal for this many listeners.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub fn new(listeners: usize) -> Result<Self, Errno> {
+        let slots = listeners.saturating_add(MAX_SPARE_LISTENERS);
+        let bytes = slots.checked_mul(SLOT_BYTES).and_then(|bytes| bytes.checked_add(HEAD_BYTES));
+        let bytes = bytes.ok_or(Errno::NOMEM)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses; it aliases nothing of this process.
+        let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)? };
+        let memory = NonNull::new(memory.cast()).ok_or(Errno::NOMEM)?;
+        let is_taken = (0..slots).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { memory, bytes, slots, is_taken })
+    }
+
+    /// The slot of a listener; `None` if there is none, or it is taken.
+    pub(crate) fn slot(&self, index: usize) -> Option<JournalSlot<'_>> {
+        // Acquire: pairs with the release in `drop`, so that the former owner is done with the buffer.
+        if self.is_taken.get(index)?.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        Some(JournalSlot { journal: self, index })
+    }
+
+    /// S2 of docs/survival.md: what was in flight, and what follows from it. No listener runs.
+    pub(crate) fn examine(&self, end: ServerEnd) -> Takeover {
+        let in_flight: Vec<InFlight> =
+            (0..self.slots).filter_map(|slot| self.in_flight(slot)).collect();
+        if end == ServerEnd::Crashed {
+            self.word(2).store(1, Ordering::Relaxed);
+        }
+        let before = self.suspects();
+        let mut suspects: Vec<Suspect> = Vec::new();
+        let mut newly_banned = Vec::new();
+        for request in in_flight.iter().take(REMEMBERED_MAX) {
+            let known = before.iter().find(|suspect| suspect.key == request.key);
+            let mut suspect =
+                known.copied().unwrap_or(Suspect { key: request.key, crashes: 0, deaths: 0 });
+            suspect.deaths += u64::from(end != ServerEnd::Retired);
+            suspect.crashes += u64::from(end == ServerEnd::Crashed);
+            let is_worst = suspect.crashes >= CRASHES_MAX || suspect.deaths >= DEATHS_MAX;
+            if is_worst && in_flight.len() == 1 {
+                self.ban(&suspect);
+                newly_banned.push(request.key.node);
+            } else {
+                suspects.push(suspect);
+            }
+        }
+        self.store_list(0, &suspects);
+        let is_suspicious = |suspect: &Suspect| suspect.crashes > 0 || suspect.deaths > 1;
+        let needs_trial = suspects.iter().any(is_suspicious);
+        Takeover { in_flight, needs_trial, newly_banned }
+    }
+
+    /// S3: a request is not in flight any more.
+    pub(crate) fn forget(&self, slot: usize, unique: u64) {
+        self.answered(slot).store(unique, Ordering::Relaxed);
+    }
+
+    /// Whether a server has crashed.
+    #[must_use]
+    pub fn has_crashed(&self) -> bool {
+        self.word(2).load(Ordering::Relaxed) != 0
+    }
+
+    /// The banned requests.
+    pub(crate) fn banned(&self) -> BannedRequests {
+        BannedRequests(self.list(1).into_iter().map(|suspect| suspect.key).collect())
+    }
+
+    fn ban(&self, suspect: &Suspect) {
+        let mut banned = self.list(1);
+        if banned.len() < REMEMBERED_MAX {
+            banned.push(*suspect);
+            self.store_list(1, &banned);
+        }
+    }
+
+    fn suspects(&self) -> Vec<Suspect> {
+        self.list(0)
+    }
+
+    fn in_flight(&self, slot: usize) -> Option<InFlight> {
+        let answered = self.answered(slot).load(Ordering::Relaxed);
+        let request = self.slot(slot)?;
+        let (header, _) = read_prefix::<InHeader>(request.bytes())?;
+        let is_request =
+            !matches!(header.opcode, 0 | opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+        let key = RequestKey::of(request.bytes())?;
+        (is_request && header.unique != answered).then_some(InFlight {
+            slot,
+            unique: header.unique,
+            key,
+        })
+    }
+
+    /// One of the two lists: suspects, and banned requests.
+    fn list(&self, which: usize) -> Vec<Suspect> {
+        let count = usize::try_from(self.word(which).load(Ordering::Relaxed)).unwrap_or(0);
+        (0..count.min(REMEMBERED_MAX))
+            .map(|index| {
+                let word = |field| self.suspect_word(which, index, field).load(Ordering::Relaxed);
+                let key = RequestKey { operation: word(0), node: word(1), arguments: word(2) };
+                Suspect { key, crashes: word(3), deaths: word(4) }
+            })
+            .collect()
+    }
+
+    fn store_list(&self, which: usize, list: &[Suspect]) {
+        // A process that dies here leaves a list that is empty or whole.
+        self.word(which).store(0, Ordering::SeqCst);
+        for (index, suspect) in list.iter().take(REMEMBERED_MAX).enumerate() {
+            let Suspect { key, crashes, deaths } = suspect;
+            let words = [key.operation, key.node, key.arguments, *crashes, *deaths];
+            for (field, word) in words.into_iter().enumerate() {
+                self.suspect_word(which, index, field).store(word, Ordering::Relaxed);
+            }
+        }
+        let count = u64::try_from(list.len().min(REMEMBERED_MAX)).unwrap_or(0);
+        self.word(which).store(count, Ordering::SeqCst);
+    }
+
+    fn suspect_word(&self, which: usize, index: usize, field: usize) -> &AtomicU64 {
+        self.word(3 + (which * REMEMBERED_MAX + index) * SUSPECT_WORDS + field)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < HEAD_WORDS, "a word of the head");
+        // SAFETY: the head has this word, aligned as the mapping is to a page. It is only accessed as an atomic.
+        unsafe { self.memory.cast::<AtomicU64>().add(index).as_ref() }
+    }
+
+    fn answered(&self, slot: usize) -> &AtomicU64 {
+        assert!(slot < self.slots, "a slot of the journal");
+        // SAFETY: the slot lies in the mapping, and its size is a multiple of 64 bytes, so the word is aligned. It is
+        // only accessed as an atomic; the buffer begins behind it.
+        unsafe { self.memory.add(HEAD_BYTES + slot * SLOT_BYTES).cast::<AtomicU64>().as_ref() }
+    }
+}
+
+impl Drop for RequestJournal {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped exactly these bytes, and all references to them borrow `self`. It cannot fail.
+        unsafe { munmap(self.memory.as_ptr().cast(), self.bytes).ok() };
+    }
+}
+
+/// The buffer of one listener.
+#[derive(Debug)]
+pub(crate) struct JournalSlot<'a> {
+    journal: &'a RequestJournal,
+    index: usize,
+}
+
+impl JournalSlot<'_> {
+    /// Makes the pages of the buffer present: a fault while the kernel copies a request into them would end the request
+    /// if the process is killed just then.
+    pub(crate) fn prefault(&mut self) {
+        for page in self.bytes_mut().chunks_mut(1024) {
+            page.fill(0);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the buffer lies in the mapping, and this value is the only one for it.
+        unsafe { std::slice::from_raw_parts(self.start().as_ptr(), REQUEST_BYTES) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), REQUEST_BYTES) }
+    }
+
+    /// The request with this number is handled.
+    pub(crate) fn finish(&self, unique: u64) {
+        // Relaxed: only a later process reads it, after this one has ended.
+        self.journal.answered(self.index).store(unique, Ordering::Relaxed);
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: `slot` has checked the index, so this is in the mapping.
+        unsafe { self.journal.memory.add(HEAD_BYTES + self.index * SLOT_BYTES + SLOT_HEAD_BYTES) }
+    }
+}
+
+impl Drop for JournalSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(is_taken) = self.journal.is_taken.get(self.index) {
+            // Release: pairs with the acquire in `slot`.
+            is_taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Requests that get `EIO` because they have killed servers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BannedRequests(Vec<RequestKey>);
+
+impl BannedRequests {
+    /// Whether the request in these bytes is banned.
+    pub(crate) fn contains(&self, request: &[u8]) -> bool {
+        !self.0.is_empty()
+            && RequestKey::of(request).is_some_and(|key| self.0.iter().any(|one| one.bans(&key)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn request(unique: u64, opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
+        let header = InHeader {
+            len: u32::try_from(size_of::<InHeader>() + body.len()).expect("a short body"),
+            opcode,
+            unique,
+            node,
+            uid: 0,
+            gid: 0,
+            pid: 0,
+            extension_words: 0,
+            padding: 0,
+        };
+        [header.as_bytes(), body].concat()
+    }
+
+    fn receive(journal: &RequestJournal, slot: usize, bytes: &[u8]) {
+        let mut slot = journal.slot(slot).expect("a slot that is not taken");
+        slot.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn uniques(takeover: &Takeover) -> Vec<u64> {
+        takeover.in_flight.iter().map(|request| request.unique).collect()
+    }
+
+    #[test]
+    fn what_was_read_and_not_finished_is_in_flight() {
+        let journal = RequestJournal::new(2).expect("memory");
+        assert_eq!(journal.examine(ServerEnd::Killed), Takeover::default());
+        receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
+        receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
+        receive(&journal, 2, &request(6, opcode::FORGET, 6, b"a"));
+        receive(&journal, 65, &request(8, opcode::LOOKUP, 7, b"name\0"));
+        journal.slot(1).expect("free").finish(4);
+        let takeover = journal.examine(ServerEnd::Killed);
+        assert_eq!(uniques(&takeover), [2, 8]);
+        assert!(!takeover.needs_trial && takeover.newly_banned.is_empty());
+        for request in &takeover.in_flight {
+            journal.forget(request.slot, request.unique);
+        }
+        assert_eq!(uniques(&journal.examine(ServerEnd::Killed)), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_slot_has_one_owner() {
+        let journal = RequestJournal::new(2).expect("memory");
+        let slot = journal.slot(1).expect("free");
+        assert!(journal.slot(1).is_none() && journal.slot(66).is_none());
+        drop(slot);
+        assert!(journal.slot(1).is_some());
+    }
+
+    #[test]
+    fn a_request_that_crashes_a_server_alone_is_banned_with_its_file() {
+        let journal = RequestJournal::new(2).expect("memory");
+        receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
+        receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
+        let takeover = journal.examine(ServerEnd::Crashed);
+        assert!(takeover.needs_trial && journal.has_crashed());
+        // The innocent one is answered, and the other one crashes alone.
+        journal.forget(1, 4);
+        receive(&journal, 0, &request(2 | RESENT, opcode::READ, 5, b"a"));
+        let takeover = journal.examine(ServerEnd::Crashed);
+        assert_eq!(takeover.newly_banned, [5]);
+        assert!(!takeover.needs_trial);
+        let banned = journal.banned();
+        assert!(banned.contains(&request(6, opcode::READ, 5, b"another place")));
+        assert!(!banned.contains(&request(6, opcode::GETATTR, 5, b"a")));
+        assert!(!banned.contains(&request(6, opcode::READ, 6, b"a")));
+    }
+
+    #[test]
+    fn requests_that_are_killed_together_are_never_banned() {
+        let journal = RequestJournal::new(2).expect("memory");
+        receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
+        receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
+        for _ in 0..100 {
+            assert!(journal.examine(ServerEnd::Crashed).newly_banned.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_request_is_banned_in_the_eighth_kill_in_a_row_only() {
+        let journal = RequestJournal::new(2).expect("memory");
+        let both = [b"a", b"b"].map(|body| request(2, opcode::READ, 5, body));
+        let deaths = |count: u64, bytes: &[u8]| {
+            (0..count)
+                .filter(|_| {
+                    receive(&journal, 0, bytes);
+                    !journal.examine(ServerEnd::Killed).newly_banned.is_empty()
+                })
+                .count()
+        };
+        assert_eq!(deaths(DEATHS_MAX - 1, &both[0]), 0);
+        // Another request of the same file starts at one.
+        assert_eq!(deaths(1, &both[1]), 0);
+        assert_eq!(deaths(DEATHS_MAX - 1, &both[0]), 0);
+        assert_eq!(deaths(1, &both[0]), 1);
+        receive(&journal, 0, &request(2, opcode::LOOKUP, 9, b"x\0"));
+        assert_eq!(journal.examine(ServerEnd::Retired).newly_banned, [0_u64; 0]);
+    }
+}
