@@ -1,0 +1,69 @@
+//! Examples and programs that use the whole interface.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{Installation, Language, data, has_program, here, skip, succeed};
+
+/// The languages that there is a compiler for. A C compiler is a requirement.
+fn languages() -> Vec<Language> {
+    let has_cpp = has_program(&std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
+    if !has_cpp {
+        skip("there is no C++ compiler");
+    }
+    let languages = [(Language::C, true), (Language::Cpp, has_cpp)];
+    languages.into_iter().filter_map(|(language, there)| there.then_some(language)).collect()
+}
+
+#[test]
+fn every_function_does_what_the_header_says() {
+    let installation = Installation::new();
+    for language in languages() {
+        let program = installation.compile(&here("tests/c/api.c"), language, &[]);
+        let scratch = tempfile::tempdir().unwrap();
+        let output = succeed(Command::new(program).arg(data("demo.erofs")).arg(scratch.path()));
+        assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_program_runs_with_the_shared_library() {
+    let installation = Installation::new();
+    installation.link_shared();
+    let program = installation.compile(&here("tests/c/api.c"), Language::C, &["-lferrofs"]);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", installation.dir.path());
+    succeed(command.arg(data("demo.erofs")).arg(scratch.path()));
+}
+
+#[test]
+fn threads_that_share_an_image_read_the_same_bytes() {
+    let installation = Installation::new();
+    let program = installation.compile(&here("tests/c/threads.c"), Language::C, &[]);
+    for image in ["lz4hc-64k.erofs", "lzma.erofs", "lz4hc-all-fragments.erofs"] {
+        succeed(Command::new(&program).arg(data(image)));
+    }
+}
+
+#[test]
+fn the_examples_compile_and_run() {
+    let installation = Installation::new();
+    for language in languages() {
+        let list = installation.compile(&here("examples/list.c"), language, &[]);
+        let build = installation.compile(&here("examples/build.c"), language, &[]);
+        let scratch = tempfile::tempdir().unwrap();
+        let (tree, image) = (scratch.path().join("tree"), scratch.path().join("image"));
+        fs::create_dir_all(tree.join("a/b")).unwrap();
+        fs::write(tree.join("a/b/file"), "content").unwrap();
+        let output = succeed(Command::new(build).arg(&tree).arg(&image));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with("4 inodes, 7 bytes in "), "{text}");
+        let output = succeed(Command::new(&list).arg(&image));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let paths: Vec<_> = text.lines().filter_map(|line| line.split(' ').nth(3)).collect();
+        assert_eq!(paths, ["/", "/a", "/a/b", "/a/b/file"]);
+        let output = Command::new(&list).arg(tree.join("a/b/file")).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
