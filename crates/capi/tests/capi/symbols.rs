@@ -26,8 +26,12 @@ fn header_map_sources_and_library_have_the_same_functions() {
     let lines = lines.filter(|line| !line.starts_with("typedef")).collect::<Vec<_>>().join("\n");
     assert_eq!(functions(&lines, "("), map);
     let mut sources = BTreeSet::new();
-    for entry in fs::read_dir(here("src")).unwrap() {
-        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+    let files = ["src", "src/error"].map(|folder| fs::read_dir(here(folder)).unwrap());
+    for path in files.into_iter().flatten().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            continue;
+        }
+        let text = fs::read_to_string(path).unwrap();
         for function in text.split("#[unsafe(no_mangle)]").skip(1) {
             sources.extend(functions(function.split('{').next().unwrap(), "("));
         }
