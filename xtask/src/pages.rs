@@ -16,7 +16,7 @@ use crate::arguments::Arguments;
 use crate::dump::DumpArguments;
 use crate::fsck::FsckArguments;
 use crate::mkfs::MkfsArguments;
-use crate::mount::{ErofsfuseArguments, MountFuseArguments};
+use crate::mount::{ErofsfuseArguments, MountErofsArguments, MountFuseArguments};
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
@@ -32,8 +32,9 @@ fn commands() -> Vec<Page> {
     vec![
         page(Arguments::command(), "1"),
         page(ErofsfuseArguments::command(), "1"),
-        // A helper of mount(8).
+        // Helpers of mount(8).
         page(MountFuseArguments::command(), "8"),
+        page(MountErofsArguments::command(), "8"),
         page(FsckArguments::command(), "1"),
         page(DumpArguments::command(), "1"),
         page(MkfsArguments::command(), "1"),
@@ -189,6 +190,7 @@ mod tests {
             "ferrofs.1",
             "erofsfuse.1",
             "mount.fuse.ferrofs.8",
+            "mount.erofs.8",
             "fsck.erofs.1",
             "dump.erofs.1",
             "mkfs.erofs.1",

@@ -14,7 +14,7 @@ use clap::{CommandFactory, Parser};
 use dump::DumpArguments;
 use fsck::FsckArguments;
 use mkfs::MkfsArguments;
-use mount::{ErofsfuseArguments, MountFuseArguments};
+use mount::{ErofsfuseArguments, MountErofsArguments, MountFuseArguments};
 
 use crate::arguments::{Arguments, MountArguments, MountCaller, MountInvocation, Verb};
 use crate::exit_status::CommandStatus;
@@ -68,6 +68,9 @@ pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
         ProgramName::MountFuse => {
             parse::<MountFuseArguments>(words).map(|typed| mount(typed.into_mount()))
         }
+        ProgramName::MountErofs => MountErofsArguments::read(&words)
+            .map(|typed| mount(typed.into_mount()))
+            .map_err(|answer| end(&answer, EROFS_UTILS_USAGE)),
         ProgramName::MountTypeProgram => mount_type_program(words),
         ProgramName::Fsck => FsckArguments::read(&words)
             .map(Invocation::Fsck)
@@ -121,6 +124,8 @@ enum ProgramName {
     Erofsfuse,
     /// That of a helper of mount(8) for the type `fuse.ferrofs`.
     MountFuse,
+    /// That of erofs-utils for mounting.
+    MountErofs,
     /// That of erofs-utils for checking and unpacking.
     Fsck,
     /// That of erofs-utils for looking at the layout.
@@ -142,6 +147,7 @@ impl ProgramName {
             Some("dump.erofs") => return Self::Dump,
             Some("mkfs.erofs") => return Self::Mkfs,
             Some(crate::remote::COMPANION_NAME) => return Self::Companion,
+            Some("mount.erofs") => return Self::MountErofs,
             Some("mount.fuse.ferrofs" | "mount.ferrofs") => return Self::MountFuse,
             _ => {}
         }
@@ -187,6 +193,7 @@ mod tests {
         assert_eq!(name(&["ferrofs", "ls", "there"]), ProgramName::Ferrofs);
         assert_eq!(name(&["/usr/bin/erofsfuse", "there", "dir"]), ProgramName::Erofsfuse);
         assert_eq!(name(&["/sbin/mount.fuse.ferrofs", "there", "dir"]), ProgramName::MountFuse);
+        assert_eq!(name(&["/sbin/mount.erofs", "there", "dir"]), ProgramName::MountErofs);
         assert_eq!(name(&["/usr/sbin/fsck.erofs", "there"]), ProgramName::Fsck);
         assert_eq!(name(&["dump.erofs", "there"]), ProgramName::Dump);
         assert_eq!(name(&["./mkfs.erofs", "there", "dir"]), ProgramName::Mkfs);
@@ -208,6 +215,7 @@ mod tests {
     fn each_command_line_is_described_soundly() {
         ErofsfuseArguments::command().debug_assert();
         MountFuseArguments::command().debug_assert();
+        MountErofsArguments::command().debug_assert();
         FsckArguments::command().debug_assert();
         DumpArguments::command().debug_assert();
         MkfsArguments::command().debug_assert();

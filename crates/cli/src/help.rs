@@ -178,6 +178,19 @@ Examples:
   mount -t fuse.ferrofs app.erofs dir/
   mount -t fuse.ferrofs -o allow_other,memory=64m app.erofs dir/";
 
+/// What `mount.erofs --version` prints behind its name.
+pub(crate) const MOUNT_EROFS_VERSION: &str = DUMP_VERSION;
+
+pub(crate) const MOUNT_EROFS: &str = "\
+This is ferrofs, called as mount.erofs. It mounts with FUSE, so no root and no driver of Linux is
+needed. See `ferrofs mount --help` for the options of -o.
+
+Exit status: 0 success, 1 everything else.
+
+Examples:
+  mount.erofs app.erofs dir/
+  mount.erofs -t erofs.fuse -o fsoffset=65536 appimage.bin dir/";
+
 pub(crate) const DEMO: &str = "\
 The demonstration mounts an image with FUSE as the current user, compares every file of the mount
 with the expected contents and metadata, and measures how fast the mount is read. Without arguments

@@ -1,11 +1,12 @@
-//! The command lines of erofsfuse, of erofs-utils, and of mount.fuse.ferrofs, which mount(8) calls
-//! for the type `fuse.ferrofs`. Both become arguments of the verb `mount`. Used by `applets`, and
+//! The command lines of erofsfuse and mount.erofs, of erofs-utils, and of mount.fuse.ferrofs, which
+//! mount(8) calls for the type `fuse.ferrofs`. They become arguments of the verb `mount`. Used by `applets`, and
 //! by `xtask` for the manual.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::amount::{parse_number, parse_verbosity};
 use crate::arguments::{
@@ -135,6 +136,94 @@ impl MountFuseArguments {
     }
 }
 
+/// Mount an EROFS image with FUSE.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "mount.erofs", version = help::MOUNT_EROFS_VERSION, max_term_width = 100)]
+#[command(after_help = help::MOUNT_EROFS, arg_required_else_help = true)]
+#[command(disable_version_flag = true)]
+pub(crate) struct MountErofsArguments {
+    /// The image: a file, or what `ferrofs mount` takes
+    #[arg(value_name = "SOURCE")]
+    pub(crate) image: PathBuf,
+
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    pub(crate) directory: PathBuf,
+
+    /// Options in the form of mount(8)
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub(crate) options: Vec<OsString>,
+
+    /// The file system type: erofs or erofs.fuse, which are the same here
+    #[arg(short = 't', value_name = "TYPE[.SUBTYPE]", default_value = "erofs.fuse")]
+    pub(crate) kind: String,
+
+    /// Verbosity: 3 or more also prints what was requested from the system and what was granted
+    #[arg(short = 'd', value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
+    pub(crate) dbglevel: u8,
+
+    /// Ignore unknown options
+    #[arg(short)]
+    pub(crate) sloppy: bool,
+
+    /// Open and check the image, but do not mount it
+    #[arg(short)]
+    pub(crate) fake: bool,
+
+    /// No effect: /etc/mtab is never written
+    #[arg(short)]
+    pub(crate) no_mtab: bool,
+
+    /// The same as -d3
+    #[arg(short)]
+    pub(crate) verbose: bool,
+
+    /// Print the version
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    pub(crate) version: (),
+}
+
+impl MountErofsArguments {
+    /// Reads a command line. What only a mount of the kernel can do is refused with what to use
+    /// instead.
+    pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
+        let is_one_of = |word: &OsString, names: &[&str]| names.iter().any(|name| word == name);
+        let refused = |why: &str| Self::command().error(ErrorKind::UnknownArgument, why);
+        if let Some(word) = words.iter().skip(1).find(|word| is_one_of(word, &["-u", "--unmount"]))
+        {
+            let word = word.display();
+            return Err(refused(&format!("{word} is not supported: use `umount MOUNTPOINT`")));
+        }
+        let of_nbd = ["--disconnect", "--reattach"];
+        if let Some(word) = words.iter().skip(1).find(|word| is_one_of(word, &of_nbd)) {
+            let word = word.display();
+            return Err(refused(&format!("{word} is not supported: there is no NBD device")));
+        }
+        let typed = Self::try_parse_from(words)?;
+        match typed.kind.as_str() {
+            "erofs" | "erofs.fuse" | "fuse" => Ok(typed),
+            kind => {
+                let kind = kind.escape_debug();
+                Err(refused(&format!(
+                    "-t {kind} is not supported: this program mounts with FUSE; use -t erofs.fuse, or \
+                     `mount -i -t erofs` for the driver of Linux"
+                )))
+            }
+        }
+    }
+
+    /// The same in the arguments of the verb `mount`.
+    pub(crate) fn into_mount(self) -> (MountArguments, MountInvocation) {
+        let arguments = MountArguments {
+            options: self.options,
+            explain: self.verbose || self.dbglevel >= VERBOSE_LEVEL,
+            ..MountArguments::new(self.image, self.directory)
+        };
+        let (is_sloppy, is_dry_run) = (self.sloppy, self.fake);
+        (arguments, MountInvocation { by: MountCaller::MountProgram, is_sloppy, is_dry_run })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +275,31 @@ mod tests {
 #[cfg(test)]
 mod mount_fuse_tests {
     use super::*;
+
+    #[test]
+    fn mount_erofs_mounts_with_fuse_and_refuses_what_only_the_kernel_can_do() {
+        let read = |words: &[&str]| {
+            let words: Vec<OsString> =
+                ["mount.erofs"].iter().chain(words).map(Into::into).collect();
+            MountErofsArguments::read(&words).map(MountErofsArguments::into_mount)
+        };
+        for kind in ["erofs", "erofs.fuse"] {
+            let words = ["-t", kind, "image", "dir", "-o", "ro,fsoffset=4096", "-d", "3"];
+            let (mount, invocation) = read(&words).unwrap();
+            assert_eq!(invocation.by, MountCaller::MountProgram);
+            assert_eq!(mount.options, ["ro,fsoffset=4096"]);
+            assert!(mount.explain);
+        }
+        for (words, remedy) in [
+            (&["-t", "erofs.nbd", "image", "dir"][..], "use -t erofs.fuse"),
+            (&["-t", "erofs.local", "image", "dir"], "mount -i -t erofs"),
+            (&["-u", "dir"], "umount MOUNTPOINT"),
+            (&["--reattach", "dir"], "no NBD device"),
+        ] {
+            let refused = read(words).unwrap_err().to_string();
+            assert!(refused.contains(remedy), "{refused}");
+        }
+    }
 
     #[test]
     fn flags_of_mount_mean_what_they_mean_there() {

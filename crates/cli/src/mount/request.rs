@@ -26,7 +26,7 @@ use crate::output::escape;
 use crate::remote as remote_image;
 
 /// All option names, for suggestions.
-const OPTION_NAMES: [&str; 55] = [
+const OPTION_NAMES: [&str; 57] = [
     "ro",
     "rw",
     "allow_other",
@@ -47,6 +47,8 @@ const OPTION_NAMES: [&str; 55] = [
     "image_offset",
     "device",
     "no_checksum",
+    "partition",
+    "loop",
     "cache",
     "offline",
     "verify",
@@ -87,8 +89,9 @@ const OPTION_NAMES: [&str; 55] = [
 /// The largest edit distance of a suggestion.
 const EDIT_DISTANCE_MAX: usize = 2;
 
-/// Options of libfuse that are always in effect here.
-const ALWAYS_ON: [&[u8]; 4] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes"];
+/// Options that ask for what is so anyway: those of libfuse, and `loop`, as an image is read from its
+/// file.
+const ALWAYS_ON: [&[u8]; 5] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes", b"loop"];
 
 /// Why a word of `-o` is refused.
 #[derive(Debug)]
@@ -224,6 +227,10 @@ fn parse_value(
             return Err(refused("the file name is missing".to_owned()));
         }
         b"device" => request.read.devices.push(PathBuf::from(value)),
+        b"partition" if value.is_empty() => {
+            return Err(refused("the name of the partition is missing".to_owned()));
+        }
+        b"partition" => request.read.partition = Some(text()?.to_owned()),
         b"cache" | b"verify" | b"fetch_timeout" | b"insecure_registry" if value.is_empty() => {
             return Err(refused("the value is missing".to_owned()));
         }
@@ -439,6 +446,13 @@ mod tests {
         assert_eq!(request.log.as_deref(), Some("x".as_ref()));
         assert!(!request.attach.auto_unmount && !request.attach.exec);
         assert_eq!((request.attach.source, request.attach.max_read), ("n".into(), Some(65536)));
+    }
+
+    #[test]
+    fn a_partition_of_a_super_image_can_be_mounted() {
+        let request = parsed("ro,partition=system_a,loop", BY_USER).unwrap();
+        assert_eq!(request.read.partition.as_deref(), Some("system_a"));
+        assert!(parsed("partition=", BY_USER).unwrap_err().contains("is missing"));
     }
 
     #[test]

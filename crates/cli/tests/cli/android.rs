@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::mounted::{MountPoint, has_fuse};
 use crate::support::{Dir, data, ferrofs};
 
 /// Lines of an fs_config file that give some files other owners.
@@ -224,6 +225,17 @@ fn sparse_images_and_partitions_are_read_directly() {
     assert!(tar(&partitioned, &["--partition=vendor_a"]) == expected);
     let both = dir.write("both", &sparse(&super_image(&image)));
     assert!(tar(&both, &["--partition=vendor_a"]) == expected);
+    if has_fuse() {
+        let point = MountPoint::new();
+        let mount = ferrofs().arg("mount").arg(&both).arg(point.path());
+        mount.args(["-o", "partition=vendor_a"]).succeeds();
+        let names = ferrofs().arg("ls").arg(data("lz4.erofs")).succeeds().stdout;
+        assert_eq!(
+            fs::read_dir(point.path()).unwrap().count(),
+            names.trim_ascii().split(|byte| *byte == b'\n').count()
+        );
+        assert!(point.unmount());
+    }
     let wrong = ferrofs().args(["info", "--partition=system_a"]).arg(&both).ends_with(1);
     assert!(wrong.stderr.contains("there are vendor_a"), "{}", wrong.stderr);
     let none = ferrofs().arg("info").arg(&partitioned).ends_with(1);

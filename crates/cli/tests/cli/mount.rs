@@ -374,6 +374,27 @@ fn mount_of_the_system_calls_it_as_a_helper() {
 }
 
 #[test]
+fn mount_erofs_mounts_with_fuse() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let image = data("plain.erofs");
+    let program = || named(&dir, "mount.erofs");
+    let mount = || program().args(["-t", "erofs.fuse"]).arg(&image).arg(point.path());
+    mount().args(["-o", "rw,loop"]).succeeds();
+    let line = point.mount().unwrap();
+    assert!(line.contains(" fuse.ferrofs ro,"), "{line}");
+    assert!(point.unmount());
+    let refused = program().args(["-t", "erofs.nbd"]).arg(&image).arg(point.path()).ends_with(1);
+    assert!(refused.stderr.contains("use -t erofs.fuse"), "{}", refused.stderr);
+    let refused = program().arg("-u").arg(point.path()).ends_with(1);
+    assert!(refused.stderr.contains("umount MOUNTPOINT"), "{}", refused.stderr);
+    assert!(program().arg("-V").succeeds().stdout.starts_with(b"mount.erofs (erofs-utils) 1.9"));
+}
+
+#[test]
 fn mount_of_the_system_finds_it_by_the_type() {
     // util-linux runs /sbin/mount.fuse for this type. It accepts paths of programs as well.
     let helper = Path::new("/sbin/mount.fuse3");
