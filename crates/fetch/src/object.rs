@@ -225,6 +225,21 @@ impl SharedObject {
         Ok(())
     }
 
+    /// Whether all chunks of `ranges` are present, so that no server is asked for them.
+    pub(crate) fn require_cached(&self, ranges: &[Range<u32>]) -> Result<(), FetchError> {
+        let backing = self.backing();
+        let missing =
+            ranges.iter().cloned().flatten().find(|chunk| !backing.writer.is_present(*chunk));
+        match missing {
+            None => Ok(()),
+            Some(chunk) => {
+                let detail = "it is not in the cache, and --offline forbids to ask its server";
+                let error = self.error(FetchErrorKind::Offline, detail);
+                Err(error.at(self.layout.bytes_of(chunk).start))
+            }
+        }
+    }
+
     /// Starts requests for the chunks of `range` that are neither present nor in flight. Adds the
     /// last chunk of each request that must be waited for.
     fn start_missing(

@@ -61,6 +61,11 @@ impl Resolver {
         let resolution = match &location.object {
             RemoteObject::Http { url } if options.offline => self.recall_http(location, url)?,
             RemoteObject::Http { url } => self.resolve_http(location, url).await?,
+            RemoteObject::Oci { .. } if options.offline => {
+                let detail =
+                    "opening an image of a registry asks the registry, which --offline forbids";
+                return Err(error(FetchErrorKind::Offline, location, detail));
+            }
             RemoteObject::Oci { registry, repository, tag, digest } => {
                 let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
                 let repository = self.repository(registry, repository, is_insecure);

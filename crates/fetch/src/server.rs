@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ferrofs_remote::Connection;
 use ferrofs_remote::protocol::{
-    ClientMessage, FetchError, FetchErrorKind, FetcherMessage, NO_REPLY, PROTOCOL_VERSION,
-    checked_ranges,
+    ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
+    PROTOCOL_VERSION, checked_ranges,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::runtime::Handle;
@@ -102,12 +102,20 @@ struct Peer {
     connection: Connection,
     fetcher: Arc<Fetcher>,
     runtime: Handle,
-    objects: Mutex<HashMap<u64, Arc<SharedObject>>>,
+    objects: Mutex<HashMap<u64, OpenHandle>>,
     /// Objects that are being opened; requests for them wait.
     opening: Mutex<Vec<u64>>,
     /// Changes when an object was opened.
     opened: watch::Sender<u64>,
     requests: AtomicUsize,
+}
+
+/// An object as one client has it open.
+#[derive(Clone)]
+struct OpenHandle {
+    shared: Arc<SharedObject>,
+    /// Only what is cached may be read.
+    is_offline: bool,
 }
 
 impl Peer {
@@ -166,7 +174,11 @@ impl Peer {
         match request {
             ClientMessage::Open { id, object, location, options, expected } => {
                 let opened = self.fetcher.open(&location, &options, expected.as_ref()).await;
-                let opened = opened.and_then(|shared| self.keep(object, &shared).map(|()| shared));
+                let opened = opened.and_then(|shared| {
+                    let is_offline = options.offline;
+                    self.keep(object, OpenHandle { shared: Arc::clone(&shared), is_offline })?;
+                    Ok(shared)
+                });
                 match opened {
                     Ok(shared) => self.send_opened(id, object, &shared),
                     Err(error) => self.send(&FetcherMessage::Failed { id, error }, &[]),
@@ -182,12 +194,7 @@ impl Peer {
                         "fetch",
                         "the object is not open on this connection",
                     )),
-                    Some(shared) => match checked_ranges(&chunks, shared.layout().count()) {
-                        Ok(ranges) => shared.fetch(&ranges, urgency, past_caches).await,
-                        Err(kind) => {
-                            Err(FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))
-                        }
-                    },
+                    Some(handle) => fetch(&handle, &chunks, urgency, past_caches).await,
                 };
                 if id != NO_REPLY {
                     let reply = match result {
@@ -205,22 +212,22 @@ impl Peer {
         }
     }
 
-    fn keep(&self, number: u64, shared: &Arc<SharedObject>) -> Result<(), FetchError> {
+    fn keep(&self, number: u64, handle: OpenHandle) -> Result<(), FetchError> {
         let mut objects = locked(&self.objects);
         if objects.len() >= OBJECTS_MAX {
             let detail = "too many objects are open on this connection";
-            return Err(FetchError::new(FetchErrorKind::Refused, shared.shown(), detail));
+            return Err(FetchError::new(FetchErrorKind::Refused, handle.shared.shown(), detail));
         }
-        objects.insert(number, Arc::clone(shared));
+        objects.insert(number, handle);
         Ok(())
     }
 
     /// The object under a number, when it has been opened.
-    async fn object(&self, number: u64) -> Option<Arc<SharedObject>> {
+    async fn object(&self, number: u64) -> Option<OpenHandle> {
         let mut opened = self.opened.subscribe();
         loop {
-            if let Some(shared) = locked(&self.objects).get(&number) {
-                return Some(Arc::clone(shared));
+            if let Some(handle) = locked(&self.objects).get(&number) {
+                return Some(handle.clone());
             }
             if !locked(&self.opening).contains(&number) {
                 return None;
@@ -249,4 +256,24 @@ impl Peer {
             }
         });
     }
+}
+
+/// Carries out a `fetch`.
+async fn fetch(
+    handle: &OpenHandle,
+    chunks: &[(u32, u32)],
+    urgency: FetchUrgency,
+    past_caches: bool,
+) -> Result<(), FetchError> {
+    let shared = &handle.shared;
+    let ranges = checked_ranges(chunks, shared.layout().count())
+        .map_err(|kind| FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))?;
+    if !handle.is_offline {
+        return shared.fetch(&ranges, urgency, past_caches).await;
+    }
+    if past_caches {
+        let detail = "a cached chunk is damaged, and --offline forbids to ask its server";
+        return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
+    }
+    shared.require_cached(&ranges)
 }

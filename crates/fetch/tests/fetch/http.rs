@@ -47,6 +47,24 @@ fn without_a_connection_the_cache_is_served() {
     assert_eq!(server.requests(), requests);
 }
 
+/// Reads of what was not cached used to ask the server.
+#[test]
+fn offline_asks_no_server_for_what_is_not_cached() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    check(&world.open(&server.url()), 0, 5000);
+    let requests = server.requests();
+    let mut options = RemoteOptions::default();
+    options.offline = true;
+    let source = world.try_open(&server.url(), &options).unwrap();
+    check(&source, 0, 5000);
+    let error = source.read_at(LENGTH - 100, &mut [0; 100]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkDown);
+    assert!(error.to_string().contains("--offline forbids"), "{error}");
+    let registry = world.try_open("oci://127.0.0.1:1/a/b:c", &options).unwrap_err();
+    assert_eq!(registry.kind(), ErrorKind::NetworkDown);
+    assert_eq!(server.requests(), requests);
+}
+
 #[test]
 fn failures_that_pass_are_repeated() {
     let (world, server) = (World::new(), Server::start(body(LENGTH)));
