@@ -29,6 +29,8 @@ const CRASHES_MAX: u64 = 2;
 const DEATHS_MAX: u64 = 8;
 /// Words of a suspect: operation and node, arguments, crashes, deaths.
 const SUSPECT_WORDS: usize = 5;
+const CRASHES_WORD: usize = 3;
+const DEATHS_WORD: usize = 4;
 /// Words of the head: the numbers of suspects and of banned requests, whether there was a crash, and both lists.
 const HEAD_WORDS: usize = 3 + REMEMBERED_MAX * SUSPECT_WORDS * 2;
 const HEAD_BYTES: usize = (HEAD_WORDS * 8).next_multiple_of(4096);
@@ -176,6 +178,22 @@ impl RequestJournal {
         self.answered(slot).store(unique, Ordering::Relaxed);
     }
 
+    /// A server has handled a request: if it is a suspect, it starts again at no death. A request that kills is never
+    /// handled, and one that many callers repeat is in flight in many deaths by chance.
+    pub(crate) fn acquit(&self, handled: &RequestKey) {
+        for (index, suspect) in self.suspects().into_iter().enumerate() {
+            if suspect.key == *handled {
+                self.suspect_word(0, index, CRASHES_WORD).store(0, Ordering::Relaxed);
+                self.suspect_word(0, index, DEATHS_WORD).store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The requests that may be suspected when this server dies.
+    pub(crate) fn suspected(&self) -> SuspectedRequests {
+        SuspectedRequests(self.suspects().into_iter().map(|suspect| suspect.key).collect())
+    }
+
     /// Whether a server has crashed.
     #[must_use]
     pub fn has_crashed(&self) -> bool {
@@ -220,7 +238,7 @@ impl RequestJournal {
             .map(|index| {
                 let word = |field| self.suspect_word(which, index, field).load(Ordering::Relaxed);
                 let key = RequestKey { operation: word(0), node: word(1), arguments: word(2) };
-                Suspect { key, crashes: word(3), deaths: word(4) }
+                Suspect { key, crashes: word(CRASHES_WORD), deaths: word(DEATHS_WORD) }
             })
             .collect()
     }
@@ -308,6 +326,20 @@ impl Drop for JournalSlot<'_> {
             // Release: pairs with the acquire in `slot`.
             is_taken.store(false, Ordering::Release);
         }
+    }
+}
+
+/// Requests that were in flight when the server before this one died.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SuspectedRequests(Vec<RequestKey>);
+
+impl SuspectedRequests {
+    /// The key of the request in these bytes, if it is one of them.
+    pub(crate) fn key_of(&self, request: &[u8]) -> Option<RequestKey> {
+        if self.0.is_empty() {
+            return None;
+        }
+        RequestKey::of(request).filter(|key| self.0.contains(key))
     }
 }
 
@@ -407,6 +439,20 @@ mod tests {
         for _ in 0..100 {
             assert!(journal.examine(ServerEnd::Crashed).newly_banned.is_empty());
         }
+    }
+
+    #[test]
+    fn a_request_that_servers_handle_between_their_deaths_is_never_banned() {
+        let journal = RequestJournal::new(2).expect("memory");
+        let hot = request(2, opcode::LOOKUP, 1, b"usr\0");
+        for end in [ServerEnd::Killed, ServerEnd::Crashed].into_iter().cycle().take(100) {
+            receive(&journal, 0, &hot);
+            assert!(journal.examine(end).newly_banned.is_empty());
+            let key = journal.suspected().key_of(&request(4, opcode::LOOKUP, 1, b"usr\0"));
+            journal.acquit(&key.expect("a suspect"));
+            assert!(journal.suspected().key_of(&request(4, opcode::LOOKUP, 1, b"etc\0")).is_none());
+        }
+        assert!(!journal.banned().contains(&hot));
     }
 
     #[test]

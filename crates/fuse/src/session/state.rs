@@ -14,7 +14,7 @@ use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
-use crate::journal::{BannedRequests, JournalSlot, RequestJournal};
+use crate::journal::{BannedRequests, JournalSlot, RequestJournal, SuspectedRequests};
 use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot};
 use crate::watchdog_parker::WatchdogParker;
 use crate::wire::{StoreOut, notification};
@@ -62,6 +62,7 @@ pub(super) enum SessionStart {
 pub(super) struct Continued {
     pub(super) journal: Arc<RequestJournal>,
     pub(super) banned: BannedRequests,
+    pub(super) suspected: SuspectedRequests,
     pub(super) start: SessionStart,
 }
 
@@ -256,6 +257,15 @@ impl SessionState {
     /// Whether the request in these bytes is banned.
     pub(super) fn is_banned(&self, request: &[u8]) -> bool {
         self.continued.as_ref().is_some_and(|continued| continued.banned.contains(request))
+    }
+
+    /// A listener has handled the request in these bytes.
+    pub(super) fn acquit(&self, request: &[u8]) {
+        if let Some(Continued { journal, suspected, .. }) = &self.continued
+            && let Some(key) = suspected.key_of(request)
+        {
+            journal.acquit(&key);
+        }
     }
 
     /// Lets the threads run that wait in [`wait_for_start`](Self::wait_for_start).

@@ -62,7 +62,7 @@ impl Succession {
                 on_event(&SessionEvent::Banned { node });
             }
         }
-        Continued { banned: journal.banned(), journal, start }
+        Continued { banned: journal.banned(), suspected: journal.suspected(), journal, start }
     }
 }
 
