@@ -1,7 +1,7 @@
 //! The C library: functions that C programs call, over the crates that do the work.
 //!
 //! `include/ferrofs.h` describes the interface; this crate implements it. A function checks and
-//! copies its arguments, calls the libraries within [`guard::call`], and converts the result. It
+//! copies its arguments, calls the libraries within `guard::call`, and converts the result. It
 //! prints nothing, and no panic leaves it.
 //!
 //! | module | functions |

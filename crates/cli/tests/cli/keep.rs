@@ -103,8 +103,9 @@ impl Scene {
     /// Programs that read until [`Load::stop`]: data around the page cache, names, attributes.
     fn load(&self) -> Load {
         let read = r#"cd "$POINT" || exit 1
-            while [ ! -e "$1" ]; do
+            while :; do
                 for file in file*; do dd if=$file iflag=direct bs=16k status=none || echo FAILED; done | cksum
+                [ ! -e "$1" ] || break
             done | sort -u"#;
         let list = r#"cd "$POINT" || exit 1
             while [ ! -e "$1" ]; do
