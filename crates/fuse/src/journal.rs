@@ -31,8 +31,13 @@ const DEATHS_MAX: u64 = 8;
 const SUSPECT_WORDS: usize = 5;
 const CRASHES_WORD: usize = 3;
 const DEATHS_WORD: usize = 4;
-/// Words of the head: the numbers of suspects and of banned requests, whether there was a crash, and both lists.
-const HEAD_WORDS: usize = 3 + REMEMBERED_MAX * SUSPECT_WORDS * 2;
+/// Words of the head before the lists: the numbers of suspects and of banned requests, whether there was a crash, and the
+/// number of the server that began to read last.
+const CRASHED_WORD: usize = 2;
+const READING_WORD: usize = 3;
+const LISTS_WORD: usize = 4;
+/// Words of the head, with the lists of suspects and of banned requests.
+const HEAD_WORDS: usize = LISTS_WORD + REMEMBERED_MAX * SUSPECT_WORDS * 2;
 const HEAD_BYTES: usize = (HEAD_WORDS * 8).next_multiple_of(4096);
 
 /// How a server ended.
@@ -144,11 +149,17 @@ impl RequestJournal {
     }
 
     /// S2 of docs/survival.md: what was in flight, and what follows from it. No listener runs.
-    pub(crate) fn examine(&self, end: ServerEnd) -> Takeover {
+    ///
+    /// `server` is the number of the one that has ended in this way. The death of a server that had not begun to read says
+    /// nothing about requests: it handled none.
+    pub(crate) fn examine(&self, server: u64, end: ServerEnd) -> Takeover {
+        // Cleared first: a process that dies here counts a death too little, never one too much.
+        let has_read = self.word(READING_WORD).swap(0, Ordering::SeqCst) == server;
+        let end = if has_read { end } else { ServerEnd::Retired };
         let in_flight: Vec<InFlight> =
             (0..self.slots).filter_map(|slot| self.in_flight(slot)).collect();
         if end == ServerEnd::Crashed {
-            self.word(2).store(1, Ordering::Relaxed);
+            self.word(CRASHED_WORD).store(1, Ordering::Relaxed);
         }
         let before = self.suspects();
         let mut suspects: Vec<Suspect> = Vec::new();
@@ -160,7 +171,7 @@ impl RequestJournal {
             suspect.deaths += u64::from(end != ServerEnd::Retired);
             suspect.crashes += u64::from(end == ServerEnd::Crashed);
             let is_worst = suspect.crashes >= CRASHES_MAX || suspect.deaths >= DEATHS_MAX;
-            if is_worst && in_flight.len() == 1 {
+            if is_worst && in_flight.len() == 1 && end != ServerEnd::Retired {
                 self.ban(&suspect);
                 newly_banned.push(request.key.node);
             } else {
@@ -171,6 +182,11 @@ impl RequestJournal {
         let is_suspicious = |suspect: &Suspect| suspect.crashes > 0 || suspect.deaths > 1;
         let needs_trial = suspects.iter().any(is_suspicious);
         Takeover { in_flight, needs_trial, newly_banned }
+    }
+
+    /// Before S5: the listeners of the server with this number are about to read.
+    pub(crate) fn begin_reading(&self, server: u64) {
+        self.word(READING_WORD).store(server, Ordering::SeqCst);
     }
 
     /// S3: a request is not in flight any more.
@@ -197,7 +213,7 @@ impl RequestJournal {
     /// Whether a server has crashed.
     #[must_use]
     pub fn has_crashed(&self) -> bool {
-        self.word(2).load(Ordering::Relaxed) != 0
+        self.word(CRASHED_WORD).load(Ordering::Relaxed) != 0
     }
 
     /// The banned requests.
@@ -258,7 +274,7 @@ impl RequestJournal {
     }
 
     fn suspect_word(&self, which: usize, index: usize, field: usize) -> &AtomicU64 {
-        self.word(3 + (which * REMEMBERED_MAX + index) * SUSPECT_WORDS + field)
+        self.word(LISTS_WORD + (which * REMEMBERED_MAX + index) * SUSPECT_WORDS + field)
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -381,6 +397,12 @@ mod tests {
         slot.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
     }
 
+    /// The death of a server that had begun to read.
+    fn die(journal: &RequestJournal, end: ServerEnd) -> Takeover {
+        journal.begin_reading(7);
+        journal.examine(7, end)
+    }
+
     fn uniques(takeover: &Takeover) -> Vec<u64> {
         takeover.in_flight.iter().map(|request| request.unique).collect()
     }
@@ -388,19 +410,19 @@ mod tests {
     #[test]
     fn what_was_read_and_not_finished_is_in_flight() {
         let journal = RequestJournal::new(2).expect("memory");
-        assert_eq!(journal.examine(ServerEnd::Killed), Takeover::default());
+        assert_eq!(die(&journal, ServerEnd::Killed), Takeover::default());
         receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
         receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
         receive(&journal, 2, &request(6, opcode::FORGET, 6, b"a"));
         receive(&journal, 65, &request(8, opcode::LOOKUP, 7, b"name\0"));
         journal.slot(1).expect("free").finish(4);
-        let takeover = journal.examine(ServerEnd::Killed);
+        let takeover = die(&journal, ServerEnd::Killed);
         assert_eq!(uniques(&takeover), [2, 8]);
         assert!(!takeover.needs_trial && takeover.newly_banned.is_empty());
         for request in &takeover.in_flight {
             journal.forget(request.slot, request.unique);
         }
-        assert_eq!(uniques(&journal.examine(ServerEnd::Killed)), [0_u64; 0]);
+        assert_eq!(uniques(&die(&journal, ServerEnd::Killed)), [0_u64; 0]);
     }
 
     #[test]
@@ -417,12 +439,12 @@ mod tests {
         let journal = RequestJournal::new(2).expect("memory");
         receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
         receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
-        let takeover = journal.examine(ServerEnd::Crashed);
+        let takeover = die(&journal, ServerEnd::Crashed);
         assert!(takeover.needs_trial && journal.has_crashed());
         // The innocent one is answered, and the other one crashes alone.
         journal.forget(1, 4);
         receive(&journal, 0, &request(2 | RESENT, opcode::READ, 5, b"a"));
-        let takeover = journal.examine(ServerEnd::Crashed);
+        let takeover = die(&journal, ServerEnd::Crashed);
         assert_eq!(takeover.newly_banned, [5]);
         assert!(!takeover.needs_trial);
         let banned = journal.banned();
@@ -432,12 +454,29 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_dies_before_it_reads_makes_no_request_suspected() {
+        let journal = RequestJournal::new(2).expect("memory");
+        receive(&journal, 0, &request(2, opcode::READDIR, 1, b"a"));
+        assert!(!die(&journal, ServerEnd::Killed).needs_trial);
+        for server in 8..100 {
+            // The one before it has read, and its end is not known any more.
+            if server % 2 == 0 {
+                journal.begin_reading(server - 1);
+            }
+            let takeover = journal.examine(server, ServerEnd::Crashed);
+            assert_eq!(uniques(&takeover), [2]);
+            assert!(!takeover.needs_trial && takeover.newly_banned.is_empty());
+        }
+        assert!(!journal.has_crashed());
+    }
+
+    #[test]
     fn requests_that_are_killed_together_are_never_banned() {
         let journal = RequestJournal::new(2).expect("memory");
         receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
         receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
         for _ in 0..100 {
-            assert!(journal.examine(ServerEnd::Crashed).newly_banned.is_empty());
+            assert!(die(&journal, ServerEnd::Crashed).newly_banned.is_empty());
         }
     }
 
@@ -447,7 +486,7 @@ mod tests {
         let hot = request(2, opcode::LOOKUP, 1, b"usr\0");
         for end in [ServerEnd::Killed, ServerEnd::Crashed].into_iter().cycle().take(100) {
             receive(&journal, 0, &hot);
-            assert!(journal.examine(end).newly_banned.is_empty());
+            assert!(die(&journal, end).newly_banned.is_empty());
             let key = journal.suspected().key_of(&request(4, opcode::LOOKUP, 1, b"usr\0"));
             journal.acquit(&key.expect("a suspect"));
             assert!(journal.suspected().key_of(&request(4, opcode::LOOKUP, 1, b"etc\0")).is_none());
@@ -463,7 +502,7 @@ mod tests {
             (0..count)
                 .filter(|_| {
                     receive(&journal, 0, bytes);
-                    !journal.examine(ServerEnd::Killed).newly_banned.is_empty()
+                    !die(&journal, ServerEnd::Killed).newly_banned.is_empty()
                 })
                 .count()
         };
@@ -473,6 +512,6 @@ mod tests {
         assert_eq!(deaths(DEATHS_MAX - 1, &both[0]), 0);
         assert_eq!(deaths(1, &both[0]), 1);
         receive(&journal, 0, &request(2, opcode::LOOKUP, 9, b"x\0"));
-        assert_eq!(journal.examine(ServerEnd::Retired).newly_banned, [0_u64; 0]);
+        assert_eq!(die(&journal, ServerEnd::Retired).newly_banned, [0_u64; 0]);
     }
 }

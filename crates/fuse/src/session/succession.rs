@@ -45,7 +45,7 @@ impl Succession {
         let mut start = SessionStart::Whole;
         if let Some(end) = predecessor {
             fault_point("examine", server);
-            let takeover = journal.examine(end);
+            let takeover = journal.examine(server.saturating_sub(1), end);
             fault_point("examined", server);
             let are_resent =
                 can_resend && !is_resend_masked() && resend(&journal, &takeover, channels, server);
@@ -62,6 +62,7 @@ impl Succession {
                 on_event(&SessionEvent::Banned { node });
             }
         }
+        journal.begin_reading(server);
         Continued { banned: journal.banned(), suspected: journal.suspected(), journal, start }
     }
 }

@@ -67,6 +67,8 @@ struct State {
     banned: [bool; REQUESTS],
     server: Server,
     is_first: bool,
+    /// Whether the last server, or the present one, has begun to read: the journal has its number.
+    has_read: bool,
     /// How many more times somebody kills.
     kills: u8,
     /// Deaths that the killing request has caused.
@@ -93,6 +95,7 @@ impl State {
             banned: [false; REQUESTS],
             server: Server::Starting,
             is_first: true,
+            has_read: false,
             kills: setting.kills,
             crashes: 0,
             was_in_flight: [false; REQUESTS],
@@ -133,7 +136,9 @@ impl State {
             }
         }
         if self.kills > 0 && !matches!(self.server, Server::Dead { .. }) {
-            all.push(Self { kills: self.kills - 1, ..self.die(false) });
+            // A server that does not serve yet may also end by itself, since it cannot open the image.
+            let is_starting = !matches!(self.server, Server::Serving { .. });
+            all.push(Self { kills: self.kills - 1, ..self.die(is_starting) });
         }
         match &self.server {
             // D1 to D3; the first server has no predecessor.
@@ -145,7 +150,9 @@ impl State {
                 all.push(next.examined(suspects_crash));
                 // It may be killed before it has examined anything.
                 if self.kills > 0 {
-                    all.push(Self { kills: self.kills - 1, is_first: false, ..self.die(false) });
+                    let mut next = self.die(true);
+                    (next.is_first, next.has_read) = (false, false);
+                    all.push(Self { kills: self.kills - 1, ..next });
                 }
             }
             Server::Starting => all.push(self.serving(false)),
@@ -176,6 +183,8 @@ impl State {
     /// S2.
     fn examined(mut self, has_crashed: bool) -> Self {
         let in_flight: Vec<usize> = self.journal.into_iter().flatten().collect();
+        let has_crashed = has_crashed && self.has_read;
+        let is_evidence = std::mem::take(&mut self.has_read);
         for request in 0..REQUESTS {
             if !in_flight.contains(&request) {
                 self.suspects[request] = 0;
@@ -183,7 +192,8 @@ impl State {
             }
             self.suspects[request] =
                 (self.suspects[request] + u8::from(has_crashed)).min(CRASHES_MAX);
-            if self.suspects[request] >= CRASHES_MAX && in_flight.len() == 1 {
+            let is_worst = self.suspects[request] >= CRASHES_MAX && in_flight.len() == 1;
+            if is_worst && is_evidence {
                 self.banned[request] = true;
                 self.suspects[request] = 0;
             }
@@ -233,7 +243,7 @@ impl State {
 
     fn serving(&self, is_trial: bool) -> Self {
         let server = Server::Serving { listeners: [Listener::Reading; LISTENERS], is_trial };
-        Self { server, ..self.clone() }
+        Self { server, has_read: true, ..self.clone() }
     }
 
     /// The steps of one listener.
