@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import tarfile
+import tempfile
 import threading
 import uuid
 from pathlib import Path
@@ -27,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_directory(tree: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.erofs"
     number = uuid.uuid4()
-    (tree / "left").mkdir()
+    (tree / "left").mkdir(exist_ok=True)
     report = ferrofs.build(
         tree,
         output,
@@ -91,18 +92,20 @@ def test_two_builds_have_the_same_bytes(tree: Path, tmp_path: Path) -> None:
 
 def test_progress_is_reported_and_cancels(tree: Path, tmp_path: Path) -> None:
     calls: list[tuple[str, int, int]] = []
-    ferrofs.build(tree, tmp_path / "a", progress=lambda *done: calls.append(done))
+    # Threads that run this test share `tmp_path`.
+    outputs = Path(tempfile.mkdtemp(dir=tmp_path))
+    ferrofs.build(tree, outputs / "a", progress=lambda *done: calls.append(done))
     assert calls[0] == ("import", 0, 0) and calls[-1][2] == 105_000
     with pytest.raises(ferrofs.CancelledError) as raised:
-        ferrofs.build(tree, tmp_path / "b", progress=lambda *_: False)
+        ferrofs.build(tree, outputs / "b", progress=lambda *_: False)
     assert raised.value.errno == 125
 
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ferrofs.build(tree, tmp_path / "b", progress=fail)
-    assert sorted(os.listdir(tmp_path)) == ["a", "tree"]
+        ferrofs.build(tree, outputs / "b", progress=fail)
+    assert os.listdir(outputs) == ["a"]
 
 
 class EndlessTar(io.RawIOBase):
