@@ -84,6 +84,8 @@ impl LayerMerger {
         let (offset, path) = (entry.offset, entry.path.clone());
         self.add_named(entry, &path).map_err(|error| match error.kind() {
             ErrorKind::Format(why) => refused(format!("{}: {why}", shown(&path)), offset),
+            // Its path is that of the temporary file, not of the archive.
+            ErrorKind::Output { .. } => error,
             _ => error.at_byte(offset),
         })
     }
