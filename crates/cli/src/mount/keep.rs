@@ -67,6 +67,9 @@ fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// The most listeners that the check of an image may tell: it has read untrusted bytes. Machines have fewer CPUs.
+const CHECKED_LISTENERS_MAX: usize = 8192;
+
 /// What the check of an image tells.
 struct CheckedImage {
     settings: MountSettings,
@@ -174,7 +177,10 @@ fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedIma
     let Some(failure) = answer.strip_prefix('!') else {
         let mut numbers = answer.split(' ').map(str::parse::<u64>);
         let mut next = || numbers.next().and_then(Result::ok);
-        let mut count = || next().and_then(|number| usize::try_from(number).ok()).unwrap_or(1);
+        let mut count = || {
+            let number = next().and_then(|number| usize::try_from(number).ok()).unwrap_or(1);
+            number.clamp(1, CHECKED_LISTENERS_MAX)
+        };
         let (listeners, listeners_max) = (count(), count());
         let reserve_share = next();
         let settings = request

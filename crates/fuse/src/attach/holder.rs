@@ -27,6 +27,8 @@ const RESTART_PERIOD: Duration = Duration::from_millis(100);
 const FAILED_START_PAUSE: Duration = Duration::from_secs(1);
 /// The exit status of a server that panicked, as Rust has it.
 const PANICKED: i32 = 101;
+/// Bytes that are read from a child: what it says is a line, and a child that untrusted bytes have taken over may say more.
+const CHILD_BYTES_MAX: u64 = 64 << 10;
 /// The status of a holder whose server was killed by a signal while it was unmounting, or before it was ready.
 const KILLED_STATUS: i32 = 1;
 /// The signals that ask a mount to end, and the one that reports the end of a child.
@@ -426,13 +428,13 @@ struct ServerParts {
     predecessor: Option<ServerEnd>,
 }
 
-/// Runs `work` in a process of its own, and returns the bytes that it makes: untrusted bytes are looked at without leaving
-/// anything behind in this process. `None`: the process ended in another way, and the text says how.
+/// Runs `work` in a process of its own, so that untrusted bytes are looked at without leaving anything behind in this
+/// process. Returns the bytes that it makes, at most 64 KiB, or how the process ended otherwise.
 ///
 /// # Errors
 /// The process cannot be started.
 pub fn run_in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>, String>> {
-    let (mut reader, writer) = io::pipe()?;
+    let (reader, writer) = io::pipe()?;
     // SAFETY: as in `fork`: this process has one thread. The child never returns.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -449,7 +451,7 @@ pub fn run_in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>
         process => {
             drop(writer);
             let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut reader, &mut bytes)?;
+            io::Read::read_to_end(&mut io::Read::take(reader, CHILD_BYTES_MAX), &mut bytes)?;
             let process = Pid::from_raw(process).ok_or(Errno::SRCH)?;
             let status = loop {
                 match waitpid(Some(process), WaitOptions::empty()) {
