@@ -102,6 +102,8 @@ struct DirLevel {
     cursor: DirCursor,
     /// How many names were out of order.
     disorder: u32,
+    /// The block that is loaded has counted as repeated work, with all of its entries.
+    is_repeated: bool,
     saw_dot: bool,
     saw_dot_dot: bool,
 }
@@ -168,8 +170,7 @@ impl<'a> TreeWalk<'a> {
     /// Adds the events for an inode that was found under a valid name.
     fn visit(&mut self, node: WalkEntry, parent: Nid) {
         if node.inode.file_type() != FileType::Directory {
-            self.due.push_back(WalkEvent::Leaf(node));
-            return;
+            return self.visit_leaf(node);
         }
         if self.state.enter(node.inode.nid()) {
             self.entering = Some((node.clone(), parent));
@@ -178,6 +179,20 @@ impl<'a> TreeWalk<'a> {
             let error = broken(ErrorKind::DirectoryLoop, &node.inode);
             self.report(node.path, error);
         }
+    }
+
+    /// Adds the event for an inode that is no directory. Sound images have no more names for an inode
+    /// than it has links: a further name of an inode with one link is repeated work.
+    fn visit_leaf(&mut self, node: WalkEntry) {
+        let nid = node.inode.nid();
+        let is_counted = self.stack.last().is_some_and(|level| level.is_repeated);
+        if node.inode.nlink() < 2 && !self.state.names(nid) && !is_counted {
+            let added = self.work.add(self.entry_work, "names of files that have one link");
+            if let Err(error) = added {
+                return self.abandon(error.in_inode(nid).at(node.inode.offset()));
+            }
+        }
+        self.due.push_back(WalkEvent::Leaf(node));
     }
 
     /// Opens the directory that was entered last.
@@ -192,7 +207,13 @@ impl<'a> TreeWalk<'a> {
             parent,
             cursor: DirCursor::default(),
             disorder: 0,
+            is_repeated: false,
         });
+        self.settle_charge();
+    }
+
+    /// Charges what the walk remembers, or ends it.
+    fn settle_charge(&mut self) {
         let levels = self.stack.capacity().saturating_mul(size_of::<DirLevel>());
         let others = levels.saturating_add(BLOCKS_BYTES);
         let settled = self.state.settle_charge(u64::try_from(others).unwrap_or(u64::MAX));
@@ -235,12 +256,14 @@ impl<'a> TreeWalk<'a> {
         self.block_bytes = self.block_bytes.saturating_add(level.cursor.block_bytes());
         if level.cursor.is_at_block_start() {
             let work = repeated_work(self.inner, &mut self.state, level, self.entry_work);
+            level.is_repeated = work > 0;
             if let Err(error) = self.work.add(work, "directory entries that directories share") {
                 let place = level.inode.offset();
                 let error = error.in_inode(level.inode.nid()).at(place);
                 self.abandon(error);
                 return Ok(());
             }
+            self.settle_charge();
         }
         self.unload_outer_levels();
         Ok(())

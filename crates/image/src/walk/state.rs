@@ -1,4 +1,4 @@
-//! What a walk remembers: the directories that it has entered, the stored bytes of entries that it
+//! What a walk remembers: the inodes that it has met, the stored bytes of entries that it
 //! has read, and the charge for all of it. Owned by a [`TreeWalk`](super::TreeWalk).
 
 use std::hash::BuildHasher;
@@ -22,6 +22,8 @@ const UNIT_LOG: u32 = 5;
 pub(super) struct WalkState {
     /// Directories that have been entered.
     entered: SparseBitSet,
+    /// Other inodes with one link that have been named.
+    named: SparseBitSet,
     /// Units of stored bytes that entries were read from.
     read: SparseBitSet,
     hasher: RandomState,
@@ -33,6 +35,7 @@ impl WalkState {
     pub(super) fn new(budget: &Budget) -> Result<Self> {
         Ok(Self {
             entered: SparseBitSet::default(),
+            named: SparseBitSet::default(),
             read: SparseBitSet::default(),
             hasher: RandomState::default(),
             charge: budget.charge(STEP_BYTES, AllocPolicy::MustSucceed)?,
@@ -42,6 +45,11 @@ impl WalkState {
     /// Remembers a directory; false if it has been entered before.
     pub(super) fn enter(&mut self, nid: Nid) -> bool {
         self.entered.insert(nid.raw())
+    }
+
+    /// Remembers a file with one link; false if it has been named before.
+    pub(super) fn names(&mut self, nid: Nid) -> bool {
+        self.named.insert(nid.raw())
     }
 
     /// Remembers that `bytes` bytes of entries were read, which are stored at `location`, `skip`
@@ -75,7 +83,8 @@ impl WalkState {
     /// # Errors
     /// The budget has no room.
     pub(super) fn settle_charge(&mut self, others: u64) -> Result<()> {
-        let sets = self.entered.bytes().saturating_add(self.read.bytes());
+        let sets = [&self.entered, &self.named, &self.read].map(SparseBitSet::bytes);
+        let sets = sets.into_iter().fold(0u64, u64::saturating_add);
         let bytes = sets.saturating_add(others);
         while self.charge.bytes() < bytes {
             self.charge.grow(STEP_BYTES, AllocPolicy::MustSucceed)?;

@@ -58,6 +58,25 @@ fn a_walk_of_shared_entries_ends_at_the_work_limit() {
 }
 
 #[test]
+fn names_beyond_the_links_of_a_file_are_repeated_work() {
+    let leaves = |nlink| {
+        let mut image = CraftedImage::new(2);
+        image.inode(1, CompactInode { nlink, ..CompactInode::fifo() }, &[]);
+        let names: Vec<_> =
+            (0..5000).map(|number| (name(number), CraftedImage::nid(1), FIFO)).collect();
+        let names = directory(&names);
+        let block = image.data(&names);
+        image.inode(0, CompactInode::directory(names.len(), block), &[]);
+        let image = open(image.finish());
+        let walk = image.walk(b"/").unwrap().work_meter(&WorkMeter::new(1 << 20));
+        walk.filter(|event| matches!(event, WalkEvent::Leaf(_))).count()
+    };
+    // The first name of a file with one link is free, and 1,024 more cost 1 MiB.
+    assert_eq!(leaves(1), 1025);
+    assert_eq!(leaves(5000), 5000);
+}
+
+#[test]
 fn verification_of_shared_entries_ends_at_a_limit_that_can_be_raised() {
     let image = open(shared_entries(60, 2000));
     let verify = |options: &VerifyOptions| {
@@ -81,7 +100,8 @@ fn levels_above_the_deepest_ones_are_read_again_on_the_way_up() {
     // 200 levels of 4 KiB are more than the walk keeps; behind the way down each has two names.
     const DEPTH: usize = 200;
     let mut image = CraftedImage::new(1 + DEPTH);
-    image.inode(DEPTH, CompactInode::fifo(), &[]);
+    // It has as many links as names, so that nothing is repeated.
+    image.inode(DEPTH, CompactInode { nlink: 43_801, ..CompactInode::fifo() }, &[]);
     let leaf = CraftedImage::nid(DEPTH);
     for number in 0..DEPTH {
         let mut names: Vec<_> = (0..220).map(|at| (name(at), leaf, FIFO)).collect();
