@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use ferrofs_image::{FileType, Image, Inode, Nid};
+use ferrofs_image::{Image, Inode, Nid};
 use pyo3::prelude::*;
 
 use crate::errors::Outcome;
@@ -50,22 +50,9 @@ pub(crate) fn entries(image: &Image, directory: &Inode) -> Outcome<Vec<Entry>> {
             None => image.inode(entry.nid)?.file_type(),
         };
         let name = OsString::from_vec(entry.name.into_vec());
-        found.push(Entry { name, type_bits: type_bits(file_type), nid: entry.nid });
+        found.push(Entry { name, type_bits: u32::from(file_type.mode_bits()), nid: entry.nid });
     }
     Ok(found)
-}
-
-/// As in `st_mode` of Linux.
-fn type_bits(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Fifo => 0o01_0000,
-        FileType::CharDevice => 0o02_0000,
-        FileType::Directory => 0o04_0000,
-        FileType::BlockDevice => 0o06_0000,
-        FileType::Regular => 0o10_0000,
-        FileType::Symlink => 0o12_0000,
-        FileType::Socket => 0o14_0000,
-    }
 }
 
 /// A name as Python's `os.fsdecode` gives it.

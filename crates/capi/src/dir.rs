@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::{CString, c_int};
 use std::ops::ControlFlow;
 
-use ferrofs_image::{DirEntryRef, FileType, Image, Inode};
+use ferrofs_image::{DirEntryRef, Image, Inode};
 
 use crate::error::{CallError, CallResult};
 use crate::guard;
@@ -40,23 +40,10 @@ impl BatchEntry {
         if matches!(entry.name, b"." | b"..") {
             return None;
         }
-        let mode = entry.type_hint.map_or(0, type_bits);
+        let mode = entry.type_hint.map_or(0, |kind| u32::from(kind.mode_bits()));
         // The format library refuses names with a NUL.
         let name = CString::new(entry.name).ok()?;
         Some(Self { nid: entry.nid.raw(), mode, name })
-    }
-}
-
-/// The type bits of `st_mode`.
-fn type_bits(kind: FileType) -> u32 {
-    match kind {
-        FileType::Fifo => 0o010_000,
-        FileType::CharDevice => 0o020_000,
-        FileType::Directory => 0o040_000,
-        FileType::BlockDevice => 0o060_000,
-        FileType::Regular => 0o100_000,
-        FileType::Symlink => 0o120_000,
-        FileType::Socket => 0o140_000,
     }
 }
 

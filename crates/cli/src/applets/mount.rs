@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{Args, CommandFactory, Parser};
 
 use crate::amount::{parse_number, parse_verbosity};
 use crate::arguments::{
@@ -86,6 +86,29 @@ impl ErofsfuseArguments {
     }
 }
 
+/// What mount(8) gives every helper program.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct HelperFlags {
+    /// Ignore unknown options
+    #[arg(short)]
+    pub(crate) sloppy: bool,
+
+    /// Open and check the image, but do not mount it
+    #[arg(short)]
+    pub(crate) fake: bool,
+
+    /// No effect: /etc/mtab is never written
+    #[arg(short)]
+    pub(crate) no_mtab: bool,
+}
+
+impl HelperFlags {
+    fn into_invocation(self) -> MountInvocation {
+        let (is_sloppy, is_dry_run) = (self.sloppy, self.fake);
+        MountInvocation { by: MountCaller::MountProgram, is_sloppy, is_dry_run }
+    }
+}
+
 /// Mount an EROFS image with FUSE; the helper program of mount(8).
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mount.fuse.ferrofs", version, max_term_width = 100)]
@@ -102,17 +125,8 @@ pub(crate) struct MountFuseArguments {
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<OsString>,
 
-    /// Ignore unknown options
-    #[arg(short)]
-    pub(crate) sloppy: bool,
-
-    /// Open and check the image, but do not mount it
-    #[arg(short)]
-    pub(crate) fake: bool,
-
-    /// No effect: /etc/mtab is never written
-    #[arg(short)]
-    pub(crate) no_mtab: bool,
+    #[command(flatten)]
+    pub(crate) helper: HelperFlags,
 
     /// Print what was requested from the system and what was granted
     #[arg(short)]
@@ -131,8 +145,7 @@ impl MountFuseArguments {
             explain: self.verbose,
             ..MountArguments::new(self.image, self.directory)
         };
-        let (is_sloppy, is_dry_run) = (self.sloppy, self.fake);
-        (arguments, MountInvocation { by: MountCaller::MountProgram, is_sloppy, is_dry_run })
+        (arguments, self.helper.into_invocation())
     }
 }
 
@@ -162,17 +175,8 @@ pub(crate) struct MountErofsArguments {
     #[arg(short = 'd', value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
     pub(crate) dbglevel: u8,
 
-    /// Ignore unknown options
-    #[arg(short)]
-    pub(crate) sloppy: bool,
-
-    /// Open and check the image, but do not mount it
-    #[arg(short)]
-    pub(crate) fake: bool,
-
-    /// No effect: /etc/mtab is never written
-    #[arg(short)]
-    pub(crate) no_mtab: bool,
+    #[command(flatten)]
+    pub(crate) helper: HelperFlags,
 
     /// The same as -d3
     #[arg(short)]
@@ -219,8 +223,7 @@ impl MountErofsArguments {
             explain: self.verbose || self.dbglevel >= VERBOSE_LEVEL,
             ..MountArguments::new(self.image, self.directory)
         };
-        let (is_sloppy, is_dry_run) = (self.sloppy, self.fake);
-        (arguments, MountInvocation { by: MountCaller::MountProgram, is_sloppy, is_dry_run })
+        (arguments, self.helper.into_invocation())
     }
 }
 
