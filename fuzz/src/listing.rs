@@ -62,7 +62,8 @@ impl Contents {
     }
 }
 
-/// Names the first path of every inode of a listing whose entries came with a number of their inode.
+/// Names the first path of every inode of a listing whose entries came with a number of their inode. A damaged directory
+/// can have several entries of one name, of which the first is extracted and the others are refused.
 pub(crate) fn name_first<K: Ord>(entries: Vec<(Vec<u8>, K, Entry)>) -> Listing {
     let mut firsts: BTreeMap<K, Vec<u8>> = BTreeMap::new();
     let mut listing = Listing::new();
@@ -70,7 +71,7 @@ pub(crate) fn name_first<K: Ord>(entries: Vec<(Vec<u8>, K, Entry)>) -> Listing {
     entries.sort_by(|(one, ..), (other, ..)| one.cmp(other));
     for (path, inode, mut entry) in entries {
         entry.first = firsts.entry(inode).or_insert_with(|| path.clone()).clone();
-        listing.insert(path, entry);
+        listing.entry(path).or_insert(entry);
     }
     listing
 }
