@@ -16,8 +16,8 @@ use crate::source;
 /// Bytes of an entry without its name. Positions in a directory count in entries of this size.
 const ENTRY_BYTES: u64 = 12;
 
-/// The longest symlink target, in bytes: Linux's `PATH_MAX`.
-const TARGET_MAX: usize = 4096;
+/// The longest symlink target, in bytes: Linux's `PATH_MAX` counts a NUL at the end.
+const TARGET_MAX: usize = 4095;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

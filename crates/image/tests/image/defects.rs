@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use ferrofs_image::{
-    ErrorKind, FilePiece, FileType, Image, ImageSource, OpenOptions, VerifyEvent, VerifyOptions,
+    ErrorKind, FilePiece, FileType, Image, ImageSource, Nid, OpenOptions, VerifyEvent,
+    VerifyOptions,
 };
 
+use crate::crafted::{CompactInode, CraftedImage};
 use crate::manifest::ImageSet;
 
 fn bytes_of(name: &str) -> Vec<u8> {
@@ -166,4 +168,22 @@ fn nanoseconds_are_kept() {
         _ => false,
     };
     assert!(image.walk(b"/").unwrap().any(has_fraction));
+}
+
+/// Linux gives out 4,095 bytes at most, and cuts a longer target.
+#[test]
+fn a_symlink_target_that_linux_would_cut_is_an_error() {
+    let link = |bytes: usize| {
+        let mut image = CraftedImage::new(2);
+        let block = image.data(&vec![b'x'; bytes]);
+        let inode =
+            CompactInode { mode: 0o120_777, size: bytes, payload: block, ..CompactInode::fifo() };
+        image.inode(1, inode, &[]);
+        image.inode(0, CompactInode::directory(0, 0), &[]);
+        let image = open(image.finish()).unwrap();
+        let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+        image.read_link(&inode)
+    };
+    assert_eq!(link(4095).unwrap(), vec![b'x'; 4095]);
+    assert!(matches!(link(4096).unwrap_err().kind(), ErrorKind::SymlinkTarget(4096)));
 }
