@@ -126,6 +126,9 @@ impl Expectation {
                 .iter_mut()
                 .filter(|(name, _)| is_acl(name))
                 .for_each(|(_, acl)| clear_ids(acl));
+            if let Some(permissions) = entry.xattrs.get(ACLS[0]).and_then(|acl| mode_of_acl(acl)) {
+                entry.permissions = entry.permissions & !0o777 | permissions;
+            }
         }
         if !self.is_sound || self.is_refused {
             return check_files(&wanted, &found);
@@ -155,6 +158,19 @@ fn clear_ids(acl: &mut [u8]) {
             entry[4..].fill(0xFF);
         }
     }
+}
+
+/// The permissions that Linux gives a file with this ACL, whatever its mode was.
+fn mode_of_acl(acl: &[u8]) -> Option<u16> {
+    const OWNER: u8 = 1;
+    const GROUP: u8 = 4;
+    const MASK: u8 = 16;
+    const OTHER: u8 = 32;
+    let of = |tag: u8| {
+        let mut entries = acl.get(4..)?.chunks_exact(8);
+        entries.find(|entry| entry[0] == tag).map(|entry| u16::from(entry[2]))
+    };
+    Some(of(OWNER)? << 6 | of(MASK).or(of(GROUP))? << 3 | of(OTHER)?)
 }
 
 /// Every file is whole or absent, whatever failed.

@@ -150,7 +150,7 @@ pub enum ErrorKind {
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
     XattrPrefixTable,
-    /// The name of an extended attribute contains a NUL byte.
+    /// The name of an extended attribute contains a NUL byte, or has more than 255 bytes with its prefix.
     XattrName,
     /// A source panicked while it was read.
     Panicked,
@@ -411,7 +411,9 @@ impl ErrorKind {
                 write!(f, "a {} has a default access control list", found.name())
             }
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
-            Self::XattrName => f.write_str("the name of an extended attribute contains a NUL byte"),
+            Self::XattrName => f.write_str(
+                "the name of an extended attribute contains a NUL byte or has more than 255 bytes",
+            ),
             Self::XattrPrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),
         }

@@ -15,6 +15,9 @@ use crate::inner::{ImageInner, MetaBytes, XattrPrefix};
 use crate::inode::Inode;
 use crate::source;
 
+/// The longest name, with its prefix: Linux's `XATTR_NAME_MAX`.
+const NAME_MAX_BYTES: usize = 255;
+
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xattr {
@@ -190,11 +193,13 @@ impl ImageInner {
             }
         };
         let text = prefix_text(base).map_err(|error| ErrorKind::Format(error.into_kind()))?;
-        // A caller would take what lies before a NUL for the name.
-        if infix.contains(&0) || entry.suffix.contains(&0) {
+        let Some(text) = text else { return Ok(None) };
+        let name = [text.as_bytes(), infix, entry.suffix].concat();
+        // A caller would take what lies before a NUL for the name, and Linux has no longer names.
+        if name.contains(&0) || name.len() > NAME_MAX_BYTES {
             return Err(ErrorKind::XattrName.into());
         }
-        Ok(text.map(|text| [text.as_bytes(), infix, entry.suffix].concat()))
+        Ok(Some(name))
     }
 
     /// The bytes of a shared entry, and where they lie.

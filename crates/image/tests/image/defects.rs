@@ -56,6 +56,25 @@ fn an_xattr_name_with_a_nul_is_a_problem_of_its_file_alone() {
     assert_eq!(kinds(&open_unchecked(bytes)), ["XattrName"]);
 }
 
+/// Linux has no call that could read such an attribute, and an extraction could not set it.
+#[test]
+fn an_xattr_name_that_is_too_long_with_its_prefix_is_a_problem() {
+    let read = |name_bytes: u8| {
+        let entry = [&[name_bytes, 1, 0, 0][..], &vec![b'n'; usize::from(name_bytes)]].concat();
+        let mut body = [&[0; 12][..], &entry].concat();
+        body.resize(body.len().next_multiple_of(4), 0);
+        let xattr_count = u16::try_from((body.len() - 12) / 4 + 1).unwrap();
+        let mut image = CraftedImage::new(20);
+        image.inode(1, CompactInode { xattr_count, ..CompactInode::fifo() }, &body);
+        image.inode(0, CompactInode::directory(0, 0), &[]);
+        let image = open(image.finish()).unwrap();
+        let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+        image.xattrs(&inode).map(|xattrs| xattrs[0].name.len())
+    };
+    assert_eq!(read(250).unwrap(), 255);
+    assert!(matches!(read(251).unwrap_err().kind(), ErrorKind::XattrName));
+}
+
 #[test]
 fn an_image_that_is_shorter_than_it_says_is_an_error() {
     let mut bytes = bytes_of("plain");
