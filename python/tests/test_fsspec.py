@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import time
 import tracemalloc
 from pathlib import Path
@@ -165,3 +166,25 @@ def test_a_glob_keeps_matches_only(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_directory_below_itself_is_entered_once(tmp_path: Path) -> None:
+    image = tmp_path / "loop.erofs"
+    ferrofs.build([("a/b/file", b"x")], image)
+    with ferrofs.Image(image) as sound:
+        outer, inner = (sound.stat(path).st_ino for path in ["a", "a/b"])
+    data = bytearray(image.read_bytes())
+    data[1024 + 8] &= 0xFE  # no checksum
+    # Of an entry: the nid, where its name is, and the type of a directory.
+    entry = re.escape(inner.to_bytes(8, "little")) + rb"(..\x02\x00)"
+    changed, count = re.subn(entry, outer.to_bytes(8, "little") + rb"\1", bytes(data), flags=re.S)
+    assert count == 2
+    image.write_bytes(changed)
+    fs = fsspec.filesystem("erofs", fo=str(image))
+    assert fs.find("", withdirs=True) == ["a", "a/b"]
+    assert fs.glob("**") == ["a", "a/b"]
+    assert list(fs.find("", withdirs=True, detail=True)) == ["a", "a/b"]
+    with pytest.raises(ferrofs.CorruptImageError, match="the same directory"):
+        list(fs.walk("", on_error="raise"))
+    with ferrofs.Image(image) as damaged, pytest.raises(ferrofs.CorruptImageError):
+        list(damaged.walk())

@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 
+# The number of "Structure needs cleaning", which only Python on Linux has in errno.
+_EUCLEAN = 117
+
+
 class ErofsError(OSError):
     """Something failed; the base class of all exceptions of this package.
 
@@ -68,6 +72,11 @@ class NotADirectoryInImageError(ErofsError, NotADirectoryError):
 
 class CorruptImageError(ErofsError):
     """Bytes of the image break a rule of the format, or do not decode."""
+
+
+def directory_loop(path: str) -> CorruptImageError:
+    """The error for a directory that was entered before: in a damaged image it can be below itself."""
+    return CorruptImageError(_EUCLEAN, "two paths lead to the same directory", path)
 
 
 class NotAnImageError(CorruptImageError):

@@ -26,7 +26,7 @@ from fsspec.core import OpenFile
 from fsspec.utils import glob_translate, tokenize
 
 from ferrofs._paths import image_path
-from ferrofs.errors import ErofsError
+from ferrofs.errors import ErofsError, directory_loop
 from ferrofs.image import Image
 from ferrofs.info import NativeInode
 
@@ -225,6 +225,15 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         top = self._strip_protocol(path)
+
+        def report(error: OSError) -> None:
+            if on_error == "raise":
+                raise error
+            if callable(on_error):
+                on_error(error)
+
+        # In a damaged image a directory can be below itself.
+        entered: set[int] = set()
         # What is still to be entered, with its depth, or to be yielded.
         stack: list[Any] = [(top, 1)]
         while stack:
@@ -234,47 +243,55 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
                 continue
             folder, depth = visit
             try:
-                directories, files, links = self._sorted(folder, detail)
+                directories, files, nids = self._sorted(folder, detail)
             except OSError as error:
-                if on_error == "raise":
-                    raise
-                if callable(on_error):
-                    on_error(error)
+                report(error)
                 continue
             prefix = f"{folder}/" if folder else ""
             if topdown:
                 yield folder, directories, files
             else:
                 stack.append((folder, directories, files))
-            if maxdepth is None or depth < maxdepth:
-                below = [(prefix + name, depth + 1) for name in directories if name not in links]
-                stack += reversed(below)
+            if maxdepth is not None and depth >= maxdepth:
+                continue
+            below: list[Any] = []
+            # Symlinks have no nid here, and are not entered.
+            for name in directories:
+                nid = nids.get(name)
+                if nid in entered:
+                    report(directory_loop(prefix + name))
+                elif nid is not None:
+                    entered.add(nid)
+                    below.append((prefix + name, depth + 1))
+            stack += reversed(below)
 
-    def _sorted(self, folder: str, detail: bool) -> tuple[Any, Any, set[str]]:
-        """Directories, files, and which of the directories are symlinks."""
-        links: set[str] = set()
+    def _sorted(self, folder: str, detail: bool) -> tuple[Any, Any, dict[str, int]]:
+        """Directories, files, and the nids of those directories that are not symlinks."""
+        nids: dict[str, int] = {}
         prefix = f"{folder}/" if folder else ""
         if detail:
             infos: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
             for info in self.ls(folder):
                 name = info["name"][len(prefix) :]
-                infos[info["type"] != "directory"][name] = info
-                if info["islink"]:
-                    links.add(name)
-            return infos[0], infos[1], links
+                is_directory = info["type"] == "directory"
+                infos[not is_directory][name] = info
+                if is_directory and not info["islink"]:
+                    nids[name] = info["ino"]
+            return infos[0], infos[1], nids
         names: tuple[list[str], list[str]] = ([], [])
         image = self.image
         try:
             listed = image._native.list(image_path(folder))
         except NotADirectoryError:
-            return [], [""], links
-        for name, bits, _ in listed:
+            return [], [""], nids
+        for name, bits, nid in listed:
             is_directory = bits == stat.S_IFDIR
-            if bits == stat.S_IFLNK and image.isdir(prefix + name):
-                is_directory = True
-                links.add(name)
+            if is_directory:
+                nids[name] = nid
+            elif bits == stat.S_IFLNK:
+                is_directory = image.isdir(prefix + name)
             names[not is_directory].append(name)
-        return names[0], names[1], links
+        return names[0], names[1], nids
 
     def find(
         self,

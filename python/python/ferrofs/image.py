@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 from ferrofs import _native
 from ferrofs._paths import Source, StrPath, image_path, places_of, portable
-from ferrofs.errors import CheckError, CorruptImageError, ErofsError, ExtractError
+from ferrofs.errors import CheckError, ErofsError, ExtractError, directory_loop
 from ferrofs.file import ErofsFile
 from ferrofs.info import ErofsDirEntry, ErofsInfo, ScandirIterator, stat_result
 
@@ -412,9 +412,6 @@ class Image:
 
 _LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-_EUCLEAN = 117
-"""``EUCLEAN`` of Linux, which its EROFS reports for a damaged image."""
-
 
 @dataclass
 class _Visit:
@@ -431,8 +428,7 @@ class _Visit:
     def enter(self, name: str, nid: int) -> None:
         """Refuses a directory that was entered before: in a damaged image it can be below itself."""
         if nid in self.entered:
-            message = "two paths lead to the same directory"
-            raise CorruptImageError(_EUCLEAN, message, self.prefix + name)
+            raise directory_loop(self.prefix + name)
         self.entered.add(nid)
 
 
