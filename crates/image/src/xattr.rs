@@ -1,6 +1,7 @@
 //! Extended attributes of inodes: inline ones, shared ones, and long prefixes (docs/format.md F12,
 //! F20 to F23).
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use ferrofs_ondisk::Compat;
@@ -8,6 +9,7 @@ use ferrofs_ondisk::xattr::{
     BODY_HEADER_BYTES, ENTRY_HEADER_BYTES, LongPrefix, NameIndex, XattrEntry, XattrIbody,
     filter_bit, prefix_text, split_name,
 };
+use foldhash::fast::RandomState;
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
 use crate::extent::AddressSpace;
@@ -73,6 +75,7 @@ impl ImageInner {
             found.push(Xattr { name: name.to_vec(), value: value.to_vec() });
             ControlFlow::Continue(())
         })?;
+        keep_first_of_each_name(&mut found);
         Ok(found)
     }
 
@@ -215,4 +218,13 @@ impl ImageInner {
         let bytes = parsed(XattrEntry::size_of(&header), at)?;
         Ok((self.metadata(space, at, bytes)?, at))
     }
+}
+
+/// Drops attributes whose name came before: a lookup finds the first one, as that of Linux does, and whoever sets them
+/// one after the other would end with the last.
+fn keep_first_of_each_name(xattrs: &mut Vec<Xattr>) {
+    let mut names = HashSet::<_, RandomState>::default();
+    let is_first: Vec<bool> = xattrs.iter().map(|xattr| names.insert(&*xattr.name)).collect();
+    let mut is_first = is_first.into_iter();
+    xattrs.retain(|_| is_first.next().unwrap_or(true));
 }

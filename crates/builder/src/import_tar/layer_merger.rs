@@ -136,10 +136,15 @@ impl LayerMerger {
             EntryKind::HardLink(target) => {
                 let id = self.target(&path, &target)?;
                 if before == Some(id) {
-                    return Err(archive(
-                        &path,
-                        &format!("is a hard link to {}, which is the same file", shown(&target)),
-                    ));
+                    // An archive may repeat a link, as `tar -r` does; a link to itself is none.
+                    let is_itself = components(&target)? == components(&path)?;
+                    return if is_itself {
+                        let target = shown(&target);
+                        let why = format!("is a hard link to {target}, which is the same file");
+                        Err(archive(&path, &why))
+                    } else {
+                        Ok(())
+                    };
                 }
                 self.make_room(parent, name, before, &path)?;
                 id

@@ -427,6 +427,14 @@ fn hard_links_lead_to_files_and_symlinks_whatever_size_they_claim() {
     assert_eq!(lines(archive), ["a symlink to x 644 0:0 0.000000000", "b is a", "c is a"]);
 }
 
+/// As `tar -r` writes it.
+#[test]
+fn a_hard_link_may_be_repeated() {
+    let archive = ArchiveBuilder::new().file("a", "");
+    let archive = archive.link(b'1', "b", "a").link(b'1', "b", "./a");
+    assert_eq!(lines(archive)[1..], ["b is a"]);
+}
+
 #[test]
 fn contiguous_files_old_files_and_old_directories_are_known() {
     let archive = ArchiveBuilder::new()

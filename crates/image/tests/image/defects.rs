@@ -75,6 +75,22 @@ fn an_xattr_name_that_is_too_long_with_its_prefix_is_a_problem() {
     assert!(matches!(read(251).unwrap_err().kind(), ErrorKind::XattrName));
 }
 
+/// The list named both, so an extraction ended with the second.
+#[test]
+fn of_two_xattrs_of_one_name_the_first_counts() {
+    let entry = |value: u8| [1, 1, 1, 0, b'n', value, 0, 0];
+    let body = [&[0; 12][..], &entry(b'1'), &entry(b'2')].concat();
+    let mut image = CraftedImage::new(20);
+    image.inode(1, CompactInode { xattr_count: 5, ..CompactInode::fifo() }, &body);
+    image.inode(0, CompactInode::directory(0, 0), &[]);
+    let image = open(image.finish()).unwrap();
+    let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+    assert_eq!(image.xattr(&inode, b"user.n").unwrap(), Some(b"1".to_vec()));
+    let xattrs = image.xattrs(&inode).unwrap();
+    let found: Vec<_> = xattrs.iter().map(|xattr| (&*xattr.name, &*xattr.value)).collect();
+    assert_eq!(found, [(&b"user.n"[..], &b"1"[..])]);
+}
+
 #[test]
 fn an_image_that_is_shorter_than_it_says_is_an_error() {
     let mut bytes = bytes_of("plain");
