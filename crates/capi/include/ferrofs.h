@@ -288,14 +288,15 @@ int ferrofs_extract(const ferrofs_image *image, const char *destination,
 #define FERROFS_BUILD_FRAGMENTS UINT32_C (8)
 /* Extended attributes are left out. */
 #define FERROFS_BUILD_NO_XATTRS UINT32_C (16)
-/* `time` is the time of the image. Without it, the newest file has it. */
+/* `time` is the time of the image, and no file is newer: later times become it. Without it, the newest file has the
+ * time of the image. */
 #define FERROFS_BUILD_TIME UINT32_C (32)
 
 struct ferrofs_build_options {
     size_t size;
     const char *compression;   /* as in "lz4hc,level=9" or "zstd:lz4"; NULL: none */
     uint32_t block_bytes;      /* 0: 4096 */
-    uint32_t pcluster_bytes;   /* 0: a block */
+    uint32_t pcluster_bytes;   /* at least a block, which fewer bytes mean, too */
     uint8_t uuid[16];
     const char *label;         /* at most 15 bytes; NULL: none */
     int64_t time;

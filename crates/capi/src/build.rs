@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +63,7 @@ pub(crate) unsafe extern "C" fn ferrofs_build(
         // SAFETY: this function's contract.
         let options = unsafe { pointer::options(options) }?;
         // SAFETY: this function's contract.
-        unsafe { pointer::check_result(summary) }?;
+        let place = unsafe { pointer::result_place(summary) }?;
         // SAFETY: this function's contract.
         let texts = unsafe {
             BuildTexts {
@@ -78,7 +79,7 @@ pub(crate) unsafe extern "C" fn ferrofs_build(
             ..BuildSummary::new()
         };
         // SAFETY: this function's contract, and the size is checked.
-        unsafe { pointer::write_result(summary, &result) };
+        unsafe { place.write(&result) };
         Ok(0)
     };
     // SAFETY: this function's contract.
@@ -141,7 +142,8 @@ fn import(
     monitor: &CallerMonitor<'_>,
 ) -> CallResult<Tree> {
     let found = fs::metadata(source).map_err(|error| {
-        CallError::io(&error, format!("{}: cannot examine the source: {error}", source.display()))
+        let message = format!("{}: cannot examine the source: {error}", source.display());
+        CallError::io(&error, message).at_path(source.as_os_str().as_bytes())
     })?;
     if found.is_dir() {
         let options = DirectoryOptions::default().adjustments(adjustments).store(Some(store));

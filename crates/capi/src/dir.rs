@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn ferrofs_readdir(
         let dir = unsafe { pointer::handle_mut(dir, "dir") }?;
         pointer::require(entry, "entry")?;
         // SAFETY: this function's contract.
-        unsafe { pointer::check_result(entry) }?;
+        let place = unsafe { pointer::result_place(entry) }?;
         let Some(found) = dir.advance()? else { return Ok(0) };
         let result = Dirent {
             nid: found.nid,
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn ferrofs_readdir(
             ..Dirent::new()
         };
         // SAFETY: this function's contract, and the size is checked.
-        unsafe { pointer::write_result(entry, &result) };
+        unsafe { place.write(&result) };
         Ok(1)
     };
     // SAFETY: this function's contract.

@@ -9,7 +9,7 @@ use crate::error::{CallError, CallResult};
 use crate::guard;
 use crate::open::ImageHandle;
 use crate::path::{self, LastLink};
-use crate::pointer;
+use crate::pointer::{self, Ending};
 use crate::structs::Stat;
 
 /// An inode with its image. The type is `ferrofs_inode` in C.
@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ferrofs_lstat(
 unsafe fn write_stat(inode: &Inode, stat: *mut Stat) -> CallResult<c_int> {
     pointer::require(stat, "stat")?;
     // SAFETY: this function's contract.
-    unsafe { pointer::check_result(stat) }?;
+    let place = unsafe { pointer::result_place(stat) }?;
     let (rdev_major, rdev_minor) = inode.device().unwrap_or((0, 0));
     let mtime = inode.mtime();
     let result = Stat {
@@ -195,7 +195,7 @@ unsafe fn write_stat(inode: &Inode, stat: *mut Stat) -> CallResult<c_int> {
         ..Stat::new()
     };
     // SAFETY: this function's contract, and the size is checked.
-    unsafe { pointer::write_result(stat, &result) };
+    unsafe { place.write(&result) };
     Ok(0)
 }
 
@@ -265,9 +265,8 @@ pub(crate) unsafe extern "C" fn ferrofs_readlink(
         // SAFETY: this function's contract.
         let handle = unsafe { pointer::handle(inode, "inode") }?;
         let target = handle.image.read_link(&handle.inode)?;
-        let needed = target.len() + 1;
         // SAFETY: this function's contract.
-        unsafe { pointer::write_bytes(&target, needed, buffer.cast(), size, length) }?;
+        unsafe { pointer::write_bytes(&target, Ending::Nul, buffer.cast(), size, length) }?;
         Ok(0)
     };
     // SAFETY: this function's contract.
@@ -295,7 +294,7 @@ pub(crate) unsafe extern "C" fn ferrofs_getxattr(
         let value = handle.image.xattr(&handle.inode, name)?;
         let value = value.ok_or_else(|| CallError::no_attribute(name))?;
         // SAFETY: this function's contract.
-        unsafe { pointer::write_bytes(&value, value.len(), buffer.cast(), size, length) }?;
+        unsafe { pointer::write_bytes(&value, Ending::None, buffer.cast(), size, length) }?;
         Ok(0)
     };
     // SAFETY: this function's contract.
@@ -323,7 +322,7 @@ pub(crate) unsafe extern "C" fn ferrofs_listxattr(
             names.push(0);
         }
         // SAFETY: this function's contract.
-        unsafe { pointer::write_bytes(&names, names.len(), buffer.cast(), size, length) }?;
+        unsafe { pointer::write_bytes(&names, Ending::None, buffer.cast(), size, length) }?;
         Ok(0)
     };
     // SAFETY: this function's contract.

@@ -27,3 +27,13 @@ mod path;
 mod pointer;
 mod structs;
 mod work;
+
+/// The header promises that images and inodes may be used from many threads, and that the others may change threads.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    fn is_sent<T: Send>() {}
+    is_shared::<open::ImageHandle>();
+    is_shared::<inode::InodeHandle>();
+    is_sent::<dir::DirHandle>();
+    is_sent::<error::CallError>();
+};

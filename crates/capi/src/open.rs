@@ -160,9 +160,9 @@ pub(crate) unsafe extern "C" fn ferrofs_image_get_info(
         let image = unsafe { pointer::handle(image, "image") }?;
         pointer::require(info, "info")?;
         // SAFETY: this function's contract.
-        unsafe { pointer::check_result(info) }?;
+        let place = unsafe { pointer::result_place(info) }?;
         // SAFETY: this function's contract, and the size is checked.
-        unsafe { pointer::write_result(info, &image_info(&image.image)) };
+        unsafe { place.write(&image_info(&image.image)) };
         Ok(0)
     };
     // SAFETY: this function's contract.

@@ -45,14 +45,27 @@ pub(crate) unsafe fn options<T: SizedStruct>(options: *const T) -> CallResult<T>
     Ok(value)
 }
 
-/// Checks the size that a structure for a result has.
+/// A structure of the caller for a result, whose size was checked. The size is read once: the caller's functions may run
+/// before the result is written.
+#[derive(Debug)]
+pub(crate) struct ResultPlace<T> {
+    /// NULL: the caller wants no result.
+    target: *mut T,
+    size: usize,
+}
+
+/// The place for a result.
 ///
 /// # Safety
 /// `target` is NULL or points to a `usize`.
-pub(crate) unsafe fn check_result<T: SizedStruct>(target: *const T) -> CallResult<()> {
-    // SAFETY: this function's contract.
-    let size = unsafe { target.cast::<usize>().as_ref() };
-    size.map_or(Ok(()), |size| check_size(*size))
+pub(crate) unsafe fn result_place<T: SizedStruct>(target: *mut T) -> CallResult<ResultPlace<T>> {
+    let mut size = 0;
+    if !target.is_null() {
+        // SAFETY: this function's contract.
+        size = unsafe { target.cast::<usize>().read_unaligned() };
+        check_size(size)?;
+    }
+    Ok(ResultPlace { target, size })
 }
 
 fn check_size(size: usize) -> CallResult<()> {
@@ -64,26 +77,24 @@ fn check_size(size: usize) -> CallResult<()> {
     )))
 }
 
-/// Writes a result into a structure of the caller, as far as it goes; NULL is ignored. Bytes behind
-/// what this version knows become zero.
-///
-/// # Safety
-/// `target` is NULL or passed [`check_result`], and as many bytes as its first member says can be
-/// written.
-pub(crate) unsafe fn write_result<T: SizedStruct>(target: *mut T, value: &T) {
-    if target.is_null() {
-        return;
-    }
-    // SAFETY: this function's contract.
-    let size = unsafe { target.cast::<usize>().read_unaligned() };
-    let known = size.min(size_of::<T>());
-    let (first, target) = (size_of::<usize>(), target.cast::<u8>());
-    let source = std::ptr::from_ref(value).cast::<u8>();
-    // SAFETY: `size` bytes can be written by this function's contract, and `known` bytes of `value`
-    // can be read. The first member stays. The structures are distinct: `value` is ours.
-    unsafe {
-        std::ptr::copy_nonoverlapping(source.add(first), target.add(first), known - first);
-        target.add(known).write_bytes(0, size - known);
+impl<T: SizedStruct> ResultPlace<T> {
+    /// Writes a result, as far as the structure goes. Bytes behind what this version knows become zero.
+    ///
+    /// # Safety
+    /// As many bytes as the first member of the structure said can be written.
+    pub(crate) unsafe fn write(self, value: &T) {
+        if self.target.is_null() {
+            return;
+        }
+        let known = self.size.min(size_of::<T>());
+        let (first, target) = (size_of::<usize>(), self.target.cast::<u8>());
+        let source = std::ptr::from_ref(value).cast::<u8>();
+        // SAFETY: `size` bytes can be written by this function's contract, at least `first` of them by `check_size`, and
+        // `known` bytes of `value` can be read. The first member stays. The structures are distinct: `value` is ours.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source.add(first), target.add(first), known - first);
+            target.add(known).write_bytes(0, self.size - known);
+        }
     }
 }
 
@@ -185,7 +196,7 @@ pub(crate) fn require<T>(target: *mut T, name: &str) -> CallResult<()> {
 /// Frees a handle; NULL is ignored.
 ///
 /// # Safety
-/// `handle` is NULL, or [`write_handle`] made it and it was not freed.
+/// `handle` is NULL, or [`write_handle`] or `guard::call` made it and it was not freed.
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         // SAFETY: this function's contract: the box that `write_handle` or `guard::call` gave away.
@@ -193,18 +204,26 @@ pub(crate) unsafe fn free<T>(handle: *mut T) {
     }
 }
 
-/// Copies `bytes` to a buffer of `size` bytes and sets `*length`, which does not count a NUL that
-/// is `needed` beside them. A size of 0 asks for the length only.
+/// What follows bytes in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    None,
+    Nul,
+}
+
+/// Copies `bytes` and their ending to a buffer of `size` bytes and sets `*length`, which does not count a NUL. A size of 0
+/// asks for the length only.
 ///
 /// # Safety
 /// `size` bytes can be written at `buffer`, and `length` is NULL or valid for a write.
 pub(crate) unsafe fn write_bytes(
     bytes: &[u8],
-    needed: usize,
+    ending: Ending,
     buffer: *mut u8,
     size: usize,
     length: *mut usize,
 ) -> CallResult<()> {
+    let needed = bytes.len() + usize::from(ending == Ending::Nul);
     if size == 0 {
         // SAFETY: this function's contract.
         unsafe { write(length, bytes.len()) };
@@ -217,11 +236,11 @@ pub(crate) unsafe fn write_bytes(
         let message = format!("the buffer has {size} bytes, but {needed} are needed");
         return Err(CallError::new(Code::Range, message));
     }
-    // SAFETY: `size` bytes can be written, and `bytes` are ours, of which there are no more.
+    // SAFETY: `size` bytes can be written, and `needed` is no more; `bytes` are ours, so they do not overlap.
     unsafe {
         write(length, bytes.len());
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len());
-        if needed > bytes.len() {
+        if ending == Ending::Nul {
             buffer.add(bytes.len()).write(0);
         }
     }

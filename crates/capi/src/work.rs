@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn ferrofs_check(
         let (image, options) =
             unsafe { (pointer::handle(image, "image")?, pointer::options(options)?) };
         // SAFETY: this function's contract.
-        unsafe { pointer::check_result(summary) }?;
+        let place = unsafe { pointer::result_place(summary) }?;
         // SAFETY: this function's contract.
         let path = unsafe { pointer::optional_text(options.path) }.unwrap_or(b"/");
         let found = check(&image.image, path, &options)?;
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn ferrofs_check(
             ..CheckSummary::new()
         };
         // SAFETY: this function's contract, and the size is checked.
-        unsafe { pointer::write_result(summary, &result) };
+        unsafe { place.write(&result) };
         Ok(c_int::from(found.problems > 0))
     };
     // SAFETY: this function's contract.
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn ferrofs_extract(
         // SAFETY: this function's contract.
         let destination = unsafe { pointer::text(destination, "destination") }?;
         // SAFETY: this function's contract.
-        unsafe { pointer::check_result(summary) }?;
+        let place = unsafe { pointer::result_place(summary) }?;
         // SAFETY: this function's contract.
         let patterns =
             unsafe { pointer::texts(options.patterns, options.pattern_count, "a pattern") }?;
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn ferrofs_extract(
             ..ExtractSummary::new()
         };
         // SAFETY: this function's contract, and the size is checked.
-        unsafe { pointer::write_result(summary, &result) };
+        unsafe { place.write(&result) };
         Ok(c_int::from(found.failures > 0))
     };
     // SAFETY: this function's contract.
