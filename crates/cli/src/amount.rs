@@ -138,6 +138,17 @@ pub(crate) fn human_time(time: Duration) -> String {
     }
 }
 
+/// A time of seconds to days, in two units.
+pub(crate) fn long_time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +223,13 @@ mod tests {
         {
             assert_eq!(human_time(Duration::from_nanos(nanoseconds)), text);
         }
+    }
+
+    #[test]
+    fn long_times_are_in_two_units() {
+        assert_eq!(long_time(Duration::from_secs(59)), "59 s");
+        assert_eq!(long_time(Duration::from_secs(3_725)), "1 h 2 min");
+        assert_eq!(long_time(Duration::from_nanos(u64::MAX)), "213503 d 23 h");
     }
 
     #[test]

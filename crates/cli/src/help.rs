@@ -113,10 +113,25 @@ kernel has the reply. Quantiles are at most 12.5 % too high. An error is a reply
 or an I/O failure; a name or an attribute that does not exist is not an error. The list of the most
 read files shows inode numbers; `find DIR -inum N -print -quit` prints the path.
 
+--all queries the mounts of this user in this mount namespace. It prints their sum, in which a
+quantile is the largest one of a mount, or for Prometheus the samples of each mount. Mounts that do
+not answer within two seconds are counted.
+
 Examples:
   ferrofs stats mnt
+  ferrofs stats --all
   ferrofs stats --json mnt | jq .operations.read.p99_us
   ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
+
+pub(crate) const LIST: &str = "\
+The list has the mounts of this user in this mount namespace: what serves each one, the resident
+memory of that process, the age of the mount, and how often the process was started again. The state
+is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a
+mount), or \"no answer\" if it does not answer within two seconds.
+
+Examples:
+  ferrofs list
+  ferrofs list --json | jq -r 'select(.restarts > 0) | .mount'";
 
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background

@@ -23,6 +23,7 @@ mod signals;
 mod source;
 mod stats;
 mod text_file;
+mod user_mounts;
 mod verbs;
 
 use std::process::ExitCode;

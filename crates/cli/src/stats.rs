@@ -1,4 +1,4 @@
-//! `ferrofs stats DIR`: queries a running mount and prints the answer in one of three formats. The
+//! `ferrofs stats DIR`, and `stats --all`: queries a running mount and prints the answer in one of three formats. The
 //! answer comes from the process that serves the directory, which may be any program, so its texts
 //! are escaped before they are printed.
 
@@ -11,12 +11,13 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ferrofs_mount::stats::{StatsError, query};
+use ferrofs_mount::stats::{StatsError, StatsSummary, query};
 
 use crate::arguments::StatsArguments;
 use crate::exit_status::CommandStatus;
 use crate::output::{self, Output};
 use crate::signals::ExitOnSignals;
+use crate::user_mounts::{UserMount, mounts_of_user};
 
 /// Queries and prints.
 ///
@@ -26,22 +27,64 @@ pub(crate) fn run(
     arguments: &StatsArguments,
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let stats = match query(&arguments.directory) {
+    // Without --all there is a directory.
+    let Some(directory) = arguments.directory.as_deref() else { return run_all(arguments) };
+    let stats = match query(directory) {
         Ok(stats) => stats,
         Err(error) => {
-            let directory = arguments.directory.as_os_str().as_bytes();
-            let remedy = remedy(&error, &arguments.directory);
-            output::print_path_message(directory, format_args!("{error}{remedy}"));
+            let shown = directory.as_os_str().as_bytes();
+            let remedy = remedy(&error, directory);
+            output::print_path_message(shown, format_args!("{error}{remedy}"));
             return Ok(CommandStatus::Failure);
         }
     };
     let mut output = Output::new();
     if arguments.json {
-        output.json(&json::MountStatsJson::new(&stats, &arguments.directory))?;
+        output.json(&json::MountStatsJson::new(&stats, directory))?;
     } else if arguments.prometheus {
-        output.write_all(prometheus::exposition(&stats, &arguments.directory).as_bytes())?;
+        output.write_all(prometheus::exposition(&stats, directory).as_bytes())?;
     } else {
-        write!(output, "{}", text::MountStatsText::new(&stats, &arguments.directory))?;
+        write!(output, "{}", text::MountStatsText::new(&stats, directory))?;
+    }
+    output.flush()?;
+    Ok(CommandStatus::Success)
+}
+
+/// The sum of the statistics of several mounts.
+#[derive(Debug, Default)]
+struct MountsTotal {
+    summary: StatsSummary,
+    mounts: u64,
+    /// Mounts that did not answer, or whose process has ended.
+    without_answer: u64,
+}
+
+/// Queries all mounts of the user.
+fn run_all(arguments: &StatsArguments) -> anyhow::Result<CommandStatus> {
+    let mounts = mounts_of_user()?;
+    let mut output = Output::new();
+    if arguments.prometheus {
+        let page = |mount: &UserMount| {
+            Some(prometheus::exposition(mount.stats()?, &mount.entry.mount_point))
+        };
+        let pages: Vec<String> = mounts.iter().filter_map(page).collect();
+        output.write_all(prometheus::joined(&pages).as_bytes())?;
+        output.flush()?;
+        return Ok(CommandStatus::Success);
+    }
+    let mut total = MountsTotal::default();
+    for mount in &mounts {
+        match mount.stats() {
+            Some(stats) => {
+                total.summary.add(&stats.summary);
+                total.mounts += 1;
+            }
+            None => total.without_answer += 1,
+        }
+    }
+    match arguments.json {
+        true => output.json(&json::TotalStatsJson::new(&total))?,
+        false => write!(output, "{}", text::TotalStatsText { total: &total })?,
     }
     output.flush()?;
     Ok(CommandStatus::Success)

@@ -6,6 +6,7 @@ mod check;
 mod extract;
 mod fsck;
 mod info;
+mod list;
 mod ls;
 mod metadata_files;
 mod stat;
@@ -38,6 +39,7 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Ls(arguments) => ls::run(arguments, &exit_on_signals()?),
         Verb::Cat(arguments) => cat::run(arguments, &exit_on_signals()?),
         Verb::Stat(arguments) => stat::run(arguments, &exit_on_signals()?),
+        Verb::List(arguments) => list::run(arguments, &exit_on_signals()?),
         Verb::Stats(arguments) => stats::run(arguments, &exit_on_signals()?),
         Verb::Extract(arguments) => {
             let signals = exit_on_signals()?;

@@ -125,6 +125,8 @@ pub struct ServingProcess {
     pub filter_calls: Option<u64>,
     /// The version of Landlock that confines paths; `None` if they are not confined.
     pub landlock: Option<u32>,
+    /// When the image was mounted, by `CLOCK_BOOTTIME`, which all processes share.
+    pub mounted_at: Option<Duration>,
 }
 
 /// An event of a mount that belongs in a log.

@@ -10,6 +10,7 @@ mod collector;
 mod ioctl;
 mod metrics;
 mod record;
+mod total;
 
 pub use client::{MountStats, StatsError, query};
 pub use ferrofs_fuse::attach::MountEntry;

@@ -9,6 +9,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, ServerStart, attach};
@@ -46,6 +47,8 @@ pub(super) struct MountServer<'a> {
     /// Standard output, if something is still to be printed.
     pub(super) output: Option<File>,
     pub(super) is_foreground: bool,
+    /// When the image was mounted, by `CLOCK_BOOTTIME`.
+    pub(super) mounted_at: Duration,
     /// How a holder started this process; `None` without a holder.
     pub(super) start: Option<ServerStart>,
 }
@@ -90,6 +93,7 @@ pub(super) fn run(
         remote,
         output,
         is_foreground,
+        mounted_at: now(),
         start: None,
     };
     serve(server, ready, image, handlers, notifier)
@@ -197,6 +201,12 @@ fn negotiate(
     NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))
 }
 
+/// The time since the system was started, which all its processes share.
+pub(super) fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
 fn severity(notice: &MountLogEvent<'_>) -> Severity {
     match notice {
         MountLogEvent::Failed { .. } => Severity::Error,
@@ -260,6 +270,7 @@ impl MountServer<'_> {
             holder: start.and_then(|start| u32::try_from(start.holder).ok()),
             filter_calls: entered.and_then(calls),
             landlock: entered.and_then(version),
+            mounted_at: Some(self.mounted_at),
         }
     }
 

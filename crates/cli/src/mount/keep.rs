@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ferrofs_fuse::attach::{
@@ -87,6 +88,7 @@ struct Kept<'a> {
     notifier: Option<ReadyNotifier>,
     output: Option<File>,
     is_foreground: bool,
+    mounted_at: Duration,
 }
 
 /// Mounts and holds the mount until it ends.
@@ -130,6 +132,7 @@ pub(super) fn run(
         notifier: notifier.take(),
         output,
         is_foreground,
+        mounted_at: daemon::now(),
     };
     kept.enter_sandbox(&attachment, &files, &signals)?;
     // Before threads; a name is only for people.
@@ -305,6 +308,7 @@ impl Kept<'_> {
             remote,
             output,
             is_foreground: self.is_foreground,
+            mounted_at: self.mounted_at,
             start: Some(start),
         };
         daemon::serve(server, ready.with_succession(succession), image, handlers, notifier)

@@ -14,7 +14,7 @@ use ferrofs_mount::stats::{
 use serde::Serialize;
 
 use super::remote::JsonRemote;
-use super::{notice, ratio, seconds};
+use super::{MountsTotal, notice, ratio, seconds};
 use crate::output::JsonBytes;
 
 #[derive(Debug, Serialize)]
@@ -231,6 +231,36 @@ impl MountStatsJson {
                     uncertain_bytes: file.uncertain_bytes,
                 })
                 .collect(),
+        }
+    }
+}
+
+/// The sum of all mounts of a user.
+#[derive(Debug, Serialize)]
+pub(super) struct TotalStatsJson {
+    mounts: u64,
+    mounts_without_statistics: u64,
+    restarts: u64,
+    operations: BTreeMap<&'static str, JsonOperation>,
+    clusters: JsonClusters,
+    cache: JsonCache,
+    prefetch: JsonPrefetch,
+    memory: JsonMemory,
+}
+
+impl TotalStatsJson {
+    pub(super) fn new(total: &MountsTotal) -> Self {
+        let summary = &total.summary;
+        let operation = |kind: OperationKind| (kind.name(), (&summary.operation(kind)).into());
+        Self {
+            mounts: total.mounts,
+            mounts_without_statistics: total.without_answer,
+            restarts: summary.process.restarts,
+            operations: OperationKind::ALL.into_iter().map(operation).collect(),
+            clusters: (&summary.clusters).into(),
+            cache: (&summary.cache).into(),
+            prefetch: (&summary.prefetch).into(),
+            memory: (&summary.memory).into(),
         }
     }
 }

@@ -42,6 +42,31 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     page.text
 }
 
+/// The text of several mounts: each family once, with the samples of all mounts that have it.
+pub(super) fn joined(pages: &[String]) -> String {
+    let mut families: Vec<(&str, String)> = Vec::new();
+    let mut places = BTreeMap::new();
+    for page in pages {
+        let mut samples = 0;
+        let mut lines = page.lines().peekable();
+        while let Some(line) = lines.next() {
+            if line.starts_with("# HELP ") {
+                samples = *places.entry(line).or_insert_with(|| {
+                    let form = lines.peek().copied().unwrap_or_default();
+                    families.push((line, format!("{line}\n{form}\n")));
+                    families.len() - 1
+                });
+            } else if !line.starts_with('#')
+                && let Some((_, text)) = families.get_mut(samples)
+            {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    families.into_iter().map(|(_, text)| text).collect()
+}
+
 /// The type of a family of samples.
 #[derive(Clone, Copy, Debug)]
 enum MetricType {
@@ -427,6 +452,25 @@ mod tests {
             }
         }
         assert!(text.ends_with('\n') && families.len() > 40);
+    }
+
+    #[test]
+    fn several_mounts_share_families() {
+        let mut other = stats();
+        other.summary.cpu.throttled = 3;
+        let page = |stats: &MountStats, name: &str| exposition(stats, Path::new(name));
+        let pages = [page(&stats(), "/a"), page(&other, "/b")];
+        let text = joined(&pages);
+        let help = "# HELP ferrofs_uptime_seconds ";
+        assert_eq!(text.matches(help).count(), 1);
+        let samples =
+            "ferrofs_uptime_seconds{mount=\"/a\"} 1.5\nferrofs_uptime_seconds{mount=\"/b\"} 1.5\n";
+        assert!(text.contains(samples), "{text}");
+        // A family that only one of them has.
+        assert!(text.contains("# TYPE ferrofs_cpu_throttled_total counter\nferrofs_cpu_throttled_total{mount=\"/b\"} 3\n"));
+        let samples = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples(&text), samples(&pages[0]) + samples(&pages[1]));
+        assert_eq!(joined(&[]), "");
     }
 
     #[test]

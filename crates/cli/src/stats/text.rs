@@ -10,8 +10,8 @@ use ferrofs_mount::stats::{
     LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
 };
 
-use super::{notice, ratio};
-use crate::amount::{grouped, human_bytes, human_time};
+use super::{MountsTotal, notice, ratio};
+use crate::amount::{counted, grouped, human_bytes, human_time, long_time};
 use crate::output::escape;
 
 /// Rows of workers that are shown.
@@ -56,8 +56,30 @@ impl MountStatsText<'_> {
             write!(f, ": {}", escape(mount.source.as_bytes()))?;
         }
         let release = escape(self.stats.release.as_bytes());
-        let uptime = uptime(summary.uptime_ns);
+        let uptime = long_time(Duration::from_nanos(summary.uptime_ns));
         writeln!(f, "; ferrofs {release}, process {}, up {uptime}", summary.pid)
+    }
+}
+
+/// The sum of all mounts of a user.
+#[derive(Debug)]
+pub(super) struct TotalStatsText<'a> {
+    pub(super) total: &'a MountsTotal,
+}
+
+impl fmt::Display for TotalStatsText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MountsTotal { summary, mounts, without_answer } = self.total;
+        let restarts = summary.process.restarts;
+        write!(f, "mounts    {}, ", grouped(*mounts))?;
+        write!(f, "{}", counted(restarts, "restart", "restarts"))?;
+        match without_answer {
+            0 => writeln!(f)?,
+            none => writeln!(f, "; {} more without statistics", grouped(*none))?,
+        }
+        operations(f, summary)?;
+        decoding(f, summary)?;
+        memory(f, summary)
     }
 }
 
@@ -271,7 +293,7 @@ fn notices(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     match known(notices.last_age_ns) {
         Some(age) => {
             let text = escape(notice(&notices.last_text).as_bytes());
-            writeln!(f, "  last, {} ago: {text}", uptime(age))
+            writeln!(f, "  last, {} ago: {text}", long_time(Duration::from_nanos(age)))
         }
         None => Ok(()),
     }
@@ -311,26 +333,9 @@ fn time(nanoseconds: u64) -> String {
 }
 
 /// A long time, to the second, minute or hour.
-fn uptime(nanoseconds: u64) -> String {
-    let seconds = nanoseconds / 1_000_000_000;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_times_are_in_two_units() {
-        assert_eq!(uptime(59_000_000_000), "59 s");
-        assert_eq!(uptime(3_725_000_000_000), "1 h 2 min");
-        assert_eq!(uptime(u64::MAX), "213503 d 23 h");
-    }
 
     #[test]
     fn whatever_the_numbers_are_they_can_be_shown() {

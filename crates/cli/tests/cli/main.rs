@@ -31,6 +31,8 @@ mod keep;
 #[cfg(test)]
 mod layers;
 #[cfg(test)]
+mod list;
+#[cfg(test)]
 mod manifest;
 #[cfg(test)]
 mod mount;

@@ -196,6 +196,13 @@ impl MountEntry {
         MountTable::read().ok()?.entry(&mount_id(file).ok()?)
     }
 
+    /// All mounts in this mount namespace, in the order of the table; none if `/proc` does not show them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let entries = |table: MountTable| table.mounts().map(|mount| mount.entry()).collect();
+        MountTable::read().map(entries).unwrap_or_default()
+    }
+
     /// Whether it is a FUSE file system.
     #[must_use]
     pub fn is_fuse(&self) -> bool {
@@ -217,6 +224,24 @@ struct MountInfoLine<'a> {
     flags: &'a [u8],
     /// Those of the file system.
     options: &'a [u8],
+}
+
+impl MountInfoLine<'_> {
+    fn entry(&self) -> MountEntry {
+        let mut options = self.options.split(|byte| *byte == b',');
+        let user_id = options.find_map(|option| option.strip_prefix(b"user_id="));
+        let all = [self.flags, self.options];
+        let all = all.iter().flat_map(|list| list.split(|byte| *byte == b','));
+        MountEntry {
+            mount_point: PathBuf::from(OsString::from_vec(unescape(self.mount_point))),
+            file_system_type: String::from_utf8_lossy(self.file_system_type).into_owned(),
+            source: OsString::from_vec(unescape(self.source)),
+            user_id: user_id.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
+            options: all
+                .map(|option| String::from_utf8_lossy(&unescape(option)).into_owned())
+                .collect(),
+        }
+    }
 }
 
 impl MountTable {
@@ -248,20 +273,7 @@ impl MountTable {
     }
 
     fn entry(&self, id: &[u8]) -> Option<MountEntry> {
-        let mount = self.mounts().find(|mount| mount.id == id)?;
-        let mut options = mount.options.split(|byte| *byte == b',');
-        let user_id = options.find_map(|option| option.strip_prefix(b"user_id="));
-        let all = [mount.flags, mount.options];
-        let all = all.iter().flat_map(|list| list.split(|byte| *byte == b','));
-        Some(MountEntry {
-            mount_point: PathBuf::from(OsString::from_vec(unescape(mount.mount_point))),
-            file_system_type: String::from_utf8_lossy(mount.file_system_type).into_owned(),
-            source: OsString::from_vec(unescape(mount.source)),
-            user_id: user_id.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
-            options: all
-                .map(|option| String::from_utf8_lossy(&unescape(option)).into_owned())
-                .collect(),
-        })
+        self.mounts().find(|mount| mount.id == id).map(|mount| mount.entry())
     }
 
     fn mounts(&self) -> impl Iterator<Item = MountInfoLine<'_>> {

@@ -144,7 +144,14 @@ fn process_record(process: &ServingProcess) -> ProcessRecord {
         holder: u64::from(process.holder.unwrap_or(0)),
         filter_calls: process.filter_calls.unwrap_or(0),
         landlock: u64::from(process.landlock.unwrap_or(0)),
+        mount_age_ns: process.mounted_at.map_or(0, |at| nanoseconds(age(at))),
     }
+}
+
+/// How long ago `moment` of `CLOCK_BOOTTIME` was.
+fn age(moment: Duration) -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(now).unwrap_or_default().saturating_sub(moment)
 }
 
 fn clusters(stats: &ImageStats) -> DecodeRecord {

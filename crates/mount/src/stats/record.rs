@@ -407,6 +407,8 @@ pub struct ProcessRecord {
     pub filter_calls: u64,
     /// The version of Landlock that confines paths; 0 if they are not confined.
     pub landlock: u64,
+    /// The age of the mount, which several processes may have served; 0 from a daemon before this field.
+    pub mount_age_ns: u64,
 }
 
 impl StatsSummary {
@@ -469,7 +471,7 @@ pub(crate) const WORKERS_A_PAGE: usize =
 
 const _: () = assert!(size_of::<StatsHeader>() + size_of::<StatsSummary>() <= IOCTL_BYTES);
 /// A change of these sizes needs a new [`VERSION`], unless a field was added at the end of the summary.
-const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2504);
+const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2512);
 const _: () = assert!(OperationKind::ALL.len() <= OPERATIONS);
 
 /// The kind of an operation. The order is that of the record and must not change.

@@ -1,0 +1,163 @@
+//! The command line of the verbs that mount and that look at mounts. It only describes, as its parent. Used by `mount`,
+//! `stats` and `list`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{MachineArguments, ReadArguments, ReserveArguments};
+use crate::help;
+
+/// Show latencies, memory and workers of a running mount.
+#[derive(Args, Debug)]
+#[command(after_help = help::STATS)]
+pub(crate) struct StatsArguments {
+    /// The mount point, or a directory below it
+    #[arg(value_name = "DIR", required_unless_present = "all")]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// All mounts of this user: their sum; with --prometheus, the samples of each
+    #[arg(long, conflicts_with = "directory")]
+    pub(crate) all: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print in the Prometheus text format
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
+}
+
+/// List the mounts of this user.
+#[derive(Args, Debug)]
+#[command(after_help = help::LIST)]
+pub(crate) struct ListArguments {
+    /// Print one line with a JSON object for each mount
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Mount an image with FUSE, without root and without the kernel's EROFS driver.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = help::MOUNT)]
+pub(crate) struct MountArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// The mount point
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+
+    /// Options in the form of mount(8); see below. A backslash makes the next character literal
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub(crate) options: Vec<OsString>,
+
+    /// Stay in the foreground and print messages on stderr
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+
+    /// Allow other users to access the mount, subject to file permissions. For users other than
+    /// root, this needs user_allow_other in /etc/fuse.conf
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+
+    /// Time after which a request that hangs fails with EIO; 0 means no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
+    pub(crate) timeout: u64,
+
+    /// Hide extended attributes
+    #[arg(long)]
+    pub(crate) no_xattrs: bool,
+
+    /// Hide and ignore access control lists
+    #[arg(long)]
+    pub(crate) no_acl: bool,
+
+    /// Keep the mount when the process that serves it is killed or crashes: another process, which
+    /// holds the mount, starts it again, and no call fails
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    /// Do not enter the sandbox: keep all privileges, file descriptors, paths and system calls
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
+
+    /// Serve the mount as this user, to whom it then belongs: without --allow-other no other user,
+    /// not even root, has access. Only for root; the image and the log are opened before
+    #[arg(long, value_name = "NAME|UID:GID", conflicts_with = "no_sandbox")]
+    pub(crate) user: Option<String>,
+
+    /// Destination of messages after the mount is ready: syslog, stderr (only with -f), or a file
+    /// to append to [default: stderr with -f, otherwise syslog if /dev/log exists, otherwise none]
+    #[arg(long, value_name = "FILE|syslog|stderr")]
+    pub(crate) log: Option<OsString>,
+
+    /// After mounting, print what was requested from the system and what was granted
+    #[arg(long)]
+    pub(crate) explain: bool,
+
+    /// Print the output of --explain as one JSON object
+    #[arg(long, requires = "explain")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) machine: MachineArguments,
+
+    #[command(flatten)]
+    pub(crate) reserve: ReserveArguments,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+impl MountArguments {
+    /// Default arguments for an image and a mount point.
+    pub(crate) fn new(image: PathBuf, directory: PathBuf) -> Self {
+        Self {
+            image,
+            directory,
+            options: Vec::new(),
+            foreground: false,
+            allow_other: false,
+            timeout: DEFAULT_TIMEOUT_SECONDS,
+            no_xattrs: false,
+            no_acl: false,
+            keep: false,
+            no_sandbox: false,
+            user: None,
+            log: None,
+            explain: false,
+            json: false,
+            machine: MachineArguments::default(),
+            reserve: ReserveArguments::default(),
+            read: ReadArguments::default(),
+        }
+    }
+}
+
+/// The default of `--timeout`.
+const DEFAULT_TIMEOUT_SECONDS: u64 = 120;
+
+/// How the mount command was invoked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MountInvocation {
+    pub(crate) by: MountCaller,
+    /// Unknown words of `-o` are ignored.
+    pub(crate) is_sloppy: bool,
+    /// Everything is done but the mount itself.
+    pub(crate) is_dry_run: bool,
+}
+
+/// The program that requested a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MountCaller {
+    /// A user, with the verb `mount`.
+    #[default]
+    Verb,
+    /// A user or script, with the command line of erofsfuse.
+    Erofsfuse,
+    /// mount(8), which passes `rw` whenever `ro` is not given.
+    MountProgram,
+}
