@@ -200,6 +200,10 @@ mod tests {
             let heading = format!(".TH {name} {section} {} \"ferrofs ", date());
             assert!(text.contains(&heading), "{heading} in {text}");
             assert!(text.contains(".SH EXAMPLES"), "{name}");
+            assert!(
+                text.contains("EROFS") && !text.contains(env!("CARGO_PKG_DESCRIPTION")),
+                "{name}"
+            );
         }
         let mount = fs::read_to_string(dir.path().join("ferrofs-mount.1")).unwrap();
         assert!(mount.contains(".TH ferrofs\\-mount 1 ") || mount.contains(".TH ferrofs-mount 1 "));

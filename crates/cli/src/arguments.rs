@@ -18,9 +18,9 @@ pub(crate) use mount::{
     ListArguments, MountArguments, MountCaller, MountInvocation, StatsArguments,
 };
 
-/// Build, read, extract and check EROFS images, without root.
+/// EROFS in user space: build, mount, extract, check and inspect images without root.
 #[derive(Debug, Parser)]
-#[command(name = "ferrofs", version, about, after_help = help::FERROFS, max_term_width = 100)]
+#[command(name = "ferrofs", version, after_help = help::FERROFS, max_term_width = 100)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
