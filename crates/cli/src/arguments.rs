@@ -5,6 +5,8 @@
 // The path, since xtask includes this file.
 #[path = "arguments/mount.rs"]
 mod mount;
+#[path = "arguments/transfer.rs"]
+mod transfer;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use crate::help;
 pub(crate) use mount::{
     ListArguments, MountArguments, MountCaller, MountInvocation, StatsArguments,
 };
+pub(crate) use transfer::PullArguments;
 
 /// EROFS in user space: build, mount, extract, check and inspect images without root.
 #[derive(Debug, Parser)]
@@ -39,6 +42,7 @@ pub(crate) enum Verb {
     Build(Box<BuildArguments>),
     Mount(Box<MountArguments>),
     List(ListArguments),
+    Pull(PullArguments),
     Stats(StatsArguments),
     Demo(DemoArguments),
 }
@@ -75,10 +79,8 @@ pub(crate) struct ReadArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Remote images")]
 pub(crate) struct RemoteArguments {
-    /// Directory in which fetched parts of remote images are kept [default: ferrofs in
-    /// $XDG_CACHE_HOME or ~/.cache]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArguments,
 
     /// Open no connection: read only what the cache has
     #[arg(long)]
@@ -87,6 +89,16 @@ pub(crate) struct RemoteArguments {
     /// Which bytes of a remote image must have a digest [default: try]
     #[arg(long = "verify", value_name = "MODE", value_enum, id = "remote_verify")]
     pub(crate) verify: Option<VerifyChoice>,
+}
+
+/// How the fetcher and the servers are reached.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Remote images")]
+pub(crate) struct ConnectionArguments {
+    /// Directory in which fetched parts of remote images are kept [default: ferrofs in
+    /// $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
 
     /// Give up a fetch after so many seconds [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]

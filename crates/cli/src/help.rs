@@ -31,6 +31,7 @@ Examples:
   ferrofs check app.erofs                  read every byte and report damage
   ferrofs build -z lz4hc app.erofs tree/   build an image from a directory or from tar archives
   ferrofs mount app.erofs dir/             mount it on dir/; `umount dir/` unmounts it
+  ferrofs pull oci://HOST/APP:V1 app.erofs download it from a registry
 
 Exit status: 0 success, 1 the image or the output is bad, 2 wrong usage, 129 SIGHUP, 130 SIGINT,
 143 SIGTERM.
@@ -104,6 +105,20 @@ pub(crate) const CHECK: &str = "\
 Examples:
   ferrofs check app.erofs && echo undamaged
   ferrofs check --json app.erofs | jq -r '.problems[].path'";
+
+pub(crate) const PULL: &str = "\
+The image is received in parallel and goes through the cache: a download that was interrupted goes
+on where it was, and `ferrofs mount` of the same URL reads what was downloaded. FILE is created (with
+--force: replaced) when it is complete, verified and on stable storage.
+
+An image of a registry is compared with its digest, with every --verify. An object of a web server
+has a digest only if #index=sha256:… names that of its chunk index; otherwise the transport is
+trusted, and --verify=require refuses it.
+
+Examples:
+  ferrofs pull https://example.org/app.erofs app.erofs
+  ferrofs pull oci://ghcr.io/owner/app:v1 app.erofs
+  ferrofs pull --json --insecure-registry=localhost:5000 oci://localhost:5000/app app.erofs";
 
 pub(crate) const STATS: &str = "\
 The process that serves the mount sends the statistics. Every user with read access to the mount

@@ -131,8 +131,12 @@ impl ProgressDisplay {
     }
 
     fn show(&self, done: WorkAmount) {
-        let entries = counted(done.entries, "entry", "entries");
-        let amount = format!("{entries}, {}", human_bytes(done.bytes));
+        let bytes = human_bytes(done.bytes);
+        let amount = match self.total.entries.max(done.entries) {
+            // A transfer has none.
+            0 => bytes,
+            _ => format!("{}, {bytes}", counted(done.entries, "entry", "entries")),
+        };
         match &self.form {
             ProgressSink::Nothing => {}
             ProgressSink::Bar(bar) => {
@@ -185,5 +189,4 @@ fn bar(verb: &'static str) -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
         .with_style(style.progress_chars("=> "))
         .with_prefix(verb)
-        .with_message("0 entries")
 }

@@ -19,7 +19,7 @@ use ferrofs_remote::{
 };
 use serde::Serialize;
 
-use crate::arguments::{RemoteArguments, VerifyChoice};
+use crate::arguments::{ConnectionArguments, RemoteArguments, VerifyChoice};
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::output::escape;
 
@@ -103,7 +103,7 @@ impl RemoteImage {
     ) -> anyhow::Result<OpenedSources> {
         let client = match mount {
             Some(mount) => Arc::clone(&mount.client),
-            None => Arc::new(connect(arguments)?),
+            None => Arc::new(connect(&arguments.connection)?),
         };
         let mut sources = Vec::with_capacity(self.places.len());
         for (number, place) in self.places.iter().enumerate() {
@@ -167,15 +167,35 @@ fn open_remote(
 ) -> anyhow::Result<RemoteSource> {
     let mut options = RemoteOptions::default();
     options.offline = arguments.offline;
-    options.insecure_registries.clone_from(&arguments.insecure_registries);
+    options.insecure_registries.clone_from(&arguments.connection.insecure_registries);
     options.verify = match arguments.verify {
         Some(VerifyChoice::Require) => VerifyMode::Require,
         Some(VerifyChoice::Off) => VerifyMode::Off,
         Some(VerifyChoice::Try) | None => VerifyMode::Try,
     };
-    let seconds = arguments.fetch_timeout.unwrap_or(TIMEOUT_SECONDS);
-    RemoteSource::open(client, location, &options, Duration::from_secs(seconds))
+    RemoteSource::open(client, location, &options, timeout(&arguments.connection))
         .map_err(|error| anyhow!("{}", escape(error.to_string().as_bytes())))
+}
+
+/// How long a fetch may take.
+fn timeout(arguments: &ConnectionArguments) -> Duration {
+    Duration::from_secs(arguments.fetch_timeout.unwrap_or(TIMEOUT_SECONDS))
+}
+
+/// Opens a remote image as a whole, without its devices.
+///
+/// # Errors
+/// The argument is no location (wrong usage), or the object cannot be opened.
+pub(crate) fn open_object(
+    argument: &Path,
+    arguments: &RemoteArguments,
+) -> anyhow::Result<RemoteSource> {
+    let Location::Remote(location) = parse(argument.as_os_str())? else {
+        let text = escape(argument.as_os_str().as_encoded_bytes());
+        return Err(usage_error(format_args!("{text}: a path, and no URL; copy the file")));
+    };
+    let client = Arc::new(connect(&arguments.connection)?);
+    open_remote(&client, &location, arguments)
 }
 
 impl RemoteMount {
@@ -185,7 +205,8 @@ impl RemoteMount {
     /// # Errors
     /// The cache cannot be used, the process or the fetcher not be started.
     pub(crate) fn connect(arguments: &RemoteArguments) -> anyhow::Result<Self> {
-        let path = std::path::absolute(cache_path(arguments)?).context("the cache")?;
+        let path = cache_path(&arguments.connection)?;
+        let path = std::path::absolute(path).context("the cache")?;
         // Errors of the directory are reported before a process is started.
         CacheDirectory::open(&path).context("the cache of remote images")?;
         let mut command = Command::new(ITSELF);
@@ -239,7 +260,7 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     Ok(CommandStatus::Success)
 }
 
-fn connect(arguments: &RemoteArguments) -> anyhow::Result<FetchClient> {
+fn connect(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
     let path = cache_path(arguments)?;
     let cache = CacheDirectory::open(&path).context("the cache of remote images")?;
     let connector = FetcherProgram::new(cache, fetcher(), Vec::new());
@@ -254,7 +275,7 @@ fn fetcher() -> PathBuf {
     }
 }
 
-fn cache_path(arguments: &RemoteArguments) -> anyhow::Result<PathBuf> {
+fn cache_path(arguments: &ConnectionArguments) -> anyhow::Result<PathBuf> {
     arguments.cache.clone().map_or_else(default_cache, Ok)
 }
 

@@ -9,6 +9,7 @@ mod info;
 mod list;
 mod ls;
 mod metadata_files;
+mod pull;
 mod stat;
 mod tar_output;
 
@@ -40,6 +41,7 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Cat(arguments) => cat::run(arguments, &exit_on_signals()?),
         Verb::Stat(arguments) => stat::run(arguments, &exit_on_signals()?),
         Verb::List(arguments) => list::run(arguments, &exit_on_signals()?),
+        Verb::Pull(arguments) => pull::run(arguments, exit_on_signals()?),
         Verb::Stats(arguments) => stats::run(arguments, &exit_on_signals()?),
         Verb::Extract(arguments) => {
             let signals = exit_on_signals()?;

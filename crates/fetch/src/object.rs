@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ferrofs_remote::ChunkIndex;
 use ferrofs_remote::cache::{CacheDirectory, ChunkLayout, ObjectIdentity, ObjectWriter};
 use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchUrgency, ObjectState, Verification,
 };
+use ferrofs_remote::{ChunkIndex, ContentDigest};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -131,6 +131,8 @@ pub(crate) struct ResolvedObject {
     pub(crate) length: u64,
     pub(crate) validator: Option<String>,
     pub(crate) verification: Verification,
+    /// Of all bytes.
+    pub(crate) digest: Option<ContentDigest>,
     pub(crate) index: Option<(Arc<ChunkIndex>, Vec<u8>)>,
     /// The server can send parts. Otherwise each request brings the whole object.
     pub(crate) has_ranges: bool,
@@ -169,7 +171,8 @@ impl SharedObject {
             None => (None, None),
         };
         Ok(Arc::new(Self {
-            state: ObjectState::new(identity.key_text(), length, resolved.verification),
+            state: ObjectState::new(identity.key_text(), length, resolved.verification)
+                .with_digest(resolved.digest),
             shown,
             layout,
             backend,

@@ -108,6 +108,7 @@ impl Resolver {
             length: answer.length,
             validator: answer.validator.clone(),
             verification,
+            digest: None,
             index,
             has_ranges: answer.range.end <= FIRST_BYTES,
         };
@@ -124,6 +125,7 @@ impl Resolver {
             length: record.length,
             validator: record.validator,
             verification: Verification::None,
+            digest: None,
             index: None,
             has_ranges: true,
         };
@@ -199,6 +201,7 @@ impl Resolver {
             length: layer.length,
             validator: None,
             verification,
+            digest: Some(layer.digest),
             index,
             has_ranges: true,
         };

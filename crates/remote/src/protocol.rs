@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
 
 /// The version of this protocol. Both sides must have the same.
@@ -116,13 +117,23 @@ pub struct ObjectState {
     pub length: u64,
     /// How it is verified.
     pub verification: Verification,
+    /// The digest of all its bytes, as the manifest of a registry gives it.
+    #[serde(default)]
+    pub digest: Option<ContentDigest>,
 }
 
 impl ObjectState {
     /// A state.
     #[must_use]
     pub fn new(key: String, length: u64, verification: Verification) -> Self {
-        Self { key, length, verification }
+        Self { key, length, verification, digest: None }
+    }
+
+    /// Adds the digest of all bytes.
+    #[must_use]
+    pub fn with_digest(mut self, digest: Option<ContentDigest>) -> Self {
+        self.digest = digest;
+        self
     }
 }
 

@@ -133,6 +133,17 @@ impl RemoteSource {
         &self.object.state
     }
 
+    /// Fetches a range again, past the cache and all caches on the way, because what was fetched
+    /// before has not the digest of the whole object. Later reads get the new bytes.
+    ///
+    /// # Errors
+    /// As [`read_at`](ImageSource::read_at).
+    pub fn fetch_again(&self, range: Range<u64>) -> io::Result<()> {
+        let moved = |byte: u64| self.start.saturating_add(byte);
+        let range = moved(range.start)..moved(range.end);
+        self.fetch(self.object.layout.chunks_in(&range), true)
+    }
+
     /// Requests the chunks of `ranges` (bytes of the object) that are missing, and waits for them.
     /// Reads of these ranges then find them in the cache.
     fn request_missing(&self, ranges: &[Range<u64>]) -> io::Result<()> {

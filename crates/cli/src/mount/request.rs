@@ -234,7 +234,7 @@ fn parse_value(
         b"cache" | b"verify" | b"fetch_timeout" | b"insecure_registry" if value.is_empty() => {
             return Err(refused("the value is missing".to_owned()));
         }
-        b"cache" => request.read.remote.cache = Some(PathBuf::from(value)),
+        b"cache" => request.read.remote.connection.cache = Some(PathBuf::from(value)),
         b"verify" => {
             let choice = VerifyChoice::from_str(text()?, false);
             let choice = choice.map_err(|_| refused("not require, try or off".to_owned()))?;
@@ -244,10 +244,10 @@ fn parse_value(
             let seconds = text()?.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
             let seconds = seconds
                 .ok_or_else(|| refused("not a number of seconds from 1 to 86400".to_owned()))?;
-            request.read.remote.fetch_timeout = Some(seconds);
+            request.read.remote.connection.fetch_timeout = Some(seconds);
         }
         b"insecure_registry" => {
-            request.read.remote.insecure_registries.push(text()?.to_owned());
+            request.read.remote.connection.insecure_registries.push(text()?.to_owned());
         }
         b"memory" => request.machine.memory = Some(parse_bytes(text()?).map_err(refused)?),
         b"reserved_pages" => {

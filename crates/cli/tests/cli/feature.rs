@@ -20,6 +20,14 @@ fn the_help_of_every_verb_has_examples() {
 }
 
 #[test]
+fn the_help_of_transfers_has_examples() {
+    let help = ferrofs().args(["pull", "--help"]).succeeds().text();
+    assert!(help.contains("Examples:") && help.contains("--insecure-registry"), "{help}");
+    ferrofs().args(["pull", "oci://host/name:v1"]).ends_with(2);
+    ferrofs().args(["pull", "local.erofs", "file"]).ends_with(2);
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     ferrofs().ends_with(2);
     ferrofs().arg("frobnicate").ends_with(2);

@@ -36,19 +36,19 @@ pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
 }
 
-struct Verb<'a> {
-    program: &'a Path,
-    world: &'a World,
+pub(crate) struct Verb<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) world: &'a World,
 }
 
 impl Verb<'_> {
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(self.program);
         command.args(arguments).arg("--cache").arg(self.world.cache());
         command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch")).output().unwrap()
     }
 
-    fn good(&self, arguments: &[&str]) -> Vec<u8> {
+    pub(crate) fn good(&self, arguments: &[&str]) -> Vec<u8> {
         let output = self.run(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {errors}");
@@ -56,7 +56,7 @@ impl Verb<'_> {
     }
 
     /// The error text of a verb that must end with `status`.
-    fn bad(&self, arguments: &[&str], status: i32) -> String {
+    pub(crate) fn bad(&self, arguments: &[&str], status: i32) -> String {
         let output = self.run(arguments);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(status), "{errors}");

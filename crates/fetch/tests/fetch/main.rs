@@ -8,6 +8,7 @@
 mod command;
 mod http;
 mod mount;
+mod pull;
 mod registry;
 mod server;
 mod world;

@@ -19,6 +19,8 @@ struct State {
     host: String,
     /// Path, media type and bytes.
     documents: HashMap<String, (&'static str, Vec<u8>)>,
+    /// So many answers with bytes of blobs are damaged.
+    damaged: AtomicU64,
     tokens: AtomicU64,
 }
 
@@ -33,6 +35,11 @@ impl Registry {
             ("application/vnd.erofs", image),
             (CHUNK_INDEX_MEDIA_TYPE, index.to_bytes()),
         ])
+    }
+
+    /// The next `count` answers with bytes of a blob have others than its digest says.
+    pub(crate) fn damage(&self, count: u64) {
+        self.0.damaged.store(count, Ordering::SeqCst);
     }
 
     fn with_layers(layers: Vec<(&'static str, Vec<u8>)>) -> Self {
@@ -56,7 +63,12 @@ impl Registry {
         documents.insert("/v2/some/image/manifests/v1".to_owned(), manifest);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(State { host, documents, tokens: AtomicU64::new(0) });
+        let state = Arc::new(State {
+            host,
+            documents,
+            damaged: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+        });
         let serving = Arc::clone(&state);
         thread::Builder::new()
             .spawn(move || {
@@ -120,6 +132,11 @@ impl State {
         let start: usize = start.parse().unwrap();
         let end = (last.parse::<usize>().unwrap() + 1).min(bytes.len());
         let range = format!("content-range: bytes {start}-{}/{}\r\n", end - 1, bytes.len());
-        ("206 Partial Content", headers + &range, bytes[start..end].to_vec())
+        let mut bytes = bytes[start..end].to_vec();
+        let one_less = |left: u64| left.checked_sub(1);
+        if self.damaged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            bytes[0] ^= 1;
+        }
+        ("206 Partial Content", headers + &range, bytes)
     }
 }

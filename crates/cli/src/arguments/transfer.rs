@@ -1,0 +1,40 @@
+//! The command line of the verbs that copy whole images from and to servers. It only describes, as its parent. Used
+//! by `pull`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{ProgressArguments, RemoteArguments};
+use crate::help;
+
+/// Download a whole image.
+#[derive(Args, Debug)]
+#[command(after_help = help::PULL)]
+pub(crate) struct PullArguments {
+    /// Where the image is, such as https://host/app.erofs or oci://host/name:tag
+    #[arg(value_name = "URL")]
+    pub(crate) location: PathBuf,
+
+    /// The file; it is created when the image is complete
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Replace an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    /// Print a summary as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print errors only: no summary
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) remote: Box<RemoteArguments>,
+}
