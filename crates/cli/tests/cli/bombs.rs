@@ -251,10 +251,13 @@ fn output_beyond_the_limit_ends_an_extraction() {
     assert!(!tar.exists());
 }
 
-/// `count` inodes that have one attribute of 64 KiB, 255 times each: 16 MiB for each inode.
+/// `count` inodes that share 255 attributes of 64 KiB, whose values overlap: 16 MiB for each inode.
 fn shared_attribute(count: usize) -> Vec<u8> {
     const STEP: usize = 34;
-    let body = [&[0, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0][..], &[0; 4 * 255]].concat();
+    // An entry begins every 8 bytes, which are two units of an identifier.
+    let identifiers = (0..255u32).flat_map(|number| (2 * number).to_le_bytes());
+    let body =
+        [0, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0].into_iter().chain(identifiers).collect::<Vec<_>>();
     let mut image = CraftedImage::new(1 + count * STEP);
     let dots = [".", ".."].map(|dot| (dot.to_owned(), CraftedImage::nid(0), DIRECTORY));
     let mut names = Vec::from(dots);
@@ -263,8 +266,10 @@ fn shared_attribute(count: usize) -> Vec<u8> {
         image.inode(slot, CompactInode { xattr_count: 256, ..CompactInode::fifo() }, &body);
         names.push((name(number), CraftedImage::nid(slot), FIFO));
     }
-    let entry = [vec![1, 1, 0xff, 0xff, b'a'], vec![b'v'; 65_535]].concat();
-    image.xattr_block = image.data(&entry);
+    let mut entries =
+        (1..=255).flat_map(|name| [1, 1, 0xff, 0xff, name, 0, 0, 0]).collect::<Vec<_>>();
+    entries.resize(entries.len() + 65_535, b'v');
+    image.xattr_block = image.data(&entries);
     let data = directory(&names);
     let block = image.data(&data);
     image.inode(0, CompactInode::directory(data.len(), block), &[]);
