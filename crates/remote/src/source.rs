@@ -24,9 +24,8 @@ use crate::protocol::{
 };
 use crate::readahead::StreamTable;
 
-/// How often a chunk is requested that is not there, or damaged, when the fetcher has stored it.
-/// The second time the fetcher asks the server itself.
-const ATTEMPTS: u32 = 3;
+/// How often a chunk is requested that is damaged. The fetcher then asks the server itself.
+const DAMAGED_MAX: u32 = 3;
 /// The pause before a fetch is repeated. The fetcher has made longer ones itself.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 /// How long somebody who reads the statistics waits for those of the fetcher.
@@ -226,21 +225,30 @@ impl RemoteSource {
 
     /// Reads a part of one chunk (N1 to N3).
     fn read_chunk(&self, chunk: u32, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let mut is_damaged = false;
+        let deadline = Instant::now() + self.object.timeout;
+        let fails = |kind, detail: &str| {
+            let detail = format!("chunk {chunk} {detail}");
+            Err(FetchError::new(kind, &self.object.shown, detail).at(offset).into())
+        };
+        let mut damaged = 0;
+        let mut fetches = 0;
         self.counters.count_read();
-        for _ in 0..ATTEMPTS {
+        loop {
             match self.object.cached()?.read(chunk, offset, buffer)? {
                 ChunkRead::Served => return Ok(()),
+                // A chunk may be discarded between the reply and the read, again and again.
+                ChunkRead::Absent if fetches > 0 && Instant::now() >= deadline => {
+                    return fails(FetchErrorKind::TimedOut, "is discarded before it can be read");
+                }
                 ChunkRead::Absent => {}
-                ChunkRead::Damaged => is_damaged = true,
+                ChunkRead::Damaged if damaged == DAMAGED_MAX => {
+                    return fails(FetchErrorKind::Damaged, "is damaged each time it is fetched");
+                }
+                ChunkRead::Damaged => damaged += 1,
             }
-            self.fetch([chunk], is_damaged)?;
+            self.fetch([chunk], damaged > 0)?;
+            fetches += 1;
         }
-        if self.object.cached()?.read(chunk, offset, buffer)? == ChunkRead::Served {
-            return Ok(());
-        }
-        let detail = format!("chunk {chunk} is damaged each time it is fetched");
-        Err(FetchError::new(FetchErrorKind::Damaged, &self.object.shown, detail).at(offset).into())
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! * **D1.** The writer writes zeros over the record of the chunk.
 //! * **D2.** The writer changes the data: it writes the whole chunk, or punches a hole.
-//! * **D3.** After writing a chunk, the writer writes its record with a new generation.
+//! * **D3.** After writing a chunk, the writer writes its record with a new generation. One thread
+//!   at a time takes the steps D1 to D3 of a chunk.
 //! * **D4.** A reader reads the record. If its generation is not the one that this process has
 //!   verified, the reader computes the checksum of the data and compares.
 //! * **D5.** The reader reads the bytes that it needs.
@@ -16,8 +17,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::FallocateFlags;
 use sha2::{Digest as _, Sha256};
@@ -25,12 +26,16 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::record::{CacheKey, ChunkLayout, ChunkRecord, HEADER_BYTES, RECORD_BYTES, header};
 use crate::chunk_index::ChunkIndex;
+use crate::lock::locked;
 
 /// Data is verified in pieces of so many bytes, so that threads that verify need little memory.
 const VERIFY_PIECE_BYTES: usize = 64 << 10;
 /// How often a reader starts again when the writer changes the chunk under it. Each start again
 /// means that the chunk was fetched meanwhile.
 const RESTARTS_MAX: u32 = 16;
+/// Locks of a writer; chunk N has lock N modulo this. As many as requests are in flight, so that
+/// threads which store seldom wait for each other.
+const WRITER_LOCKS: usize = 16;
 
 /// What a reader found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +199,8 @@ pub struct ObjectWriter {
     records: File,
     /// The generation of the next chunk that is stored.
     generation: AtomicU32,
+    /// Held from D1 to D3, so that the steps of two threads never mix in one chunk.
+    changing: [Mutex<()>; WRITER_LOCKS],
 }
 
 impl ObjectWriter {
@@ -218,7 +225,8 @@ impl ObjectWriter {
         }
         records.set_len(ChunkRecord::offset(layout.count()))?;
         data.set_len(layout.length())?;
-        Ok(Self { key, layout, data, records, generation: AtomicU32::new(seed) })
+        let changing = std::array::from_fn(|_| Mutex::new(()));
+        Ok(Self { key, layout, data, records, generation: AtomicU32::new(seed), changing })
     }
 
     /// How the object is divided.
@@ -233,8 +241,8 @@ impl ObjectWriter {
         &self.key
     }
 
-    /// Stores the whole chunk `number`. The caller has verified the bytes, and no other thread
-    /// stores or discards the same chunk.
+    /// Stores the whole chunk `number`, whose bytes the caller has verified. Waits while another
+    /// thread stores or discards the same chunk.
     ///
     /// # Errors
     /// A file cannot be written; the chunk is absent then. `InvalidInput` if the number of bytes is
@@ -244,10 +252,11 @@ impl ObjectWriter {
         if range.end - range.start != bytes.len() as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.erase_records(number..number + 1)?;
-        self.data.write_all_at(bytes, range.start)?;
         let mut sum = Xxh3Default::new();
         sum.update(bytes);
+        let _changing = self.lock(number);
+        self.erase_record(number)?;
+        self.data.write_all_at(bytes, range.start)?;
         // Relaxed: only the value matters, and it is never 0.
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
         let generation = if generation == 0 { u32::MAX } else { generation };
@@ -260,17 +269,20 @@ impl ObjectWriter {
     /// Discards chunks and returns their space to the file system.
     ///
     /// # Errors
-    /// A file cannot be changed. The chunks may be absent already.
+    /// A file cannot be changed. Some chunks may be absent already.
     pub fn discard(&self, numbers: Range<u32>) -> io::Result<()> {
-        let start = self.layout.bytes_of(numbers.start).start;
-        let end = self.layout.bytes_of(numbers.end).start;
-        if start == end {
-            return Ok(());
+        for number in numbers {
+            let range = self.layout.bytes_of(number);
+            if range.is_empty() {
+                break;
+            }
+            let _changing = self.lock(number);
+            self.erase_record(number)?;
+            // D2
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.data, flags, range.start, range.end - range.start)?;
         }
-        self.erase_records(numbers)?;
-        // D2
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.data, flags, start, end - start)?)
+        Ok(())
     }
 
     /// Whether chunk `number` has a record.
@@ -281,10 +293,13 @@ impl ObjectWriter {
             && ChunkRecord::parse(&bytes, &self.key, number).is_some()
     }
 
+    fn lock(&self, number: u32) -> MutexGuard<'_, ()> {
+        locked(&self.changing[number as usize % WRITER_LOCKS])
+    }
+
     /// D1.
-    fn erase_records(&self, numbers: Range<u32>) -> io::Result<()> {
-        let zeros = vec![0; RECORD_BYTES * (numbers.end - numbers.start) as usize];
-        self.records.write_all_at(&zeros, ChunkRecord::offset(numbers.start))
+    fn erase_record(&self, number: u32) -> io::Result<()> {
+        self.records.write_all_at(&[0; RECORD_BYTES], ChunkRecord::offset(number))
     }
 }
 
@@ -421,6 +436,13 @@ mod tests {
                     }
                 });
             }
+            // Beside the thread that stores and discards, another one discards.
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    writer.discard(0..1).unwrap();
+                    std::thread::yield_now();
+                }
+            });
             for round in 0..200u8 {
                 writer.store(0, &vec![round | 1; 1 << 20]).unwrap();
                 if round % 3 == 0 {
