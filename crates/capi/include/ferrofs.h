@@ -57,7 +57,8 @@ enum ferrofs_code {
     FERROFS_E_IO = -2,          /* the system refused; ferrofs_error_errno has its number */
     FERROFS_E_CORRUPT = -3,     /* the image breaks a rule of the format */
     FERROFS_E_NOT_FOUND = -4,   /* no such path or attribute */
-    FERROFS_E_TYPE = -5,        /* the inode is of the wrong type: not a directory, is a directory, ... */
+    FERROFS_E_TYPE = -5,        /* the inode is of the wrong type. The number of errno.h is ENOTDIR where a directory
+                                 * was needed, EISDIR where a file was needed and it is a directory, else EINVAL */
     FERROFS_E_UNSUPPORTED = -6, /* this library does not have it */
     FERROFS_E_MEMORY = -7,      /* no memory or no threads */
     FERROFS_E_LIMIT = -8,       /* a limit of the caller or of the library */
@@ -100,8 +101,9 @@ struct ferrofs_io {
     int64_t (*pread)(void *ctx, void *buffer, size_t count, uint64_t offset);
     /* The length in bytes; it is asked for once. */
     uint64_t (*length)(void *ctx);
-    /* Called once, when the last handle of the image is freed; also if the image could not be opened.
-     * May be NULL. */
+    /* Called once for each table of a call: when the last handle of the image is freed, or before
+     * ferrofs_open_io returns if it fails for any reason, but for a table whose size is not one of a structure:
+     * nothing else of that table is read. Also a table that is given twice is closed once for each. May be NULL. */
     void (*close)(void *ctx);
 };
 

@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn ferrofs_readdir(
 pub(crate) unsafe extern "C" fn ferrofs_rewinddir(dir: *mut DirHandle) {
     guard::drop_quietly(|| {
         // SAFETY: this function's contract.
-        if let Some(dir) = unsafe { dir.as_mut() } {
+        if let Ok(dir) = unsafe { pointer::handle_mut(dir, "dir") } {
             dir.batch.clear();
             dir.current = None;
             dir.next = Some(0);

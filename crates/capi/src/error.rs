@@ -146,15 +146,8 @@ impl From<ferrofs_image::Error> for CallError {
     fn from(error: ferrofs_image::Error) -> Self {
         let mut made = match error.kind() {
             ImageErrorKind::Io(source) => Self::io(source, error.to_string()),
-            kind => Self::new(code_of(kind), error.to_string()),
+            kind => Self::new(code_of(kind), error.to_string()).with_errno(errno_of(kind)),
         };
-        if let ImageErrorKind::WrongType { wanted, found } = error.kind() {
-            made.errno = match (wanted, found) {
-                (FileType::Directory, _) => errno::ENOTDIR,
-                (FileType::Regular, FileType::Directory) => errno::EISDIR,
-                _ => errno::EINVAL,
-            };
-        }
         made.nid = error.nid().map(|nid| nid.raw());
         made.offset = error.offset();
         made
@@ -177,6 +170,18 @@ fn code_of(kind: &ImageErrorKind) -> Code {
     }
 }
 
+/// The number where that of the code does not fit: what the system says of an inode of the wrong type.
+fn errno_of(kind: &ImageErrorKind) -> Option<i32> {
+    match kind {
+        ImageErrorKind::WrongType { wanted: FileType::Directory, .. } => Some(errno::ENOTDIR),
+        ImageErrorKind::WrongType { wanted: FileType::Regular, found: FileType::Directory } => {
+            Some(errno::EISDIR)
+        }
+        ImageErrorKind::WrongType { .. } => Some(errno::EINVAL),
+        _ => None,
+    }
+}
+
 impl From<ferrofs_extract::Error> for CallError {
     fn from(error: ferrofs_extract::Error) -> Self {
         use ferrofs_extract::ErrorKind;
@@ -184,7 +189,7 @@ impl From<ferrofs_extract::Error> for CallError {
         let mut made = match error.kind() {
             ErrorKind::Image(source) => match source.kind() {
                 ImageErrorKind::Io(source) => Self::io(source, message),
-                kind => Self::new(code_of(kind), message),
+                kind => Self::new(code_of(kind), message).with_errno(errno_of(kind)),
             },
             ErrorKind::Output { source, .. } => Self::io(source, message),
             ErrorKind::Cancelled => Self::new(Code::Cancelled, message),

@@ -218,16 +218,8 @@ pub(crate) unsafe extern "C" fn ferrofs_pread(
         let handle = unsafe { pointer::handle(inode, "inode") }?;
         pointer::require(done, "done")?;
         require_file(&handle.inode)?;
-        let count = count.min(isize::MAX.unsigned_abs());
-        if count > 0 {
-            pointer::require(buffer, "buffer")?;
-        }
-        let target: &mut [u8] = match count {
-            0 => &mut [],
-            // SAFETY: this function's contract. The library never reads the buffer before it has
-            // written it, so it may be uninitialized in C.
-            _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast(), count) },
-        };
+        // SAFETY: this function's contract; the library never reads the buffer before it has written it.
+        let target = unsafe { pointer::buffer(buffer, count) }?;
         let read = handle.image.read_at(&handle.inode, offset, target)?;
         // SAFETY: this function's contract.
         unsafe { pointer::write(done, read) };

@@ -29,9 +29,10 @@ impl fmt::Debug for CallerSource {
 }
 
 impl CallerSource {
-    /// Takes a table; it is closed also if this fails.
-    pub(crate) fn new(table: IoTable) -> CallResult<Self> {
+    /// Takes a table, of which `rest` says whether all of it is known; it is closed also if this fails.
+    pub(crate) fn new(table: IoTable, rest: CallResult<()>) -> CallResult<Self> {
         let mut source = Self { table, length: 0 };
+        rest?;
         let (Some(length), Some(_)) = (table.length, table.pread) else {
             return Err(CallError::invalid("struct ferrofs_io needs pread and length"));
         };
@@ -144,14 +145,16 @@ mod tests {
             close: Some(count_close),
             ..IoTable::new()
         };
-        let source = CallerSource::new(table).unwrap();
+        let source = CallerSource::new(table, Ok(())).unwrap();
         let mut buffer = [0; 4];
         assert_eq!(source.read_at(0, &mut buffer).unwrap_err().raw_os_error(), Some(5));
         source.read_at(1, &mut buffer).unwrap_err();
         assert!(source.read_at(2, &mut buffer).unwrap_err().to_string().contains("returned 5"));
         drop(source);
         assert_eq!(closed.load(Ordering::Relaxed), 1);
-        CallerSource::new(IoTable { pread: None, ..table }).unwrap_err();
+        CallerSource::new(IoTable { pread: None, ..table }, Ok(())).unwrap_err();
         assert_eq!(closed.load(Ordering::Relaxed), 2);
+        CallerSource::new(table, Err(CallError::invalid("unknown"))).unwrap_err();
+        assert_eq!(closed.load(Ordering::Relaxed), 3);
     }
 }

@@ -115,7 +115,8 @@ unsafe fn source(table: *const IoTable) -> CallResult<Arc<dyn ImageSource>> {
         return Err(CallError::invalid("a struct ferrofs_io is NULL"));
     }
     // SAFETY: this function's contract.
-    Ok(Arc::new(CallerSource::new(unsafe { pointer::options(table) }?)?))
+    let (table, rest) = unsafe { pointer::options_with_rest(table) }?;
+    Ok(Arc::new(CallerSource::new(table, rest)?))
 }
 
 fn image_options(options: &OpenOptions) -> CallResult<ferrofs_image::OpenOptions> {

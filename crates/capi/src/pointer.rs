@@ -2,7 +2,7 @@
 //! writing results. All other modules go through these functions.
 #![allow(unsafe_code, reason = "reads and writes through pointers of C callers")]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::mem::size_of;
 
 use crate::error::{CallError, CallResult, Code};
@@ -20,12 +20,25 @@ const STRUCT_BYTES_MAX: usize = 4096;
 /// Reads options; NULL stands for the defaults.
 ///
 /// # Safety
-/// `options` is NULL or points to a `usize`, and that many bytes from there on are readable.
+/// As [`options_with_rest`].
 pub(crate) unsafe fn options<T: SizedStruct>(options: *const T) -> CallResult<T> {
+    // SAFETY: this function's contract.
+    let (value, rest) = unsafe { options_with_rest(options) }?;
+    rest?;
+    Ok(value)
+}
+
+/// Reads options, and whether this version knows all of them; NULL stands for the defaults.
+///
+/// # Safety
+/// `options` is NULL or points to a `usize`, and that many bytes from there on are readable.
+pub(crate) unsafe fn options_with_rest<T: SizedStruct>(
+    options: *const T,
+) -> CallResult<(T, CallResult<()>)> {
     // SAFETY: zeros are a value of the type, by the contract of the trait.
     let mut value: T = unsafe { std::mem::zeroed() };
     if options.is_null() {
-        return Ok(value);
+        return Ok((value, Ok(())));
     }
     // SAFETY: this function's contract.
     let size = unsafe { options.cast::<usize>().read_unaligned() };
@@ -40,9 +53,9 @@ pub(crate) unsafe fn options<T: SizedStruct>(options: *const T) -> CallResult<T>
     let rest = unsafe { std::slice::from_raw_parts(options.cast::<u8>().add(known), size - known) };
     if rest.iter().any(|byte| *byte != 0) {
         let message = "a member of an options structure is unknown to this version";
-        return Err(CallError::new(Code::Unsupported, message));
+        return Ok((value, Err(CallError::new(Code::Unsupported, message))));
     }
-    Ok(value)
+    Ok((value, Ok(())))
 }
 
 /// A structure of the caller for a result, whose size was checked. The size is read once: the caller's functions may run
@@ -164,7 +177,16 @@ pub(crate) unsafe fn texts<'a>(
 /// `handle` is NULL or a handle of this library that is not freed as long as the result is used.
 pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> CallResult<&'a T> {
     // SAFETY: this function's contract.
-    unsafe { handle.as_ref() }.ok_or_else(|| CallError::invalid(format!("{name} is NULL")))
+    unsafe { optional_handle(handle) }.ok_or_else(|| CallError::invalid(format!("{name} is NULL")))
+}
+
+/// What a handle points to, or none for NULL.
+///
+/// # Safety
+/// As [`handle`].
+pub(crate) unsafe fn optional_handle<'a, T>(handle: *const T) -> Option<&'a T> {
+    // SAFETY: this function's contract.
+    unsafe { handle.as_ref() }
 }
 
 /// The same for a handle that belongs to one thread.
@@ -174,6 +196,21 @@ pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> CallResult<&
 pub(crate) unsafe fn handle_mut<'a, T>(handle: *mut T, name: &str) -> CallResult<&'a mut T> {
     // SAFETY: this function's contract.
     unsafe { handle.as_mut() }.ok_or_else(|| CallError::invalid(format!("{name} is NULL")))
+}
+
+/// The bytes of a buffer that is written to. `count` of 0 needs no buffer.
+///
+/// # Safety
+/// `count` bytes can be written at `buffer`, which no other thread uses. The result is written before it is
+/// read, so the bytes may be uninitialized in C.
+pub(crate) unsafe fn buffer<'a>(buffer: *mut c_void, count: usize) -> CallResult<&'a mut [u8]> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    require(buffer, "buffer")?;
+    let count = count.min(isize::MAX.unsigned_abs());
+    // SAFETY: this function's contract, and the length is one that a slice can have.
+    Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), count) })
 }
 
 /// Makes a handle, and writes it.

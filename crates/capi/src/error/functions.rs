@@ -14,7 +14,7 @@ use crate::pointer;
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferrofs_error_code(error: *const CallError) -> c_int {
     // SAFETY: this function's contract.
-    let error = unsafe { error.as_ref() };
+    let error = unsafe { pointer::optional_handle(error) };
     error.map_or(0, |error| error.code as c_int)
 }
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn ferrofs_error_code(error: *const CallError) -> c
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferrofs_error_errno(error: *const CallError) -> c_int {
     // SAFETY: this function's contract.
-    let error = unsafe { error.as_ref() };
+    let error = unsafe { pointer::optional_handle(error) };
     error.map_or(errno::EINVAL, |error| error.errno)
 }
 
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn ferrofs_error_errno(error: *const CallError) -> 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferrofs_error_message(error: *const CallError) -> *const c_char {
     // SAFETY: this function's contract.
-    let error = unsafe { error.as_ref() };
+    let error = unsafe { pointer::optional_handle(error) };
     error.map_or(c"no error".as_ptr(), |error| error.message.as_ptr())
 }
 
@@ -50,7 +50,8 @@ pub(crate) unsafe extern "C" fn ferrofs_error_path(
     length: *mut usize,
 ) -> *const c_char {
     // SAFETY: this function's contract.
-    let path = unsafe { error.as_ref() }.map_or(c"", |error| error.path.as_c_str());
+    let path =
+        unsafe { pointer::optional_handle(error) }.map_or(c"", |error| error.path.as_c_str());
     // SAFETY: this function's contract.
     unsafe { pointer::write(length, path.count_bytes()) };
     path.as_ptr()
@@ -63,7 +64,7 @@ pub(crate) unsafe extern "C" fn ferrofs_error_path(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ferrofs_error_nid(error: *const CallError, nid: *mut u64) -> c_int {
     // SAFETY: this function's contract.
-    let found = unsafe { error.as_ref() }.and_then(|error| error.nid);
+    let found = unsafe { pointer::optional_handle(error) }.and_then(|error| error.nid);
     // SAFETY: this function's contract.
     unsafe { write_known(found, nid) }
 }
@@ -78,7 +79,7 @@ pub(crate) unsafe extern "C" fn ferrofs_error_offset(
     offset: *mut u64,
 ) -> c_int {
     // SAFETY: this function's contract.
-    let found = unsafe { error.as_ref() }.and_then(|error| error.offset);
+    let found = unsafe { pointer::optional_handle(error) }.and_then(|error| error.offset);
     // SAFETY: this function's contract.
     unsafe { write_known(found, offset) }
 }

@@ -1,5 +1,6 @@
-/* Calls every function of the library, with right and wrong arguments: api IMAGE SCRATCH-DIR
- * IMAGE is tests/data/demo.erofs. Prints the line of an expectation that fails. */
+/* Calls every function of the library, with right and wrong arguments: api IMAGE ATTRIBUTES SCRATCH-DIR
+ * IMAGE is tests/data/demo.erofs, and ATTRIBUTES is an image with extended attributes. Prints the line of an
+ * expectation that fails. */
 #include <ferrofs.h>
 
 #include <errno.h>
@@ -135,6 +136,150 @@ static void open_in_all_ways (const char *path)
     free (memory.bytes);
     ferrofs_close (NULL);
     ferrofs_error_free (NULL);
+}
+
+/* However ferrofs_open_io ends, each table is closed once. */
+static void tables_are_closed (const char *path)
+{
+    struct ferrofs_open_options options = FERROFS_INIT (struct ferrofs_open_options);
+    struct memory memory = {NULL, 0, 0, 0}, second = {NULL, 0, 0, 0};
+    struct ferrofs_io io = FERROFS_INIT (struct ferrofs_io), other;
+    const struct ferrofs_io *devices[2];
+    struct { struct ferrofs_io known; uint64_t later; } longer;
+    ferrofs_image *image = NULL;
+
+    load (&memory, path);
+    io.ctx = &memory;
+    io.pread = read_memory;
+    io.length = length_of_memory;
+    io.close = close_memory;
+    other = io;
+    other.ctx = &second;
+    second = memory;
+    devices[0] = &other;
+    devices[1] = NULL;
+#define CLOSED(call, code, first, devices_too)                                               \
+    do {                                                                                     \
+        memory.closed = second.closed = 0;                                                   \
+        EXPECT (code_of (call) == (code));                                                   \
+        EXPECT (memory.closed == (first) && second.closed == (devices_too) && !image);       \
+    } while (0)
+    CLOSED (ferrofs_open_io (&io, NULL, 0, NULL, NULL, &error), FERROFS_E_INVALID, 1, 0);
+    CLOSED (ferrofs_open_io (&io, NULL, 1, NULL, &image, &error), FERROFS_E_INVALID, 1, 0);
+    CLOSED (ferrofs_open_io (NULL, devices, 1, NULL, &image, &error), FERROFS_E_INVALID, 0, 1);
+    CLOSED (ferrofs_open_io (&io, devices, 2, NULL, &image, &error), FERROFS_E_INVALID, 1, 1);
+    CLOSED (ferrofs_open_io (&io, devices, 1, NULL, &image, &error), FERROFS_E_INVALID, 1, 1);
+    options.flags = 1u << 31;
+    CLOSED (ferrofs_open_io (&io, devices, 1, &options, &image, &error), FERROFS_E_UNSUPPORTED, 1, 1);
+    options.flags = 0;
+    options.offset = 512;
+    CLOSED (ferrofs_open_io (&io, devices, 1, &options, &image, &error), FERROFS_E_INVALID, 1, 1);
+    options.size = 1;
+    CLOSED (ferrofs_open_io (&io, devices, 1, &options, &image, &error), FERROFS_E_INVALID, 1, 1);
+    /* A table of a newer header with a member that this library does not know. */
+    longer.known = io;
+    longer.known.size = sizeof longer;
+    longer.later = 1;
+    CLOSED (ferrofs_open_io (&longer.known, devices, 1, NULL, &image, &error), FERROFS_E_UNSUPPORTED, 1, 1);
+    io.length = NULL;
+    CLOSED (ferrofs_open_io (&io, devices, 1, NULL, &image, &error), FERROFS_E_INVALID, 1, 1);
+    /* Nothing of such a table is read. */
+    io.size = 1;
+    CLOSED (ferrofs_open_io (&io, devices, 1, NULL, &image, &error), FERROFS_E_INVALID, 0, 1);
+#undef CLOSED
+    free (memory.bytes);
+}
+
+/* What an error says of its place, and the numbers of errno.h for inodes of the wrong type. */
+static void errors_have_their_place (const char *path)
+{
+    struct ferrofs_stat st = FERROFS_INIT (struct ferrofs_stat), file = FERROFS_INIT (struct ferrofs_stat);
+    struct memory memory = {NULL, 0, 0, 0};
+    struct ferrofs_io io = FERROFS_INIT (struct ferrofs_io);
+    ferrofs_image *image = NULL;
+    ferrofs_inode *root = NULL, *link = NULL, *regular = NULL;
+    ferrofs_dir *dir = NULL;
+    char buffer[64];
+    uint64_t number = 0;
+    size_t length = 0;
+
+    EXPECT (ferrofs_open (path, NULL, &image, &error) == 0);
+    EXPECT (ferrofs_stat (image, "/no/such", &st, &error) < 0);
+    EXPECT (strcmp (ferrofs_error_path (error, &length), "/no/such") == 0 && length == 8);
+    EXPECT (ferrofs_error_path (error, NULL) && ferrofs_error_errno (error) == ENOENT);
+    EXPECT (!ferrofs_error_nid (error, &number) && !ferrofs_error_offset (error, &number) && number == 0);
+    EXPECT (code_of (FERROFS_E_NOT_FOUND) < 0);
+
+    EXPECT (ferrofs_lookup (image, "/", &root, &error) == 0 && ferrofs_inode_stat (root, &st, &error) == 0);
+    EXPECT (ferrofs_lookup (image, "/licences/GPL", &regular, &error) == 0);
+    EXPECT (ferrofs_lookup_nofollow (image, "/licences/GPL", &link, &error) == 0);
+    EXPECT (ferrofs_inode_stat (link, &file, &error) == 0 && (file.mode & 0170000) == 0120000);
+    EXPECT (ferrofs_readlink (link, buffer, sizeof buffer, &length, &error) == 0);
+    EXPECT (strcmp (buffer, "GPL-3") == 0 && length == 5);
+    EXPECT (code_of (ferrofs_readlink (link, buffer, 5, &length, &error)) == FERROFS_E_RANGE && length == 6);
+    EXPECT (ferrofs_inode_stat (regular, &file, &error) == 0 && (file.mode & 0170000) == 0100000);
+    EXPECT (code_of (ferrofs_lookup_nofollow (image, "/none", &link, &error)) == FERROFS_E_NOT_FOUND);
+
+    EXPECT (ferrofs_pread (root, buffer, 1, 0, &length, &error) == FERROFS_E_TYPE);
+    EXPECT (ferrofs_error_errno (error) == EISDIR);
+    EXPECT (ferrofs_error_nid (error, NULL) == 1);
+    EXPECT (ferrofs_error_nid (error, &number) == 1 && number == st.nid && code_of (FERROFS_E_TYPE) < 0);
+    EXPECT (ferrofs_pread (link, buffer, 1, 0, &length, &error) == FERROFS_E_TYPE);
+    EXPECT (ferrofs_error_errno (error) == EINVAL && code_of (FERROFS_E_TYPE) < 0);
+    EXPECT (ferrofs_opendir (regular, &dir, &error) == FERROFS_E_TYPE);
+    EXPECT (ferrofs_error_errno (error) == ENOTDIR && code_of (FERROFS_E_TYPE) < 0);
+    EXPECT (ferrofs_readlink (regular, buffer, 1, &length, &error) == FERROFS_E_TYPE);
+    EXPECT (ferrofs_error_errno (error) == EINVAL && code_of (FERROFS_E_TYPE) < 0);
+    EXPECT (ferrofs_stat (image, "/licences/GPL/below", &st, &error) == FERROFS_E_TYPE);
+    EXPECT (ferrofs_error_errno (error) == ENOTDIR && code_of (FERROFS_E_TYPE) < 0);
+    ferrofs_inode_free (root);
+    ferrofs_inode_free (link);
+    ferrofs_inode_free (regular);
+    ferrofs_close (image);
+
+    load (&memory, path);
+    memory.bytes[1024] ^= 1;
+    io.ctx = &memory;
+    io.pread = read_memory;
+    io.length = length_of_memory;
+    EXPECT (ferrofs_open_io (&io, NULL, 0, NULL, &image, &error) < 0);
+    EXPECT (ferrofs_error_offset (error, NULL) == 1);
+    EXPECT (ferrofs_error_offset (error, &number) == 1 && number == 1024 && code_of (FERROFS_E_CORRUPT) < 0);
+    free (memory.bytes);
+    EXPECT (ferrofs_error_code (NULL) == 0 && !ferrofs_error_nid (NULL, &number));
+}
+
+/* Lists and reads every attribute of the entries of the root. */
+static void read_attributes (const char *path)
+{
+    struct ferrofs_dirent entry = FERROFS_INIT (struct ferrofs_dirent);
+    ferrofs_image *image = NULL;
+    ferrofs_inode *root = NULL, *inode = NULL;
+    ferrofs_dir *dir = NULL;
+    char names[4096], value[4096];
+    size_t needed = 0, length = 0, size = 0, at;
+    int attributes = 0;
+
+    EXPECT (ferrofs_open (path, NULL, &image, &error) == 0 && ferrofs_lookup (image, "", &root, &error) == 0);
+    EXPECT (ferrofs_opendir (root, &dir, &error) == 0);
+    while (ferrofs_readdir (dir, &entry, &error) == 1) {
+        EXPECT (ferrofs_inode_by_nid (image, entry.nid, &inode, &error) == 0);
+        EXPECT (ferrofs_listxattr (inode, NULL, 0, &needed, &error) == 0);
+        EXPECT (ferrofs_listxattr (inode, names, sizeof names, &length, &error) == 0 && length == needed);
+        if (length)
+            EXPECT (code_of (ferrofs_listxattr (inode, names, length - 1, &needed, &error)) == FERROFS_E_RANGE
+                    && needed == length && ferrofs_listxattr (inode, names, length, &length, &error) == 0);
+        for (at = 0; at < length; at += strlen (names + at) + 1) {
+            attributes++;
+            EXPECT (ferrofs_getxattr (inode, names + at, NULL, 0, &needed, &error) == 0);
+            EXPECT (ferrofs_getxattr (inode, names + at, value, sizeof value, &size, &error) == 0 && size == needed);
+        }
+        ferrofs_inode_free (inode);
+    }
+    EXPECT (attributes > 0);
+    ferrofs_closedir (dir);
+    ferrofs_inode_free (root);
+    ferrofs_close (image);
 }
 
 static void read_a_tree (const char *path)
@@ -299,9 +444,12 @@ static void build_and_extract (const char *path, const char *scratch)
 
 int main (int argc, char **argv)
 {
-    EXPECT (argc == 3);
+    EXPECT (argc == 4);
     open_in_all_ways (argv[1]);
+    tables_are_closed (argv[1]);
+    errors_have_their_place (argv[1]);
     read_a_tree (argv[1]);
-    build_and_extract (argv[1], argv[2]);
+    read_attributes (argv[2]);
+    build_and_extract (argv[1], argv[3]);
     return 0;
 }

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::support::{Installation, Language, data, has_program, here, images, skip, succeed};
+use crate::support::{
+    Installation, Language, api_images, data, has_program, here, images, skip, succeed,
+};
 
 #[test]
 fn damaged_images_give_errors_and_no_output() {
@@ -36,7 +38,7 @@ fn damaged_images_are_clean_under_the_address_sanitizer() {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
     let program = installation.compile(&here("tests/c/api.c"), Language::C, &flags);
     let scratch = tempfile::tempdir().unwrap();
-    succeed(Command::new(program).arg(data("demo.erofs")).arg(scratch.path()));
+    succeed(Command::new(program).args(api_images()).arg(scratch.path()));
 }
 
 #[test]
@@ -55,7 +57,7 @@ fn valgrind_finds_nothing() {
         command.args(["--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"]);
         command.arg(program);
         match source.ends_with("api.c") {
-            true => command.arg(data(image)).arg(scratch.path()),
+            true => command.args(api_images()).arg(scratch.path()),
             false => command.arg(scratch.path()).arg(data(image)),
         };
         let output = succeed(&mut command);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Installation, Language, data, has_program, here, skip, succeed};
+use crate::support::{Installation, Language, api_images, data, has_program, here, skip, succeed};
 
 /// The languages that there is a compiler for. A C compiler is a requirement.
 fn languages() -> Vec<Language> {
@@ -21,7 +21,7 @@ fn every_function_does_what_the_header_says() {
     for language in languages() {
         let program = installation.compile(&here("tests/c/api.c"), language, &[]);
         let scratch = tempfile::tempdir().unwrap();
-        let output = succeed(Command::new(program).arg(data("demo.erofs")).arg(scratch.path()));
+        let output = succeed(Command::new(program).args(api_images()).arg(scratch.path()));
         assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
     }
 }
@@ -34,7 +34,7 @@ fn a_program_runs_with_the_shared_library() {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", installation.dir.path());
-    succeed(command.arg(data("demo.erofs")).arg(scratch.path()));
+    succeed(command.args(api_images()).arg(scratch.path()));
 }
 
 #[test]
@@ -43,6 +43,29 @@ fn threads_that_share_an_image_read_the_same_bytes() {
     let program = installation.compile(&here("tests/c/threads.c"), Language::C, &[]);
     for image in ["lz4hc-64k.erofs", "lzma.erofs", "lz4hc-all-fragments.erofs"] {
         succeed(Command::new(&program).arg(data(image)));
+    }
+}
+
+#[test]
+fn the_example_of_the_readme_compiles_and_runs() {
+    let installation = Installation::new();
+    let readme = fs::read_to_string(here("README.md")).unwrap();
+    let example = readme.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let source = installation.path("readme.c");
+    fs::write(&source, example).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let tree = scratch.path().join("tree");
+    fs::create_dir_all(tree.join("etc")).unwrap();
+    fs::write(tree.join("etc/os-release"), "ID=none\n").unwrap();
+    let build = installation.compile(&here("examples/build.c"), Language::C, &[]);
+    succeed(Command::new(build).arg(&tree).arg(scratch.path().join("app.erofs")));
+    for language in languages() {
+        let program = installation.compile(&source, language, &[]);
+        let output = succeed(Command::new(&program).current_dir(scratch.path()));
+        assert_eq!(output.stdout, b"8 bytes\n");
+        let output = Command::new(&program).current_dir(&tree).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+        assert!(!output.stderr.is_empty());
     }
 }
 

@@ -34,6 +34,11 @@ pub(crate) fn data(name: &str) -> PathBuf {
     here("../../tests/data").join(name)
 }
 
+/// The images that `tests/c/api.c` reads: one whose paths it knows, and one with attributes.
+pub(crate) fn api_images() -> [PathBuf; 2] {
+    [data("demo.erofs"), data("48bit.erofs")]
+}
+
 /// The images of tests/data, and of the folder of damaged images where it is there.
 pub(crate) fn images() -> Vec<PathBuf> {
     let corrupt = env::var_os("FERROFS_CORRUPT").map(PathBuf::from);

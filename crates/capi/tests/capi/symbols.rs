@@ -43,6 +43,15 @@ fn header_map_sources_and_library_have_the_same_functions() {
     assert_eq!(shared, expected);
 }
 
+#[test]
+fn the_test_in_c_calls_every_function() {
+    let map = functions(&fs::read_to_string(here("ferrofs.map")).unwrap(), ";");
+    let program = fs::read_to_string(here("tests/c/api.c")).unwrap();
+    let called = functions(&program.replace(" (", "( ").replace('!', " "), "(");
+    let missing: Vec<_> = map.difference(&called).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 impl Installation {
     /// What the shared library exports.
     fn link_shared_symbols(&self) -> BTreeSet<String> {
