@@ -19,7 +19,7 @@ use crate::help;
 pub(crate) use mount::{
     ListArguments, MountArguments, MountCaller, MountInvocation, StatsArguments,
 };
-pub(crate) use transfer::PullArguments;
+pub(crate) use transfer::{PullArguments, PushArguments};
 
 /// EROFS in user space: build, mount, extract, check and inspect images without root.
 #[derive(Debug, Parser)]
@@ -43,6 +43,7 @@ pub(crate) enum Verb {
     Mount(Box<MountArguments>),
     List(ListArguments),
     Pull(PullArguments),
+    Push(PushArguments),
     Stats(StatsArguments),
     Demo(DemoArguments),
 }

@@ -31,7 +31,8 @@ Examples:
   ferrofs check app.erofs                  read every byte and report damage
   ferrofs build -z lz4hc app.erofs tree/   build an image from a directory or from tar archives
   ferrofs mount app.erofs dir/             mount it on dir/; `umount dir/` unmounts it
-  ferrofs pull oci://HOST/APP:V1 app.erofs download it from a registry
+  ferrofs push app.erofs oci://HOST/APP:V1 publish it in a registry
+  ferrofs pull oci://HOST/APP:V1 app.erofs download it again
 
 Exit status: 0 success, 1 the image or the output is bad, 2 wrong usage, 129 SIGHUP, 130 SIGINT,
 143 SIGTERM.
@@ -119,6 +120,17 @@ Examples:
   ferrofs pull https://example.org/app.erofs app.erofs
   ferrofs pull oci://ghcr.io/owner/app:v1 app.erofs
   ferrofs pull --json --insecure-registry=localhost:5000 oci://localhost:5000/app app.erofs";
+
+pub(crate) const PUSH: &str = "\
+The image becomes the only layer of a container image, with the media type application/vnd.erofs. It
+has a chunk index, with which `ferrofs mount URL` verifies each part that it reads: that of `ferrofs
+build --chunk-index`, or one that is appended to the blob. The same IMAGE always gets the same
+manifest. Blobs that the registry has are not uploaded again. Log in with docker, podman or skopeo.
+
+Examples:
+  ferrofs push app.erofs oci://ghcr.io/owner/app:v1
+  ferrofs push app.erofs 'oci://ghcr.io/owner/app:v1-arm64#platform=linux/arm64'
+  ferrofs push --json --insecure-registry=localhost:5000 app.erofs oci://localhost:5000/app:v1";
 
 pub(crate) const STATS: &str = "\
 The process that serves the mount sends the statistics. Every user with read access to the mount

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::cache::CacheDirectory;
-use ferrofs_remote::protocol::{RemoteOptions, Verification, VerifyMode};
+use ferrofs_remote::protocol::{PushReport, PushRequest, RemoteOptions, Verification, VerifyMode};
 use ferrofs_remote::{
-    Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource,
-    serve_companion,
+    Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteObject,
+    RemoteSource, push_image, serve_companion,
 };
 use serde::Serialize;
 
@@ -165,9 +165,8 @@ fn open_remote(
     location: &RemoteLocation,
     arguments: &RemoteArguments,
 ) -> anyhow::Result<RemoteSource> {
-    let mut options = RemoteOptions::default();
+    let mut options = connection_options(&arguments.connection);
     options.offline = arguments.offline;
-    options.insecure_registries.clone_from(&arguments.connection.insecure_registries);
     options.verify = match arguments.verify {
         Some(VerifyChoice::Require) => VerifyMode::Require,
         Some(VerifyChoice::Off) => VerifyMode::Off,
@@ -180,6 +179,45 @@ fn open_remote(
 /// How long a fetch may take.
 fn timeout(arguments: &ConnectionArguments) -> Duration {
     Duration::from_secs(arguments.fetch_timeout.unwrap_or(TIMEOUT_SECONDS))
+}
+
+/// Publishes an image by the fetcher; see [`push_image`].
+///
+/// # Errors
+/// As there.
+pub(crate) fn push(
+    request: &PushRequest,
+    files: &[BorrowedFd<'_>],
+    arguments: &ConnectionArguments,
+    watch: &mut dyn FnMut(u64) -> std::io::Result<()>,
+) -> anyhow::Result<PushReport> {
+    Ok(push_image(&connector(arguments)?, request, files, watch)?)
+}
+
+/// The repository, tag and platform under which an image is published.
+///
+/// # Errors
+/// The argument is something else (wrong usage).
+pub(crate) fn parse_publication(argument: &Path) -> anyhow::Result<RemoteLocation> {
+    let refused = |why: &str| {
+        let text = shown(argument);
+        usage_error(format_args!("{text}: {why}; an image is published under oci://HOST/NAME:TAG"))
+    };
+    match parse(argument.as_os_str())? {
+        Location::Remote(location) => match &location.object {
+            RemoteObject::Oci { digest: None, .. } if location.layer.is_none() => Ok(location),
+            RemoteObject::Oci { .. } => Err(refused("a digest or a layer")),
+            _ => Err(refused("not a registry")),
+        },
+        _ => Err(refused("a path")),
+    }
+}
+
+/// How the registries of a location are reached.
+pub(crate) fn connection_options(arguments: &ConnectionArguments) -> RemoteOptions {
+    let mut options = RemoteOptions::default();
+    options.insecure_registries.clone_from(&arguments.insecure_registries);
+    options
 }
 
 /// Opens a remote image as a whole, without its devices.
@@ -261,10 +299,13 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
 }
 
 fn connect(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
+    Ok(FetchClient::new(Box::new(connector(arguments)?))?)
+}
+
+fn connector(arguments: &ConnectionArguments) -> anyhow::Result<FetcherProgram> {
     let path = cache_path(arguments)?;
     let cache = CacheDirectory::open(&path).context("the cache of remote images")?;
-    let connector = FetcherProgram::new(cache, fetcher(), Vec::new());
-    Ok(FetchClient::new(Box::new(connector))?)
+    Ok(FetcherProgram::new(cache, fetcher(), Vec::new()))
 }
 
 /// The program that fetches.

@@ -10,6 +10,7 @@ mod list;
 mod ls;
 mod metadata_files;
 mod pull;
+mod push;
 mod stat;
 mod tar_output;
 
@@ -42,6 +43,7 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Stat(arguments) => stat::run(arguments, &exit_on_signals()?),
         Verb::List(arguments) => list::run(arguments, &exit_on_signals()?),
         Verb::Pull(arguments) => pull::run(arguments, exit_on_signals()?),
+        Verb::Push(arguments) => push::run(arguments, exit_on_signals()?),
         Verb::Stats(arguments) => stats::run(arguments, &exit_on_signals()?),
         Verb::Extract(arguments) => {
             let signals = exit_on_signals()?;

@@ -1,16 +1,20 @@
 //! All objects that are open: each exists once, whichever clients use it.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
-use ferrofs_remote::RemoteLocation;
 use ferrofs_remote::protocol::{
-    FetchError, FetchErrorKind, FetchStats, ObjectState, RemoteOptions,
+    FetchError, FetchErrorKind, FetchStats, ObjectState, PushRequest, RemoteOptions,
 };
+use ferrofs_remote::{RemoteLocation, RemoteObject};
 
 use crate::lock::locked;
 use crate::object::{Limits, SharedObject};
+use crate::registry::AccessRight;
 use crate::resolve::{Resolution, Resolver};
+use crate::upload::Upload;
 
 /// The fetcher.
 #[derive(Debug)]
@@ -61,6 +65,26 @@ impl Fetcher {
             shared.adopt(answer);
         }
         Ok(shared)
+    }
+
+    /// The upload of an image, which has yet to run.
+    pub(crate) fn upload(
+        &self,
+        request: PushRequest,
+        files: Vec<File>,
+        done: Arc<AtomicU64>,
+    ) -> Result<Upload, FetchError> {
+        let RemoteObject::Oci { registry, repository, tag: Some(tag), digest: None } =
+            &request.location.object
+        else {
+            let detail = "an image is published under a tag of a registry";
+            let location = request.location.to_string();
+            return Err(FetchError::new(FetchErrorKind::Refused, location, detail));
+        };
+        let (resolver, right) = (&self.resolver, AccessRight::Push);
+        let repository = resolver.repository(registry, repository, &request.options, right);
+        let (tag, timeout) = (tag.clone(), resolver.timeout);
+        Ok(Upload { repository, request, files, tag, timeout, done })
     }
 
     fn find(&self, key: &str) -> Option<Arc<SharedObject>> {

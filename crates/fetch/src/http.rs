@@ -210,7 +210,7 @@ fn validator(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The chain of causes, without the URL: a query may contain a signature.
-fn describe(error: reqwest::Error) -> String {
+pub(crate) fn describe(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

@@ -16,6 +16,7 @@ mod resolve;
 mod retry;
 mod server;
 mod stats;
+mod upload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -39,9 +39,27 @@ pub(crate) struct Repository {
     registry: String,
     name: String,
     scheme: &'static str,
+    right: AccessRight,
     /// `oci://REGISTRY/NAME`, for messages.
     shown: String,
     access: Mutex<Access>,
+}
+
+/// What a repository is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessRight {
+    Pull,
+    Push,
+}
+
+/// A repository by its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RepositoryName<'a> {
+    pub(crate) registry: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) right: AccessRight,
+    /// Its registry speaks HTTP without TLS.
+    pub(crate) is_insecure: bool,
 }
 
 /// How requests are authorized.
@@ -73,16 +91,16 @@ impl Repository {
     pub(crate) fn new(
         client: &reqwest::Client,
         stats: &Arc<Stats>,
-        registry: &str,
-        name: &str,
-        is_insecure: bool,
+        named: RepositoryName<'_>,
     ) -> Self {
+        let RepositoryName { registry, name, right, is_insecure } = named;
         Self {
             client: client.clone(),
             stats: Arc::clone(stats),
             registry: registry.to_owned(),
             name: name.to_owned(),
             scheme: if is_insecure { "http" } else { "https" },
+            right,
             shown: format!("oci://{registry}/{name}"),
             access: Mutex::default(),
         }
@@ -171,7 +189,7 @@ impl Repository {
 
     /// Sends a request with the current authorization, and once more with a new one if the registry
     /// asks for it.
-    async fn authorized(
+    pub(crate) async fn authorized(
         &self,
         build: impl Fn(Option<HeaderValue>) -> reqwest::RequestBuilder,
     ) -> Result<Response, ExchangeError> {
@@ -188,7 +206,7 @@ impl Repository {
     }
 
     /// The header to send, renewed if it is about to expire.
-    async fn header(&self) -> Result<(Option<HeaderValue>, u64), ExchangeError> {
+    pub(crate) async fn header(&self) -> Result<(Option<HeaderValue>, u64), ExchangeError> {
         let mut access = self.access.lock().await;
         let is_old = access.expires.is_some_and(|expires| expires <= Instant::now() + TOKEN_MARGIN);
         if is_old && let Some(challenge) = access.challenge.clone() {
@@ -264,8 +282,13 @@ impl Repository {
         scope: Option<&str>,
         credentials: Option<Credentials>,
     ) -> Result<(String, Instant), ExchangeError> {
-        let url = self.checked_realm(realm).await.map_err(ExchangeError::permanent)?;
-        let default_scope = format!("repository:{}:pull", self.name);
+        let url = self.checked_realm(realm).await?;
+        // The challenge to a request that reads asks for less than an upload needs.
+        let (actions, scope) = match self.right {
+            AccessRight::Pull => ("pull", scope),
+            AccessRight::Push => ("pull,push", None),
+        };
+        let default_scope = format!("repository:{}:{actions}", self.name);
         let mut url = url;
         {
             let mut query = url.query_pairs_mut();
@@ -292,34 +315,62 @@ impl Repository {
         Ok((token, Instant::now() + valid.min(Duration::from_secs(86_400))))
     }
 
-    /// A registry must not make this machine send requests into its own network: the token server
-    /// is the registry's own host, or has a public address.
-    async fn checked_realm(&self, realm: &str) -> Result<reqwest::Url, FetchError> {
+    async fn checked_realm(&self, realm: &str) -> Result<reqwest::Url, ExchangeError> {
+        match reqwest::Url::parse(realm) {
+            Ok(url) => {
+                self.check_host(&url, "token server").await.map_err(ExchangeError::permanent)?;
+                Ok(url)
+            }
+            Err(_) => {
+                let detail = format!("the token server {realm:?} has no valid URL");
+                let error = FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
+                Err(ExchangeError::permanent(error))
+            }
+        }
+    }
+
+    /// A registry must not make this machine send requests into its own network: a server that it
+    /// names is the registry's own host, or has TLS and a public address.
+    pub(crate) async fn check_host(
+        &self,
+        url: &reqwest::Url,
+        what: &str,
+    ) -> Result<(), FetchError> {
         let refused = |detail: String| FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
-        let url = reqwest::Url::parse(realm)
-            .map_err(|_| refused(format!("the token server {realm:?} has no valid URL")))?;
         let host = url.host_str().unwrap_or_default().to_owned();
         let own = self.registry.rsplit_once(':').map_or(&*self.registry, |(host, _)| host);
         if host == own {
-            return Ok(url);
+            return Ok(());
         }
         if url.scheme() != "https" {
-            return Err(refused(format!("the token server {host} does not use TLS")));
+            return Err(refused(format!("the {what} {host} does not use TLS")));
         }
         let port = url.port_or_known_default().unwrap_or(443);
         let addresses = tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await;
         let mut addresses =
-            addresses.map_err(|error| refused(format!("the token server {host}: {error}")))?;
+            addresses.map_err(|error| refused(format!("the {what} {host}: {error}")))?;
         if let Some(address) = addresses.find(|address| is_internal(address.ip())) {
             let address = address.ip();
-            return Err(refused(format!(
-                "the token server {host} has the private address {address}"
-            )));
+            return Err(refused(format!("the {what} {host} has the private address {address}")));
         }
-        Ok(url)
+        Ok(())
     }
 
-    fn url(&self, kind: &str, reference: &str) -> String {
+    /// Whether a URL leads to the registry itself, which alone gets credentials.
+    pub(crate) fn is_own(&self, url: &reqwest::Url) -> bool {
+        let own = reqwest::Url::parse(&format!("{}://{}", self.scheme, self.registry));
+        own.is_ok_and(|own| own.origin() == url.origin())
+    }
+
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub(crate) fn url(&self, kind: &str, reference: &str) -> String {
         format!("{}://{}/v2/{}/{kind}/{reference}", self.scheme, self.registry, self.name)
     }
 

@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::http::{ExchangeError, RangeAnswer, RangeRequest, get_range, read_body};
 use crate::lock::locked;
 use crate::object::ResolvedObject;
-use crate::registry::Repository;
+use crate::registry::{AccessRight, Repository, RepositoryName};
 use crate::retry::repeat;
 use crate::stats::Stats;
 use ferrofs_remote::oci::{IndexPlace, Layer, choose_layer, choose_manifest};
@@ -67,8 +67,7 @@ impl Resolver {
                 return Err(error(FetchErrorKind::Offline, location, detail));
             }
             RemoteObject::Oci { registry, repository, tag, digest } => {
-                let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
-                let repository = self.repository(registry, repository, is_insecure);
+                let repository = self.repository(registry, repository, options, AccessRight::Pull);
                 let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
                 self.resolve_oci(location, options, repository, reference).await?
             }
@@ -159,14 +158,21 @@ impl Resolver {
         get_range(&self.client, &request).await
     }
 
-    fn repository(&self, registry: &str, name: &str, is_insecure: bool) -> Arc<Repository> {
+    pub(crate) fn repository(
+        &self,
+        registry: &str,
+        name: &str,
+        options: &RemoteOptions,
+        right: AccessRight,
+    ) -> Arc<Repository> {
+        let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
+        let named = RepositoryName { registry, name, right, is_insecure };
         let mut all = locked(&self.repositories);
-        let key = format!("{registry}/{name}/{is_insecure}");
+        let key = format!("{registry}/{name}/{is_insecure}/{right:?}");
         if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
             return Arc::clone(repository);
         }
-        let repository =
-            Arc::new(Repository::new(&self.client, &self.stats, registry, name, is_insecure));
+        let repository = Arc::new(Repository::new(&self.client, &self.stats, named));
         if all.len() >= REPOSITORIES_MAX {
             all.remove(0);
         }

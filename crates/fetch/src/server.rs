@@ -2,16 +2,17 @@
 //! request. Knows messages, and no server.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_remote::Connection;
 use ferrofs_remote::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
-    PROTOCOL_VERSION, checked_ranges,
+    PROTOCOL_VERSION, PushRequest, checked_ranges,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::runtime::Handle;
@@ -27,6 +28,9 @@ const CONNECTIONS_MAX: usize = 1024;
 const OBJECTS_MAX: usize = 4096;
 /// Requests of one connection that are not answered yet.
 const REQUESTS_MAX: usize = 4096;
+
+/// How often a client hears how far an upload is.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
 /// The connections that are open.
 #[derive(Debug)]
@@ -107,6 +111,8 @@ struct Peer {
     opening: Mutex<Vec<u64>>,
     /// Changes when an object was opened.
     opened: watch::Sender<u64>,
+    /// True when the client has gone.
+    closed: watch::Sender<bool>,
     requests: AtomicUsize,
 }
 
@@ -127,14 +133,14 @@ impl Peer {
             objects: Mutex::default(),
             opening: Mutex::default(),
             opened: watch::Sender::new(0),
+            closed: watch::Sender::new(false),
             requests: AtomicUsize::new(0),
         }
     }
 
     fn serve(self: Arc<Self>) {
         let mut has_greeted = false;
-        // Descriptors of a client are of no use here.
-        while let Ok(Some((message, _descriptors))) = self.connection.receive() {
+        while let Ok(Some((message, files))) = self.connection.receive() {
             match message {
                 ClientMessage::Hello { .. } if !has_greeted => {
                     has_greeted = true;
@@ -152,13 +158,14 @@ impl Peer {
                     }
                     let peer = Arc::clone(&self);
                     self.runtime.spawn(async move {
-                        peer.answer(request).await;
+                        peer.answer(request, files).await;
                         peer.requests.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
             }
         }
         self.connection.shut_down();
+        self.closed.send_replace(true);
         locked(&self.objects).clear();
     }
 
@@ -170,7 +177,8 @@ impl Peer {
         }
     }
 
-    async fn answer(self: &Arc<Self>, request: ClientMessage) {
+    /// Only a push brings files.
+    async fn answer(self: &Arc<Self>, request: ClientMessage, files: Vec<File>) {
         match request {
             ClientMessage::Open { id, object, location, options, expected } => {
                 let opened = self.fetcher.open(&location, &options, expected.as_ref()).await;
@@ -204,11 +212,39 @@ impl Peer {
                     self.send(&reply, &[]);
                 }
             }
+            ClientMessage::Push { id, request } => self.push(id, *request, files).await,
             ClientMessage::Stats { id } => {
                 let stats = self.fetcher.stats();
                 self.send(&FetcherMessage::Stats { id, stats }, &[]);
             }
             _ => {}
+        }
+    }
+
+    /// Publishes an image, and reports how far it is, until the client has gone.
+    async fn push(&self, id: u64, request: PushRequest, files: Vec<File>) {
+        let done = Arc::new(AtomicU64::new(0));
+        let upload = match self.fetcher.upload(request, files, Arc::clone(&done)) {
+            Ok(upload) => upload,
+            Err(error) => return self.send(&FetcherMessage::Failed { id, error }, &[]),
+        };
+        let mut running = std::pin::pin!(upload.run());
+        let mut closed = self.closed.subscribe();
+        loop {
+            tokio::select! {
+                result = &mut running => {
+                    let reply = match result {
+                        Ok(report) => FetcherMessage::Pushed { id, report },
+                        Err(error) => FetcherMessage::Failed { id, error },
+                    };
+                    return self.send(&reply, &[]);
+                }
+                _ = closed.wait_for(|is_closed| *is_closed) => return,
+                () = tokio::time::sleep(PROGRESS_PAUSE) => {
+                    let bytes = done.load(Ordering::Relaxed);
+                    self.send(&FetcherMessage::Pushing { id, bytes }, &[]);
+                }
+            }
         }
     }
 

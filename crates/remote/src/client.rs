@@ -235,6 +235,23 @@ impl FetchClient {
     }
 }
 
+/// A connection on which both sides have said hello.
+pub(crate) fn greeted(connection: Connection) -> io::Result<Connection> {
+    connection.send(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &[])?;
+    match connection.receive::<FetcherMessage>()? {
+        Some((FetcherMessage::Hello { version: PROTOCOL_VERSION }, _)) => Ok(connection),
+        Some((FetcherMessage::Hello { version }, _)) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!(
+                "the fetcher speaks version {version} of its protocol, this program version \
+                 {PROTOCOL_VERSION}; end the old ferrofs-fetch"
+            ),
+        )),
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+        None => Err(io::ErrorKind::ConnectionAborted.into()),
+    }
+}
+
 impl Drop for FetchClient {
     fn drop(&mut self) {
         let connection = {
@@ -291,22 +308,7 @@ impl State {
 impl Shared {
     /// A connection on which both sides have said hello.
     fn connect(&self) -> io::Result<Arc<Connection>> {
-        let connection = self.connector.connect()?;
-        connection.send(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &[])?;
-        match connection.receive::<FetcherMessage>()? {
-            Some((FetcherMessage::Hello { version: PROTOCOL_VERSION }, _)) => {
-                Ok(Arc::new(connection))
-            }
-            Some((FetcherMessage::Hello { version }, _)) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!(
-                    "the fetcher speaks version {version} of its protocol, this program version \
-                     {PROTOCOL_VERSION}; end the old ferrofs-fetch"
-                ),
-            )),
-            Some(_) => Err(io::ErrorKind::InvalidData.into()),
-            None => Err(io::ErrorKind::ConnectionAborted.into()),
-        }
+        greeted(self.connector.connect()?).map(Arc::new)
     }
 
     /// The loop of the receiver (R1, R2).
@@ -367,7 +369,10 @@ impl Shared {
 
     fn dispatch(&self, message: FetcherMessage, files: Vec<File>) {
         let (id, reply) = match message {
-            FetcherMessage::Hello { .. } => return,
+            // A push has a connection of its own.
+            FetcherMessage::Hello { .. }
+            | FetcherMessage::Pushing { .. }
+            | FetcherMessage::Pushed { .. } => return,
             FetcherMessage::Opened { id, state } => (id, Reply::Opened(state, files)),
             FetcherMessage::Fetched { id } => (id, Reply::Fetched),
             FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),

@@ -20,6 +20,7 @@ mod location;
 mod lock;
 pub mod oci;
 pub mod protocol;
+mod push;
 mod readahead;
 mod source;
 
@@ -35,6 +36,7 @@ pub use launch::FetcherProgram;
 pub use location::{
     LOCATION_MAX_BYTES, LayerSelector, Location, LocationError, RemoteLocation, RemoteObject,
 };
+pub use push::push_image;
 pub use source::RemoteSource;
 
 #[cfg(doctest)]

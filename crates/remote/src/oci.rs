@@ -4,6 +4,8 @@
 //! Sources: OCI image specification 1.1; EROFS image specification (media types, annotations);
 //! containerd and nerdctl for older media types.
 
+mod publish;
+
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -13,6 +15,8 @@ use crate::chunk_index::{CHUNK_INDEX_MAX_BYTES, CHUNK_INDEX_MEDIA_TYPE};
 use crate::digest::ContentDigest;
 use crate::location::LayerSelector;
 
+pub use publish::{ImageDocuments, PublishedLayer};
+
 /// Media types of layers that are uncompressed EROFS images.
 pub const EROFS_LAYER_TYPES: [&str; 4] = [
     "application/vnd.erofs",
@@ -20,6 +24,10 @@ pub const EROFS_LAYER_TYPES: [&str; 4] = [
     "application/vnd.oci.image.layer.erofs",
     "application/vnd.stacker.image.layer.erofs",
 ];
+/// The media type of a manifest.
+pub const MANIFEST_MEDIA_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The media type of the configuration of an image.
+pub const CONFIG_MEDIA_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 /// Most layers or manifests of one document.
 const ENTRIES_MAX: usize = 4096;
 const RANGE_ANNOTATION: &str = "org.erofs.chunk-index.range";

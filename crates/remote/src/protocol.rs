@@ -59,6 +59,14 @@ pub enum ClientMessage {
         /// What was delivered was damaged: asks the server itself and not a cache before it.
         past_caches: bool,
     },
+    /// Publishes an image in a registry: uploads the blobs that it lacks, then the manifest. Beside
+    /// it: a file for each part of each blob, in their order.
+    Push {
+        /// Names the reply.
+        id: u64,
+        /// What is published.
+        request: Box<PushRequest>,
+    },
     /// The object is not used any more.
     Close {
         /// The number of the object.
@@ -69,6 +77,47 @@ pub enum ClientMessage {
         /// Names the reply.
         id: u64,
     },
+}
+
+/// An image that is published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PushRequest {
+    /// The repository and the tag.
+    pub location: RemoteLocation,
+    /// How the registry is reached.
+    pub options: RemoteOptions,
+    /// The blobs.
+    pub blobs: Vec<PushBlob>,
+    /// The manifest, which names them.
+    pub manifest: String,
+}
+
+impl PushRequest {
+    /// A request without blobs.
+    #[must_use]
+    pub fn new(location: RemoteLocation, options: RemoteOptions, manifest: String) -> Self {
+        Self { location, options, blobs: Vec::new(), manifest }
+    }
+}
+
+/// A blob of an image that is published: the first bytes of one or more files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushBlob {
+    /// The digest of all its bytes.
+    pub digest: ContentDigest,
+    /// How many bytes of each of its files it has.
+    pub parts: Vec<u64>,
+}
+
+/// What publishing an image has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PushReport {
+    /// Bytes of blobs that were uploaded.
+    pub uploaded_bytes: u64,
+    /// Bytes of blobs that the registry had already.
+    pub present_bytes: u64,
 }
 
 /// How urgent a fetch is. A demand never waits behind a prefetch.
@@ -180,6 +229,20 @@ pub enum FetcherMessage {
     Fetched {
         /// The id of the request.
         id: u64,
+    },
+    /// A `push` goes on.
+    Pushing {
+        /// The id of the request.
+        id: u64,
+        /// Bytes of blobs that the registry has or was sent.
+        bytes: u64,
+    },
+    /// The image is published.
+    Pushed {
+        /// The id of the request.
+        id: u64,
+        /// What was done.
+        report: PushReport,
     },
     /// A request failed.
     Failed {

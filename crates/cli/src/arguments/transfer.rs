@@ -1,11 +1,11 @@
 //! The command line of the verbs that copy whole images from and to servers. It only describes, as its parent. Used
-//! by `pull`.
+//! by `pull` and `push`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ProgressArguments, RemoteArguments};
+use super::{ConnectionArguments, ProgressArguments, RemoteArguments};
 use crate::help;
 
 /// Download a whole image.
@@ -37,4 +37,31 @@ pub(crate) struct PullArguments {
 
     #[command(flatten)]
     pub(crate) remote: Box<RemoteArguments>,
+}
+
+/// Publish an image in a registry.
+#[derive(Args, Debug)]
+#[command(after_help = help::PUSH)]
+pub(crate) struct PushArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Where it goes: oci://HOST/REPOSITORY:TAG, with #platform=OS/ARCH for another platform than
+    /// that of this machine
+    #[arg(value_name = "URL")]
+    pub(crate) location: PathBuf,
+
+    /// Print a summary as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print errors only: no summary
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArguments,
 }

@@ -21,8 +21,11 @@ fn the_help_of_every_verb_has_examples() {
 
 #[test]
 fn the_help_of_transfers_has_examples() {
-    let help = ferrofs().args(["pull", "--help"]).succeeds().text();
-    assert!(help.contains("Examples:") && help.contains("--insecure-registry"), "{help}");
+    for verb in ["pull", "push"] {
+        let help = ferrofs().args([verb, "--help"]).succeeds().text();
+        assert!(help.contains("Examples:") && help.contains("--insecure-registry"), "{help}");
+    }
+    ferrofs().arg("push").arg(data("plain.erofs")).arg("oci://host/NAME").ends_with(2);
     ferrofs().args(["pull", "oci://host/name:v1"]).ends_with(2);
     ferrofs().args(["pull", "local.erofs", "file"]).ends_with(2);
 }

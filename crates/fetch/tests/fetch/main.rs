@@ -9,6 +9,7 @@ mod command;
 mod http;
 mod mount;
 mod pull;
+mod push;
 mod registry;
 mod server;
 mod world;

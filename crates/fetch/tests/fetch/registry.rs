@@ -1,11 +1,12 @@
-//! A registry of one image for tests, on loopback. Reading needs a token, which anybody gets.
+//! A registry of one repository for tests, on loopback. Reading needs a token, which anybody gets,
+//! and writing another one.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use ferrofs_remote::{CHUNK_INDEX_MEDIA_TYPE, ChunkIndex, ContentDigest};
@@ -13,12 +14,20 @@ use ferrofs_remote::{CHUNK_INDEX_MEDIA_TYPE, ChunkIndex, ContentDigest};
 use crate::server::read_head;
 
 /// A registry that runs as long as the process.
-pub(crate) struct Registry(Arc<State>);
+pub(crate) struct Registry(pub(crate) Arc<State>);
 
-struct State {
+pub(crate) struct State {
     host: String,
     /// Path, media type and bytes.
-    documents: HashMap<String, (&'static str, Vec<u8>)>,
+    documents: Mutex<HashMap<String, (String, Vec<u8>)>>,
+    /// What was sent of blobs that are not complete, by their numbers.
+    uploads: Mutex<HashMap<String, Vec<u8>>>,
+    /// The next body that is longer is refused.
+    pub(crate) longest: AtomicU64,
+    /// The next answers to uploads are 503.
+    pub(crate) failures: AtomicU64,
+    /// Requests that wrote: their lines.
+    pub(crate) written: Mutex<Vec<String>>,
     /// So many answers with bytes of blobs are damaged.
     damaged: AtomicU64,
     tokens: AtomicU64,
@@ -54,18 +63,23 @@ impl Registry {
                 r#"{comma}{{"mediaType":"{media_type}","digest":"{digest}","size":{size}}}"#
             )
             .unwrap();
-            documents.insert(format!("/v2/some/image/blobs/{digest}"), (media_type, bytes));
+            documents
+                .insert(format!("/v2/some/image/blobs/{digest}"), (media_type.to_owned(), bytes));
         }
         let media_type = "application/vnd.oci.image.manifest.v1+json";
         let manifest =
             format!(r#"{{"schemaVersion":2,"mediaType":"{media_type}","layers":[{listed}]}}"#);
-        let manifest = (media_type, manifest.into_bytes());
+        let manifest = (media_type.to_owned(), manifest.into_bytes());
         documents.insert("/v2/some/image/manifests/v1".to_owned(), manifest);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let state = Arc::new(State {
             host,
-            documents,
+            documents: Mutex::new(documents),
+            uploads: Mutex::default(),
+            longest: AtomicU64::new(u64::MAX),
+            failures: AtomicU64::new(0),
+            written: Mutex::default(),
             damaged: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
         });
@@ -98,7 +112,11 @@ impl State {
     fn serve(&self, mut stream: &TcpStream) {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = read_head(&mut reader) {
-            let (status, headers, body) = self.answer(&head);
+            let header = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));
+            let length = header("content-length: ").map_or(0, |length| length.parse().unwrap());
+            let mut sent = vec![0; length];
+            reader.read_exact(&mut sent).unwrap();
+            let (status, headers, body) = self.answer(&head, sent);
             let is_head = head[0].starts_with("head ");
             let length = body.len();
             let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{headers}\r\n");
@@ -109,19 +127,28 @@ impl State {
         }
     }
 
-    fn answer(&self, head: &[String]) -> (&'static str, String, Vec<u8>) {
+    fn answer(&self, head: &[String], sent: Vec<u8>) -> Answer {
         let path = head[0].split(' ').nth(1).unwrap();
         if path.starts_with("/token?") {
             assert!(path.contains("scope=repository%3asome%2fimage%3apull"), "{path}");
             self.tokens.fetch_add(1, Ordering::SeqCst);
-            return ("200 OK", String::new(), br#"{"token":"t1","expires_in":300}"#.to_vec());
+            let token = if path.contains("%2cpush") { "t2" } else { "t1" };
+            let token = format!(r#"{{"token":"{token}","expires_in":300}}"#);
+            return ("200 OK", String::new(), token.into_bytes());
         }
-        if !head.iter().any(|line| line == "authorization: bearer t1") {
+        let is_read = head[0].starts_with("get ") || head[0].starts_with("head ");
+        let allowed =
+            |token: &str| head.iter().any(|line| *line == format!("authorization: bearer {token}"));
+        if !(allowed("t2") || is_read && allowed("t1")) {
             let host = &self.host;
             let challenge = format!("www-authenticate: Bearer realm=\"http://{host}/token\"\r\n");
             return ("401 Unauthorized", challenge, Vec::new());
         }
-        let Some((media_type, bytes)) = self.documents.get(path) else {
+        if !is_read {
+            return self.write(head, sent);
+        }
+        let documents = self.documents.lock().unwrap();
+        let Some((media_type, bytes)) = documents.get(path) else {
             return ("404 Not Found", String::new(), Vec::new());
         };
         let headers = format!("content-type: {media_type}\r\n");
@@ -139,4 +166,53 @@ impl State {
         }
         ("206 Partial Content", headers + &range, bytes)
     }
+
+    /// POST, PATCH and PUT of blobs, and PUT of manifests.
+    fn write(&self, head: &[String], sent: Vec<u8>) -> Answer {
+        self.written.lock().unwrap().push(head[0].clone());
+        let one_less = |left: u64| left.checked_sub(1);
+        if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return ("503 Service Unavailable", String::new(), Vec::new());
+        }
+        if sent.len() as u64 > self.longest.load(Ordering::SeqCst) {
+            return ("413 Payload Too Large", String::new(), Vec::new());
+        }
+        let mut words = head[0].split(' ');
+        let (method, target) = (words.next().unwrap(), words.next().unwrap());
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mut uploads = self.uploads.lock().unwrap();
+        if method == "post" {
+            let place = format!("/v2/some/image/blobs/uploads/{}", uploads.len());
+            uploads.insert(place.clone(), Vec::new());
+            // As in most registries, the place has a query of its own.
+            return ("202 Accepted", format!("location: {place}?_state=x\r\n"), Vec::new());
+        }
+        if let Some(tag) = path.strip_prefix("/v2/some/image/manifests/") {
+            let header = head.iter().find_map(|line| line.strip_prefix("content-type: "));
+            let path = format!("/v2/some/image/manifests/{tag}");
+            let document = (header.unwrap().to_owned(), sent);
+            self.documents.lock().unwrap().insert(path, document);
+            return ("201 Created", String::new(), Vec::new());
+        }
+        assert!(query.starts_with("_state=x"), "{query}");
+        let upload = uploads.get_mut(path).unwrap();
+        if let Some(range) = head.iter().find_map(|line| line.strip_prefix("content-range: ")) {
+            let wanted = format!("{}-{}", upload.len(), upload.len() + sent.len() - 1);
+            assert_eq!(range, wanted);
+        }
+        upload.extend(sent);
+        if method == "patch" {
+            return ("202 Accepted", format!("location: {path}?_state=x\r\n"), Vec::new());
+        }
+        let digest = query.split("digest=").nth(1).unwrap().replace("%3a", ":");
+        if ContentDigest::of(upload).to_string() != digest {
+            return ("400 Bad Request", String::new(), Vec::new());
+        }
+        let blob = ("application/octet-stream".to_owned(), uploads.remove(path).unwrap());
+        self.documents.lock().unwrap().insert(format!("/v2/some/image/blobs/{digest}"), blob);
+        ("201 Created", String::new(), Vec::new())
+    }
 }
+
+/// Status, headers and body.
+type Answer = (&'static str, String, Vec<u8>);
