@@ -8,6 +8,7 @@
 mod build_case;
 mod build_image;
 mod check;
+mod container;
 mod decoding;
 mod dirent;
 mod extract;
@@ -25,6 +26,7 @@ mod meter;
 mod mutate;
 mod patched;
 mod reading;
+mod remote;
 mod stats;
 mod stretch;
 mod superblock;
@@ -34,6 +36,7 @@ mod xattr;
 
 pub use build_image::{build_image, built_image};
 pub use check::{check, patched};
+pub use container::container;
 pub use decoding::{deflate, lz4, lzma, zstd};
 pub use dirent::dirent;
 pub use extract::extract;
@@ -47,6 +50,7 @@ pub use map_image::MapCase;
 pub use meter::Limits;
 pub use mutate::{PlainMutator, mutate_image, mutate_numbered};
 pub use patched::PATCHED_IMAGES;
+pub use remote::remote;
 pub use stats::stats;
 pub use superblock::superblock;
 pub use tar::tar;
@@ -96,6 +100,9 @@ const MAP: Limits =
 /// A whole image, of which a body looks at 400 inodes and a few mebibytes.
 const IMAGE: Limits =
     Limits { heap_bytes: 64 << 20, heap_bytes_a_byte: 64, time_units: 1500, time_units_a_kib: 20 };
+/// A file of mebibytes, most of which is a hole.
+const CONTAINER: Limits =
+    Limits { heap_bytes: 4 << 20, heap_bytes_a_byte: 64, time_units: 400, time_units_a_kib: 20 };
 /// Archives: a spool of up to 32 MiB, and what a decoder takes.
 const ARCHIVE: Limits = Limits {
     heap_bytes: 128 << 20,
@@ -115,7 +122,7 @@ const BUILD: Limits = Limits {
 };
 
 /// All targets, small structures first.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 25] = [
     Target { name: "superblock", body: superblock, limits: SMALL },
     Target { name: "inode", body: inode, limits: SMALL },
     Target { name: "dirent", body: dirent, limits: SMALL },
@@ -130,6 +137,8 @@ pub const TARGETS: [Target; 23] = [
     Target { name: "zmap_compact", body: zmap_compact, limits: MAP },
     Target { name: "zmap_extents", body: zmap_extents, limits: MAP },
     Target { name: "chunk", body: chunk, limits: MAP },
+    Target { name: "container", body: container, limits: CONTAINER },
+    Target { name: "remote", body: remote, limits: CONTAINER },
     Target { name: "hints", body: hints, limits: TEXT },
     Target { name: "patched", body: patched, limits: IMAGE },
     Target { name: "check", body: check, limits: IMAGE },

@@ -2,13 +2,12 @@
 //! a super image.
 
 mod foreign;
-mod partition;
-mod sparse;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use ferrofs_image::container::{PartitionSource, SparseSource};
 use ferrofs_image::{FileSource, Image, ImageSource, OpenOptions};
 use ferrofs_ondisk::DeviceSlot;
 
@@ -18,8 +17,6 @@ use crate::diagnostics;
 use crate::output;
 use crate::remote::{self, RemoteImage, RemoteMount};
 use crate::resources::Resources;
-use partition::PartitionSource;
-use sparse::SparseSource;
 
 /// Opens an image to read its metadata.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
@@ -74,12 +71,12 @@ fn open_on(
     let opened = match RemoteImage::of(path, &read.devices)? {
         Some(remote) => {
             let sources = remote.open(read.offset, &read.remote, mount)?;
-            let image = in_partition(sources.image, read).map_err(with_path)?;
-            options.open_sources(image, sources.devices)
+            let special = special_source(&sources.image, read).map_err(with_path)?;
+            options.open_sources(special.unwrap_or(sources.image), sources.devices)
         }
         None => {
             let options = read.devices.iter().fold(options, OpenOptions::device);
-            match special_source(path, read).map_err(with_path)? {
+            match special_file(path, read).map_err(with_path)? {
                 None => options.open(path),
                 Some(primary) => {
                     open_devices(read).and_then(|devices| options.open_sources(primary, devices))
@@ -105,11 +102,19 @@ fn open_on(
 }
 
 /// The image in a sparse image or in a partition; `None` for a file that is an image itself.
+fn special_file(path: &Path, read: &ReadArguments) -> Result<Option<Arc<dyn ImageSource>>, String> {
+    // What cannot be opened is reported as every image is.
+    let Ok(file) = FileSource::open(path, 0) else { return Ok(None) };
+    let file: Arc<dyn ImageSource> = Arc::new(file);
+    special_source(&file, read)
+}
+
+/// The same for a source. A partition may lie in a sparse image.
 fn special_source(
-    path: &Path,
+    stored: &Arc<dyn ImageSource>,
     read: &ReadArguments,
 ) -> Result<Option<Arc<dyn ImageSource>>, String> {
-    let is_sparse = SparseSource::is_one(path).unwrap_or(false);
+    let is_sparse = SparseSource::is_sparse(&**stored).unwrap_or(false);
     if !is_sparse && read.partition.is_none() {
         return Ok(None);
     }
@@ -117,24 +122,15 @@ fn special_source(
         return Err("--offset cannot be used with a sparse image or with --partition".to_owned());
     }
     let whole: Arc<dyn ImageSource> = match is_sparse {
-        true => Arc::new(SparseSource::open(path).map_err(|error| error.to_string())?),
-        false => Arc::new(FileSource::open(path, 0).map_err(|error| error.to_string())?),
+        true => {
+            Arc::new(SparseSource::open(Arc::clone(stored)).map_err(|error| error.to_string())?)
+        }
+        false => Arc::clone(stored),
     };
-    in_partition(whole, read).map(Some)
-}
-
-/// The partition that was chosen, or all of `whole`.
-fn in_partition(
-    whole: Arc<dyn ImageSource>,
-    read: &ReadArguments,
-) -> Result<Arc<dyn ImageSource>, String> {
-    let Some(name) = &read.partition else { return Ok(whole) };
-    if read.offset > 0 {
-        return Err("--offset cannot be used with --partition".to_owned());
-    }
+    let Some(name) = &read.partition else { return Ok(Some(whole)) };
     let partition = PartitionSource::find(whole, name)
         .map_err(|error| format!("--partition={name}: {error}"))?;
-    Ok(Arc::new(partition))
+    Ok(Some(Arc::new(partition)))
 }
 
 fn open_devices(read: &ReadArguments) -> Result<Vec<Arc<dyn ImageSource>>, ferrofs_image::Error> {

@@ -47,6 +47,7 @@
     )
 )]
 
+pub mod container;
 mod dir;
 mod engine;
 mod error;

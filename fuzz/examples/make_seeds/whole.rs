@@ -40,7 +40,77 @@ pub(crate) fn put(seed_set: &mut SeedSet) {
     page.extend_from_slice(b"9.8.7\0\0\0\0\0\0\0\0\0\0\0");
     page.resize(1 + 40 + 200, 7);
     seed_set.put("stats", "summary".to_owned(), page);
+    containers(seed_set);
+    documents(seed_set);
     layers(seed_set);
+}
+
+/// A sparse image of each kind of chunk, and a super image with a partition of two extents.
+fn containers(seed_set: &mut SeedSet) {
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let mut sparse = vec![3];
+    sparse.extend(words(&[0xed26_ff3a, 1, 28 | 12 << 16, 4, 7, 4, 0]));
+    sparse.extend(words(&[0xcac1, 2, 20, 0x6463_6261, 0x6867_6665]));
+    sparse.extend(words(&[0xcac2, 2, 16, 0x3433_3231]));
+    sparse.extend(words(&[0xcac3, 1, 12, 0xcac4, 0, 16, 0]));
+    seed_set.put("container", "sparse".to_owned(), sparse);
+    let mut partitions = vec![0];
+    partitions.extend(words(&[65536, 1, 4096]));
+    partitions.extend([8, 7]);
+    let mut header = words(&[0, 10, 128]);
+    header.resize(80, 0);
+    header.extend(words(&[0, 1, 52, 52, 2, 24]));
+    header.resize(128, 0);
+    partitions.extend(header);
+    let mut name = b"a".to_vec();
+    name.resize(36, 0);
+    partitions.extend(name);
+    partitions.extend(words(&[0, 0, 2, 0]));
+    partitions.extend(words(&[1, 0, 0, 24, 0, 0]));
+    partitions.extend(words(&[1, 0, 1, 0, 0, 0]));
+    partitions.resize(1 + 12 + 2 + 128 + 112, 0);
+    seed_set.put("container", "super".to_owned(), partitions);
+}
+
+/// What a registry, a server and another process say.
+fn documents(seed_set: &mut SeedSet) {
+    let digest = format!("sha256:{}", "5a".repeat(32));
+    let layer = format!(
+        r#"{{"mediaType":"application/vnd.erofs","digest":"{digest}","size":9,"annotations":{{"org.erofs.chunk-index.range":"4:8"}}}}"#
+    );
+    let index = ferrofs_remote::ChunkIndex::uniform(
+        (2 << 20) + 7,
+        1 << 20,
+        [1, 2, 3].map(|byte| ferrofs_remote::ContentDigest::from_bytes([byte; 32])).to_vec(),
+    );
+    let texts: [(&str, u8, Vec<u8>); 10] = [
+        ("manifest", 0, format!(r#"{{"schemaVersion":2,"layers":[{layer}]}}"#).into_bytes()),
+        (
+            "image-index",
+            0,
+            format!(
+                r#"{{"manifests":[{{"digest":"{digest}","size":5,"platform":{{"os":"linux","architecture":"arm64","variant":"v8"}}}}]}}"#
+            )
+            .into_bytes(),
+        ),
+        ("chunk-index", 1, index.expect("three chunks").to_bytes()),
+        ("http", 2, b"https://example.org:8080/a%20b.erofs?token=1#index=sha256:00".to_vec()),
+        ("oci", 2, b"oci://localhost:5000/a/b:tag#layer=1&platform=linux/arm64".to_vec()),
+        ("layout", 2, b"oci-layout:dir:tag".to_vec()),
+        ("bucket", 2, b"s3://bucket/key/of/it".to_vec()),
+        (
+            "fetch",
+            3,
+            br#"{"type":"fetch","id":7,"object":1,"chunks":[[0,2],[3,9]],"urgency":"demand","past_caches":false}"#
+                .to_vec(),
+        ),
+        ("fetched", 4, br#"{"type":"fetched","id":7}"#.to_vec()),
+        ("cached", 5, [&1_u32.to_le_bytes()[..], &[80, 0, 1, 0, 0x80, 6]].concat()),
+    ];
+    for (kind, number, text) in texts {
+        seed_set.put("remote", kind.to_owned(), [&[number][..], &text].concat());
+    }
 }
 
 /// Numbers that are always the same.
