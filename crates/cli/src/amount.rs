@@ -15,6 +15,16 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
+/// The least size of the cache of remote images; docs/remote.md has the reason.
+const CACHE_SIZE_MIN: u64 = 32 << 20;
+
+/// Reads a size of the cache of remote images.
+pub(crate) fn parse_cache_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let is_enough = bytes >= CACHE_SIZE_MIN;
+    is_enough.then_some(bytes).ok_or_else(|| "a cache needs at least 32m".to_owned())
+}
+
 /// Reads a number as erofs-utils reads it: decimal, or hexadecimal after `0x`, or octal after `0`.
 pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     let read = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -161,6 +171,8 @@ mod tests {
         for wrong in ["", "k", "-1", "1x", "99999999999g"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(parse_cache_size("1g"), Ok(1 << 30));
+        parse_cache_size("31m").unwrap_err();
     }
 
     #[test]

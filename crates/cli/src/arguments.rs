@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
+use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
 use crate::help;
 
 pub(crate) use mount::{
@@ -82,6 +82,12 @@ pub(crate) struct ReadArguments {
 pub(crate) struct RemoteArguments {
     #[command(flatten)]
     pub(crate) connection: ConnectionArguments,
+
+    /// Space that the cache may take on the disk, at least 32m, while this runs; what was not used
+    /// for the longest time is evicted. If others use the cache, the smallest number counts
+    /// [default: a tenth of the disk, at most 32g]
+    #[arg(long, value_name = "BYTES", value_parser = parse_cache_size)]
+    pub(crate) cache_size: Option<u64>,
 
     /// Open no connection: read only what the cache has
     #[arg(long)]

@@ -183,7 +183,7 @@ Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec
 (root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter, since
 mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
-noacl; for remote images cache=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
+noacl; for remote images cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
 Options about access times (noatime and similar ones) are accepted without effect, because an image
 has no access times. Every other option is an error, including rw, because an EROFS image cannot be
 written.

@@ -103,7 +103,7 @@ impl RemoteImage {
     ) -> anyhow::Result<OpenedSources> {
         let client = match mount {
             Some(mount) => Arc::clone(&mount.client),
-            None => Arc::new(connect(&arguments.connection)?),
+            None => Arc::new(connect(&arguments.connection, arguments.cache_size)?),
         };
         let mut sources = Vec::with_capacity(self.places.len());
         for (number, place) in self.places.iter().enumerate() {
@@ -232,7 +232,7 @@ pub(crate) fn open_object(
         let text = escape(argument.as_os_str().as_encoded_bytes());
         return Err(usage_error(format_args!("{text}: a path, and no URL; copy the file")));
     };
-    let client = Arc::new(connect(&arguments.connection)?);
+    let client = Arc::new(connect(&arguments.connection, None)?);
     open_remote(&client, &location, arguments)
 }
 
@@ -251,7 +251,8 @@ impl RemoteMount {
         std::os::unix::process::CommandExt::arg0(&mut command, COMPANION_NAME);
         command.arg(path).arg(fetcher());
         let companion = Companion::start(&mut command);
-        let companion = Arc::new(companion.context("the process that connects to ferrofs-fetch")?);
+        let companion = companion.context("the process that connects to ferrofs-fetch")?;
+        let companion = Arc::new(companion.cache_limit(arguments.cache_size));
         let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
         Ok(Self { client: Arc::new(client), companion, opened: RefCell::default() })
     }
@@ -298,8 +299,12 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     Ok(CommandStatus::Success)
 }
 
-fn connect(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
-    Ok(FetchClient::new(Box::new(connector(arguments)?))?)
+fn connect(
+    arguments: &ConnectionArguments,
+    cache_size: Option<u64>,
+) -> anyhow::Result<FetchClient> {
+    let connector = connector(arguments)?.cache_limit(cache_size);
+    Ok(FetchClient::new(Box::new(connector))?)
 }
 
 fn connector(arguments: &ConnectionArguments) -> anyhow::Result<FetcherProgram> {

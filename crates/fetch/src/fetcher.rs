@@ -14,6 +14,7 @@ use crate::lock::locked;
 use crate::object::{Limits, SharedObject};
 use crate::registry::AccessRight;
 use crate::resolve::{Resolution, Resolver};
+use crate::space::CacheSpace;
 use crate::upload::Upload;
 
 /// The fetcher.
@@ -21,14 +22,16 @@ use crate::upload::Upload;
 pub(crate) struct Fetcher {
     pub(crate) resolver: Resolver,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) space: Arc<CacheSpace>,
     objects: Mutex<HashMap<String, Weak<SharedObject>>>,
     /// One client at a time opens a location, so that the others find it open.
     opening: tokio::sync::Mutex<()>,
 }
 
 impl Fetcher {
-    pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>) -> Self {
-        Self { resolver, limits, objects: Mutex::default(), opening: tokio::sync::Mutex::default() }
+    pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>, space: Arc<CacheSpace>) -> Self {
+        let objects = Mutex::default();
+        Self { resolver, limits, space, objects, opening: tokio::sync::Mutex::default() }
     }
 
     /// Opens a location. With `expected` the object must be that one.
@@ -53,8 +56,7 @@ impl Fetcher {
         let shared = match self.find(&key) {
             Some(shared) => shared,
             None => {
-                let cache = self.resolver.cache.as_deref();
-                let shared = SharedObject::new(object, cache, Arc::clone(&self.limits))?;
+                let shared = SharedObject::new(object, &self.space, Arc::clone(&self.limits))?;
                 let mut objects = locked(&self.objects);
                 objects.retain(|_, object| object.strong_count() > 0);
                 objects.insert(key, Arc::downgrade(&shared));
@@ -92,6 +94,9 @@ impl Fetcher {
     }
 
     pub(crate) fn stats(&self) -> FetchStats {
-        self.limits.stats.snapshot()
+        let mut stats = self.limits.stats.snapshot();
+        (stats.cache_bytes, stats.evicted_bytes) = self.space.usage();
+        stats.cache_limit = self.space.limit();
+        stats
     }
 }

@@ -15,6 +15,7 @@ mod registry;
 mod resolve;
 mod retry;
 mod server;
+mod space;
 mod stats;
 mod upload;
 
@@ -30,6 +31,7 @@ use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
 use crate::fetcher::Fetcher;
 use crate::object::Limits;
 use crate::resolve::Resolver;
+use crate::space::CacheSpace;
 use crate::stats::Stats;
 
 /// Redirects that are followed.
@@ -75,6 +77,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let Some(socket) = FetcherSocket::listen(&cache)? else {
         bail!("another ferrofs-fetch uses {}", arguments.cache.display());
     };
+    let space = Arc::new(CacheSpace::new(Arc::clone(&cache)).context("the cache")?);
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         bail!("cannot set up TLS");
     }
@@ -94,7 +97,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         timeout,
         repositories: std::sync::Mutex::default(),
     };
-    let fetcher = Arc::new(Fetcher::new(resolver, limits));
+    let fetcher = Arc::new(Fetcher::new(resolver, limits, space));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("fetch")

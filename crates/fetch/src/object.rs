@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ferrofs_remote::cache::{CacheDirectory, ChunkLayout, ObjectIdentity, ObjectWriter};
+use ferrofs_remote::cache::{CacheKey, ChunkLayout, ObjectIdentity, ObjectWriter};
 use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchUrgency, ObjectState, Verification,
 };
@@ -24,6 +24,7 @@ use crate::backend::Backend;
 use crate::http::{ExchangeError, RangeAnswer, next_bytes};
 use crate::lock::locked;
 use crate::retry::Pauses;
+use crate::space::{CacheSpace, DiskObject};
 use crate::stats::Stats;
 
 /// Chunks of one request at most, so that neighbouring chunks are fetched in parallel.
@@ -58,7 +59,7 @@ impl Limits {
     }
 
     /// The first generation of a writer: another one than that of the writer before it.
-    fn generation(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u32 {
         // The step of splitmix64; Relaxed: only the value matters.
         let mut value = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -69,11 +70,19 @@ impl Limits {
 /// The files of an object: in the cache directory, or in memory.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    writer: ObjectWriter,
+    storage: Storage,
     data: File,
     records: File,
-    /// The chunks in memory, oldest first; `None` on disk.
-    resident: Option<Mutex<VecDeque<u32>>>,
+}
+
+#[derive(Debug)]
+enum Storage {
+    Disk(Arc<DiskObject>),
+    Memory {
+        writer: Box<ObjectWriter>,
+        /// The chunks that are there, oldest first.
+        resident: Mutex<VecDeque<u32>>,
+    },
 }
 
 /// An object.
@@ -142,7 +151,7 @@ impl SharedObject {
     /// Opens the files of an object. Without a usable cache it lives in memory.
     pub(crate) fn new(
         resolved: ResolvedObject,
-        cache: Option<&CacheDirectory>,
+        space: &Arc<CacheSpace>,
         limits: Arc<Limits>,
     ) -> Result<Arc<Self>, FetchError> {
         let ResolvedObject { shown, backend, identity, length, .. } = resolved;
@@ -154,11 +163,10 @@ impl SharedObject {
             FetchError::new(FetchErrorKind::Refused, &shown, detail)
         })?;
         let seed = limits.generation();
-        let on_disk = cache.map(|cache| Backing::on_disk(cache, &identity, layout, seed));
-        let backing = match on_disk {
-            Some(Ok(backing)) => backing,
+        let backing = match Backing::on_disk(space, &identity, layout, seed) {
+            Ok(backing) => backing,
             // Read-only, full, or not a directory of ours: without a cache.
-            Some(Err(_)) | None => Backing::in_memory(&identity, layout, seed).map_err(failed)?,
+            Err(_) => Backing::in_memory(identity.key(), layout, seed).map_err(failed)?,
         };
         let (index, index_file) = match resolved.index {
             Some((index, bytes)) => {
@@ -232,7 +240,7 @@ impl SharedObject {
     pub(crate) fn require_cached(&self, ranges: &[Range<u32>]) -> Result<(), FetchError> {
         let backing = self.backing();
         let missing =
-            ranges.iter().cloned().flatten().find(|chunk| !backing.writer.is_present(*chunk));
+            ranges.iter().cloned().flatten().find(|chunk| !backing.writer().is_present(*chunk));
         match missing {
             None => Ok(()),
             Some(chunk) => {
@@ -264,7 +272,8 @@ impl SharedObject {
         for chunk in range {
             if let Some(flight) = in_flight.get(&chunk) {
                 waiting.push((Arc::clone(flight), chunk));
-            } else if backing.writer.is_present(chunk) && !past_caches {
+            } else if backing.writer().is_present(chunk) && !past_caches {
+                backing.set_used(chunk);
                 Stats::add(&self.limits.stats.cache_hits, 1);
             } else {
                 match &mut run {
@@ -293,7 +302,7 @@ impl SharedObject {
         let chunks = self.layout.chunks_in(&answer.range);
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
-        let is_known = |chunk| in_flight.contains_key(&chunk) || backing.writer.is_present(chunk);
+        let is_known = |chunk| in_flight.contains_key(&chunk) || backing.writer().is_present(chunk);
         if chunks.is_empty() || chunks.clone().all(is_known) {
             return;
         }
@@ -478,7 +487,7 @@ impl SharedObject {
     fn store(&self, chunk: u32, bytes: &[u8]) -> io::Result<()> {
         let backing = self.backing();
         match backing.store(chunk, bytes) {
-            Err(_) if backing.resident.is_none() => self.replace(&backing)?.store(chunk, bytes),
+            Err(_) if backing.is_on_disk() => self.replace(&backing)?.store(chunk, bytes),
             other => other,
         }
     }
@@ -487,9 +496,9 @@ impl SharedObject {
     fn replace(&self, failed: &Arc<Backing>) -> io::Result<Arc<Backing>> {
         let mut backing = locked(&self.backing);
         if Arc::ptr_eq(&backing, failed) {
-            let key = *failed.writer.key();
+            let key = *failed.writer().key();
             let seed = self.limits.generation();
-            *backing = Arc::new(Backing::with_key(key, self.layout, seed)?);
+            *backing = Arc::new(Backing::in_memory(key, self.layout, seed)?);
             self.replaced.send_modify(|count| *count += 1);
         }
         Ok(Arc::clone(&backing))
@@ -519,42 +528,55 @@ impl From<io::Error> for StoreError {
 
 impl Backing {
     fn on_disk(
-        cache: &CacheDirectory,
+        space: &Arc<CacheSpace>,
         identity: &ObjectIdentity,
         layout: ChunkLayout,
         seed: u32,
     ) -> io::Result<Self> {
-        let writer = cache.writer(identity, layout, seed)?;
-        let (data, records) = cache.reader_files(&identity.key())?;
-        Ok(Self { writer, data, records, resident: None })
+        let object = space.open(identity, layout, seed)?;
+        let (data, records) = space.cache().reader_files(&identity.key())?;
+        Ok(Self { storage: Storage::Disk(object), data, records })
     }
 
-    fn in_memory(identity: &ObjectIdentity, layout: ChunkLayout, seed: u32) -> io::Result<Self> {
-        Self::with_key(identity.key(), layout, seed)
-    }
-
-    fn with_key(
-        key: ferrofs_remote::cache::CacheKey,
-        layout: ChunkLayout,
-        seed: u32,
-    ) -> io::Result<Self> {
+    fn in_memory(key: CacheKey, layout: ChunkLayout, seed: u32) -> io::Result<Self> {
         let (data, records) = (memory_file("data")?, memory_file("index")?);
         let readable = (read_only(&data)?, read_only(&records)?);
         let writer = ObjectWriter::new(key, layout, data, records, seed)?;
-        let resident = Some(Mutex::default());
-        Ok(Self { writer, data: readable.0, records: readable.1, resident })
+        let storage = Storage::Memory { writer: Box::new(writer), resident: Mutex::default() };
+        Ok(Self { storage, data: readable.0, records: readable.1 })
+    }
+
+    fn writer(&self) -> &ObjectWriter {
+        match &self.storage {
+            Storage::Disk(object) => object.writer(),
+            Storage::Memory { writer, .. } => writer,
+        }
+    }
+
+    fn is_on_disk(&self) -> bool {
+        matches!(self.storage, Storage::Disk(_))
+    }
+
+    /// A reader uses a chunk: it is evicted later.
+    pub(crate) fn set_used(&self, chunk: u32) {
+        if let Storage::Disk(object) = &self.storage {
+            object.set_used(chunk);
+        }
     }
 
     fn store(&self, chunk: u32, bytes: &[u8]) -> io::Result<()> {
-        self.writer.store(chunk, bytes)?;
-        let Some(resident) = &self.resident else { return Ok(()) };
+        let (writer, resident) = match &self.storage {
+            Storage::Disk(object) => return object.store(chunk, bytes),
+            Storage::Memory { writer, resident } => (writer, resident),
+        };
+        writer.store(chunk, bytes)?;
         let mut resident = locked(resident);
         resident.push_back(chunk);
         if resident.len() > MEMORY_CHUNKS_MAX
             && let Some(oldest) = resident.pop_front()
             && !resident.contains(&oldest)
         {
-            self.writer.discard(oldest..oldest + 1)?;
+            writer.discard(oldest..oldest + 1)?;
         }
         Ok(())
     }

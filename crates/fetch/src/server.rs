@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ferrofs_remote::Connection;
 use ferrofs_remote::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
-    PROTOCOL_VERSION, PushRequest, checked_ranges,
+    PROTOCOL_VERSION, PruneReport, PushRequest, checked_ranges,
 };
+use ferrofs_remote::{Connection, ContentDigest};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -103,6 +103,8 @@ fn start(
 
 /// A client.
 struct Peer {
+    /// Names it among all clients of this fetcher.
+    number: u64,
     connection: Connection,
     fetcher: Arc<Fetcher>,
     runtime: Handle,
@@ -126,7 +128,9 @@ struct OpenHandle {
 
 impl Peer {
     fn new(connection: Connection, fetcher: Arc<Fetcher>, runtime: Handle) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             connection,
             fetcher,
             runtime,
@@ -142,13 +146,15 @@ impl Peer {
         let mut has_greeted = false;
         while let Ok(Some((message, files))) = self.connection.receive() {
             match message {
-                ClientMessage::Hello { .. } if !has_greeted => {
+                ClientMessage::Hello { cache_limit, .. } if !has_greeted => {
                     has_greeted = true;
                     self.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]);
+                    self.fetcher.space.ask_limit(self.number, cache_limit);
                 }
                 // A peer that breaks the protocol is disconnected.
                 _ if !has_greeted => break,
                 ClientMessage::Close { object } => drop(locked(&self.objects).remove(&object)),
+                ClientMessage::Used { object, chunks } => self.set_used(object, &chunks),
                 request => {
                     if self.requests.fetch_add(1, Ordering::Relaxed) >= REQUESTS_MAX {
                         break;
@@ -167,6 +173,18 @@ impl Peer {
         self.connection.shut_down();
         self.closed.send_replace(true);
         locked(&self.objects).clear();
+        self.fetcher.space.ask_limit(self.number, None);
+    }
+
+    /// Chunks were read. What is wrong about the message does not matter: it has no reply.
+    fn set_used(&self, object: u64, chunks: &[(u32, u32)]) {
+        let Some(shared) = locked(&self.objects).get(&object).map(|one| Arc::clone(&one.shared))
+        else {
+            return;
+        };
+        let backing = shared.backing();
+        let ranges = checked_ranges(chunks, shared.layout().count()).unwrap_or_default();
+        ranges.into_iter().flatten().for_each(|chunk| backing.set_used(chunk));
     }
 
     /// Messages are small; a peer that does not read is disconnected after the timeout of the
@@ -213,6 +231,21 @@ impl Peer {
                 }
             }
             ClientMessage::Push { id, request } => self.push(id, *request, files).await,
+            ClientMessage::Prune { id, what } => {
+                let fetcher = Arc::clone(&self.fetcher);
+                self.change_cache(id, move || fetcher.space.prune(what)).await;
+            }
+            ClientMessage::Discard { id, key, chunks } => {
+                let fetcher = Arc::clone(&self.fetcher);
+                self.change_cache(id, move || {
+                    let malformed = || io::Error::from(io::ErrorKind::InvalidInput);
+                    let key = format!("sha256:{key}").parse::<ContentDigest>();
+                    let key = key.map_err(|_| malformed())?;
+                    checked_ranges(&chunks, u32::MAX).map_err(|_| malformed())?;
+                    fetcher.space.discard(key.as_bytes(), &chunks, fetcher.limits.generation())
+                })
+                .await;
+            }
             ClientMessage::Stats { id } => {
                 let stats = self.fetcher.stats();
                 self.send(&FetcherMessage::Stats { id, stats }, &[]);
@@ -246,6 +279,26 @@ impl Peer {
                 }
             }
         }
+    }
+
+    /// Removes something from the cache, and replies.
+    async fn change_cache(
+        &self,
+        id: u64,
+        change: impl FnOnce() -> io::Result<PruneReport> + Send + 'static,
+    ) {
+        let changed = tokio::task::spawn_blocking(change).await;
+        let reply = match changed.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(report) => FetcherMessage::Pruned { id, report },
+            Err(error) => {
+                let kind = FetchErrorKind::Exhausted;
+                FetcherMessage::Failed {
+                    id,
+                    error: FetchError::new(kind, "cache", error.to_string()),
+                }
+            }
+        };
+        self.send(&reply, &[]);
     }
 
     fn keep(&self, number: u64, handle: OpenHandle) -> Result<(), FetchError> {

@@ -4,6 +4,7 @@
 //! The format is in docs/remote.md. Everything is reached through one directory descriptor, and no
 //! symbolic link is followed below it.
 
+mod listing;
 mod object;
 mod record;
 mod socket;
@@ -12,11 +13,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps};
 use sha2::{Digest as _, Sha256};
 
+pub use listing::{CacheEntry, DiskSpace};
 pub use object::{CachedObject, ChunkRead, ObjectWriter};
 pub use record::{CacheKey, ChunkLayout, ChunkRecord, OBJECT_MAX_BYTES};
 pub use socket::FetcherSocket;
@@ -93,21 +94,6 @@ impl ObjectIdentity {
 pub struct CacheDirectory {
     path: PathBuf,
     objects: OwnedFd,
-}
-
-/// An object in the cache, for `cache list` and for eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheEntry {
-    /// Its key.
-    pub key: CacheKey,
-    /// Bytes of the object.
-    pub length: u64,
-    /// Bytes that it takes on the disk.
-    pub used_bytes: u64,
-    /// When it was opened last.
-    pub last_used: SystemTime,
-    /// The first line that names it: a URL without its query, or a digest.
-    pub name: String,
 }
 
 impl CacheDirectory {
@@ -207,60 +193,9 @@ impl CacheDirectory {
     /// `NotFound` if the cache does not have it; otherwise it cannot be opened.
     pub fn reader_files(&self, key: &CacheKey) -> io::Result<(File, File)> {
         let folder = self.folder(&hex(key))?;
-        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-        let times = Timestamps { last_access: now, last_modification: now };
         // A cache that cannot be written can be read; then eviction cannot run either.
-        rustix::fs::utimensat(&folder, "identity", &times, AtFlags::SYMLINK_NOFOLLOW).ok();
+        set_used(&folder).ok();
         Ok((open_in(&folder, "data", OFlags::RDONLY)?, open_in(&folder, "index", OFlags::RDONLY)?))
-    }
-
-    /// All objects, in no order. Folders that are no objects are left out.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
-    pub fn list(&self) -> io::Result<Vec<CacheEntry>> {
-        let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.objects)? {
-            let entry = entry?;
-            let key = entry.file_name().to_str().ok().and_then(unhex);
-            if let Some(key) = key
-                && let Ok(entry) = self.entry(key)
-            {
-                entries.push(entry);
-            }
-        }
-        Ok(entries)
-    }
-
-    fn entry(&self, key: CacheKey) -> io::Result<CacheEntry> {
-        let folder = self.folder(&hex(&key))?;
-        let named = open_in(&folder, "identity", OFlags::RDONLY)?;
-        let last_used = named.metadata()?.modified()?;
-        let mut text = String::new();
-        io::Read::read_to_string(&mut io::Read::take(&named, IDENTITY_MAX_BYTES), &mut text)?;
-        let name = text.lines().nth(1).unwrap_or_default();
-        let name = name.split_once('?').map_or(name, |(path, _)| path).to_owned();
-        let data = rustix::fs::fstat(open_in(&folder, "data", OFlags::RDONLY)?)?;
-        let [length, blocks] =
-            [data.st_size, data.st_blocks].map(|value| u64::try_from(value).unwrap_or(0));
-        Ok(CacheEntry { key, length, used_bytes: blocks.saturating_mul(512), last_used, name })
-    }
-
-    /// Removes an object. Readers that have it open keep it until they close it.
-    ///
-    /// # Errors
-    /// Something of it cannot be removed.
-    pub fn remove(&self, key: &CacheKey) -> io::Result<()> {
-        let name = hex(key);
-        let folder = self.folder(&name)?;
-        // The index first: data without records is absent.
-        for file in ["index", "data", "identity"] {
-            match rustix::fs::unlinkat(&folder, file, AtFlags::empty()) {
-                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(rustix::fs::unlinkat(&self.objects, &name, AtFlags::REMOVEDIR)?)
     }
 
     fn folder(&self, name: &str) -> io::Result<OwnedFd> {
@@ -268,6 +203,13 @@ impl CacheDirectory {
         let opened = rustix::fs::openat(&self.objects, name, flags, Mode::empty());
         opened.map_err(|errno| with_path(&self.path.join(VERSION_FOLDER).join(name), &errno.into()))
     }
+}
+
+/// Records that an object is used now.
+fn set_used(folder: &OwnedFd) -> rustix::io::Result<()> {
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    rustix::fs::utimensat(folder, "identity", &times, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// Opens a regular file of an object.
@@ -330,27 +272,6 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_listed_with_its_space_and_removed() {
-        let (_above, cache) = cache();
-        let layout = ChunkLayout::new(9).unwrap();
-        let writer = cache.writer(&identity("https://h/x?secret"), layout, 1).unwrap();
-        writer.store(0, b"123456789").unwrap();
-        let listed = cache.list().unwrap();
-        assert_eq!(listed.len(), 1);
-        assert_eq!(listed[0].name, "https://h/x");
-        assert_eq!((listed[0].length, listed[0].used_bytes > 0), (9, true));
-        let key = listed[0].key;
-        let (data, records) = cache.reader_files(&key).unwrap();
-        cache.remove(&key).unwrap();
-        assert!(cache.list().unwrap().is_empty());
-        assert_eq!(cache.reader_files(&key).unwrap_err().kind(), io::ErrorKind::NotFound);
-        let object = CachedObject::new(key, layout, data, records, None).unwrap();
-        let mut bytes = [0; 9];
-        assert_eq!(object.read(0, 0, &mut bytes).unwrap(), ChunkRead::Served);
-        assert_eq!(&bytes, b"123456789", "an open object outlives its name");
-    }
-
-    #[test]
     fn a_location_is_remembered_until_the_next_record() {
         let (_above, cache) = cache();
         assert_eq!(cache.recall("u").unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -401,8 +322,10 @@ mod tests {
         symlink("/etc/passwd", folder.join("data")).unwrap();
         cache.reader_files(&key).unwrap_err();
         cache.writer(&identity("u"), layout, 1).unwrap_err();
-        assert!(cache.list().unwrap().is_empty());
+        let listed = cache.list().unwrap();
+        assert_eq!((listed.len(), listed[0].length), (1, 0), "it can be removed");
         cache.remove(&key).unwrap();
+        assert!(cache.list().unwrap().is_empty());
         assert!(Path::new("/etc/passwd").exists());
     }
 }

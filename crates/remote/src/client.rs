@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::lock::locked;
 use crate::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchStats, FetcherMessage, NO_REPLY,
-    PROTOCOL_VERSION,
+    PROTOCOL_VERSION, PruneReport, PruneRequest,
 };
 
 /// The pauses between attempts to reach a fetcher.
@@ -30,11 +30,20 @@ pub trait Connector: Send + Sync {
     /// # Errors
     /// Whatever prevents it; the caller tries again until the time limit of the request is over.
     fn connect(&self) -> io::Result<Connection>;
+
+    /// Bytes that the cache may take while the connection lasts; `None` leaves it to others.
+    fn cache_limit(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl<C: Connector + ?Sized> Connector for Arc<C> {
     fn connect(&self) -> io::Result<Connection> {
         (**self).connect()
+    }
+
+    fn cache_limit(&self) -> Option<u64> {
+        (**self).cache_limit()
     }
 }
 
@@ -44,6 +53,7 @@ pub(crate) enum Reply {
     Opened(crate::protocol::ObjectState, Vec<File>),
     Fetched,
     Stats(FetchStats),
+    Pruned(PruneReport),
     Failed(FetchError),
 }
 
@@ -166,6 +176,28 @@ impl FetchClient {
         }
     }
 
+    /// Removes objects from the cache.
+    ///
+    /// # Errors
+    /// The fetcher cannot remove them, or there was no reply in time.
+    pub fn prune(&self, what: PruneRequest, timeout: Duration) -> io::Result<PruneReport> {
+        pruned(self.call(|id| ClientMessage::Prune { id, what }, timeout)?)
+    }
+
+    /// Discards chunks of the cache that are damaged; all of an object without `chunks`.
+    ///
+    /// # Errors
+    /// As [`prune`](Self::prune).
+    pub fn discard(
+        &self,
+        key: &str,
+        chunks: &[(u32, u32)],
+        timeout: Duration,
+    ) -> io::Result<PruneReport> {
+        let (key, chunks) = (key.to_owned(), chunks.to_vec());
+        pruned(self.call(|id| ClientMessage::Discard { id, key, chunks }, timeout)?)
+    }
+
     /// How often the fetcher had to be reached again.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
@@ -236,8 +268,9 @@ impl FetchClient {
 }
 
 /// A connection on which both sides have said hello.
-pub(crate) fn greeted(connection: Connection) -> io::Result<Connection> {
-    connection.send(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &[])?;
+pub(crate) fn greeted(connection: Connection, cache_limit: Option<u64>) -> io::Result<Connection> {
+    let hello = ClientMessage::Hello { version: PROTOCOL_VERSION, cache_limit };
+    connection.send(&hello, &[])?;
     match connection.receive::<FetcherMessage>()? {
         Some((FetcherMessage::Hello { version: PROTOCOL_VERSION }, _)) => Ok(connection),
         Some((FetcherMessage::Hello { version }, _)) => Err(io::Error::new(
@@ -308,7 +341,8 @@ impl State {
 impl Shared {
     /// A connection on which both sides have said hello.
     fn connect(&self) -> io::Result<Arc<Connection>> {
-        greeted(self.connector.connect()?).map(Arc::new)
+        let cache_limit = self.connector.cache_limit();
+        greeted(self.connector.connect()?, cache_limit).map(Arc::new)
     }
 
     /// The loop of the receiver (R1, R2).
@@ -377,6 +411,7 @@ impl Shared {
             FetcherMessage::Fetched { id } => (id, Reply::Fetched),
             FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),
             FetcherMessage::Stats { id, stats } => (id, Reply::Stats(stats)),
+            FetcherMessage::Pruned { id, report } => (id, Reply::Pruned(report)),
             FetcherMessage::Replaced { object } => {
                 if let Some(object) = self.object(object) {
                     object.replaced(files);
@@ -455,6 +490,14 @@ impl Shared {
         // Dropping the last reference to an object unregisters it, which takes the lock.
         drop(objects);
         Ok(())
+    }
+}
+
+fn pruned(reply: Reply) -> io::Result<PruneReport> {
+    match reply {
+        Reply::Pruned(report) => Ok(report),
+        Reply::Failed(error) => Err(error.into()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

@@ -37,6 +37,7 @@ struct ConnectReply {
 pub struct Companion {
     socket: Connection,
     last_number: Mutex<u64>,
+    cache_limit: Option<u64>,
     /// Kept so that its number stays its own as long as somebody may look for it.
     _process: Child,
 }
@@ -54,7 +55,15 @@ impl Companion {
         let process = command.spawn()?;
         // It holds the other end of the pair, which would hide that the companion has ended.
         command.stdin(Stdio::null());
-        Ok(Self { socket: ours, last_number: Mutex::default(), _process: process })
+        let last_number = Mutex::default();
+        Ok(Self { socket: ours, last_number, cache_limit: None, _process: process })
+    }
+
+    /// The same, with a limit of the bytes that the cache may take while a connection lasts.
+    #[must_use]
+    pub fn cache_limit(mut self, bytes: Option<u64>) -> Self {
+        self.cache_limit = bytes;
+        self
     }
 }
 
@@ -65,6 +74,10 @@ impl AsFd for Companion {
 }
 
 impl Connector for Companion {
+    fn cache_limit(&self) -> Option<u64> {
+        self.cache_limit
+    }
+
     fn connect(&self) -> io::Result<Connection> {
         let mut last = locked(&self.last_number);
         *last = last.wrapping_add(1);

@@ -182,7 +182,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
         file.rewind().unwrap();
-        let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
+        let hello = ClientMessage::Hello { version: PROTOCOL_VERSION, cache_limit: None };
         one.send(&hello, &[file.as_fd(), file.as_fd()]).unwrap();
         let (message, mut files) = other.receive::<ClientMessage>().unwrap().unwrap();
         assert_eq!((message, files.len()), (hello, 2));

@@ -22,13 +22,21 @@ pub struct FetcherProgram {
     cache: CacheDirectory,
     program: PathBuf,
     arguments: Vec<OsString>,
+    cache_limit: Option<u64>,
 }
 
 impl FetcherProgram {
     /// Uses `program`, with `arguments` beside `--cache DIR`.
     #[must_use]
     pub fn new(cache: CacheDirectory, program: PathBuf, arguments: Vec<OsString>) -> Self {
-        Self { cache, program, arguments }
+        Self { cache, program, arguments, cache_limit: None }
+    }
+
+    /// The same, with a limit of the bytes that the cache may take while a connection lasts.
+    #[must_use]
+    pub fn cache_limit(mut self, bytes: Option<u64>) -> Self {
+        self.cache_limit = bytes;
+        self
     }
 
     /// Where the fetcher is installed: beside `executable`, or in `../libexec/ferrofs` of it; else
@@ -60,6 +68,10 @@ impl FetcherProgram {
 }
 
 impl Connector for FetcherProgram {
+    fn cache_limit(&self) -> Option<u64> {
+        self.cache_limit
+    }
+
     fn connect(&self) -> io::Result<Connection> {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)

@@ -23,6 +23,7 @@ pub mod protocol;
 mod push;
 mod readahead;
 mod source;
+mod use_log;
 
 pub use chunk_index::{
     CHUNK_INDEX_MAX_BYTES, CHUNK_INDEX_MEDIA_TYPE, ChunkIndex, ChunkIndexError,

@@ -13,7 +13,7 @@ use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
 
 /// The version of this protocol. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// Most ranges of one `fetch`.
@@ -32,6 +32,10 @@ pub enum ClientMessage {
     Hello {
         /// [`PROTOCOL_VERSION`] of the sender.
         version: u32,
+        /// Bytes that the cache may take while this client is connected. The smallest number of all
+        /// clients counts; the fetcher's own if none has one.
+        #[serde(default)]
+        cache_limit: Option<u64>,
     },
     /// Opens an object under a number that the client chooses.
     Open {
@@ -77,6 +81,54 @@ pub enum ClientMessage {
         /// Names the reply.
         id: u64,
     },
+    /// Chunks that were read from the cache: they are evicted later than others.
+    Used {
+        /// The number of the object.
+        object: u64,
+        /// Ranges as in `fetch`.
+        chunks: Vec<(u32, u32)>,
+    },
+    /// Removes objects from the cache.
+    Prune {
+        /// Names the reply.
+        id: u64,
+        /// Which.
+        what: PruneRequest,
+    },
+    /// Discards chunks of the cache that are damaged.
+    Discard {
+        /// Names the reply.
+        id: u64,
+        /// The key of the object.
+        key: String,
+        /// Ranges as in `fetch`. None: the whole object, as its index is damaged.
+        chunks: Vec<(u32, u32)>,
+    },
+}
+
+/// What to remove from the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PruneRequest {
+    /// All objects that nobody has open.
+    Unused,
+    /// Those of them that were not used for so many seconds.
+    OlderThan(u64),
+    /// What was not used for the longest time, until the cache takes at most so many bytes.
+    DownTo(u64),
+}
+
+/// What was removed from the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneReport {
+    /// Whole objects.
+    pub objects: u64,
+    /// Chunks of objects that stay.
+    pub chunks: u64,
+    /// Bytes on the disk that were freed.
+    pub freed_bytes: u64,
+    /// Bytes on the disk that the cache takes now.
+    pub used_bytes: u64,
 }
 
 /// An image that is published.
@@ -258,6 +310,13 @@ pub enum FetcherMessage {
         /// The statistics.
         stats: FetchStats,
     },
+    /// The reply to `prune` and to `discard`.
+    Pruned {
+        /// The id of the request.
+        id: u64,
+        /// What was removed.
+        report: PruneReport,
+    },
 }
 
 /// Why an object could not be opened or fetched.
@@ -371,6 +430,12 @@ pub struct FetchStats {
     pub in_flight: u64,
     /// Tokens that were requested of registries.
     pub token_requests: u64,
+    /// Bytes that the cache takes on the disk.
+    pub cache_bytes: u64,
+    /// The limit of that number now.
+    pub cache_limit: u64,
+    /// Bytes that were evicted to keep below the limit.
+    pub evicted_bytes: u64,
 }
 
 /// Ranges of chunks for [`ClientMessage::Fetch`]: neighbours are joined. `chunks` is in ascending

@@ -47,7 +47,7 @@ fn push_once(
     files: &[BorrowedFd<'_>],
     watch: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Option<PushReport>> {
-    let connection = greeted(connector.connect()?)?;
+    let connection = greeted(connector.connect()?, connector.cache_limit())?;
     let message = ClientMessage::Push { id: ID, request: Box::new(request.clone()) };
     connection.send(&message, files)?;
     let mut done = 0;

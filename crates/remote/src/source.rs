@@ -23,6 +23,7 @@ use crate::protocol::{
     ObjectState, RemoteOptions, Verification, chunk_ranges,
 };
 use crate::readahead::StreamTable;
+use crate::use_log::UseLog;
 
 /// How often a chunk is requested that is damaged. The fetcher then asks the server itself.
 const DAMAGED_MAX: u32 = 3;
@@ -41,6 +42,7 @@ pub struct RemoteSource {
     object: Arc<Object>,
     prefetched: Mutex<HashSet<u32>>,
     streams: Mutex<StreamTable>,
+    uses: UseLog,
     counters: SourceCounters,
 }
 
@@ -115,6 +117,7 @@ impl RemoteSource {
             object,
             prefetched: Mutex::default(),
             streams: Mutex::default(),
+            uses: UseLog::new(layout.count()),
             counters: SourceCounters::default(),
         })
     }
@@ -235,7 +238,7 @@ impl RemoteSource {
         self.counters.count_read();
         loop {
             match self.object.cached()?.read(chunk, offset, buffer)? {
-                ChunkRead::Served => return Ok(()),
+                ChunkRead::Served => break,
                 // A chunk may be discarded between the reply and the read, again and again.
                 ChunkRead::Absent if fetches > 0 && Instant::now() >= deadline => {
                     return fails(FetchErrorKind::TimedOut, "is discarded before it can be read");
@@ -248,6 +251,17 @@ impl RemoteSource {
             }
             self.fetch([chunk], damaged > 0)?;
             fetches += 1;
+        }
+        if let Some(chunks) = self.uses.record(chunk) {
+            self.report_uses(chunks);
+        }
+        Ok(())
+    }
+
+    fn report_uses(&self, chunks: Vec<u32>) {
+        for some in chunk_ranges(chunks).chunks(FETCH_RANGES_MAX) {
+            let object = self.object.number;
+            self.client.notify(&ClientMessage::Used { object, chunks: some.to_vec() });
         }
     }
 }
@@ -337,6 +351,7 @@ impl RemoteSource {
 
 impl Drop for RemoteSource {
     fn drop(&mut self) {
+        self.report_uses(self.uses.take());
         self.client.unregister(self.object.number);
     }
 }

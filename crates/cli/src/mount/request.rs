@@ -16,7 +16,7 @@ use ferrofs_mount::sandbox::UserIds;
 use super::log::LogTarget;
 use super::remount;
 use super::serving_user;
-use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
+use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
     ReserveArguments, VerifyChoice,
@@ -26,7 +26,7 @@ use crate::output::escape;
 use crate::remote as remote_image;
 
 /// All option names, for suggestions.
-const OPTION_NAMES: [&str; 57] = [
+const OPTION_NAMES: [&str; 58] = [
     "ro",
     "rw",
     "allow_other",
@@ -50,6 +50,7 @@ const OPTION_NAMES: [&str; 57] = [
     "partition",
     "loop",
     "cache",
+    "cache_size",
     "offline",
     "verify",
     "fetch_timeout",
@@ -231,8 +232,13 @@ fn parse_value(
             return Err(refused("the name of the partition is missing".to_owned()));
         }
         b"partition" => request.read.partition = Some(text()?.to_owned()),
-        b"cache" | b"verify" | b"fetch_timeout" | b"insecure_registry" if value.is_empty() => {
+        b"cache" | b"cache_size" | b"verify" | b"fetch_timeout" | b"insecure_registry"
+            if value.is_empty() =>
+        {
             return Err(refused("the value is missing".to_owned()));
+        }
+        b"cache_size" => {
+            request.read.remote.cache_size = Some(parse_cache_size(text()?).map_err(refused)?);
         }
         b"cache" => request.read.remote.connection.cache = Some(PathBuf::from(value)),
         b"verify" => {

@@ -5,6 +5,7 @@
     reason = "what goes wrong in a test fails the test, and a skipped one says so"
 )]
 
+mod cache;
 mod command;
 mod http;
 mod mount;

@@ -13,6 +13,8 @@ pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
     /// Of the fetcher, for one request; a client waits three times as long.
     pub(crate) timeout_seconds: u32,
+    /// What clients ask for.
+    pub(crate) cache_limit: Option<u64>,
 }
 
 /// Byte `at` of every object.
@@ -26,7 +28,7 @@ pub(crate) fn body(length: u64) -> Vec<u8> {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), timeout_seconds: 20 }
+        Self { directory: tempfile::tempdir().unwrap(), timeout_seconds: 20, cache_limit: None }
     }
 
     pub(crate) fn cache(&self) -> PathBuf {
@@ -38,7 +40,8 @@ impl World {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_ferrofs-fetch"));
         let timeout = self.timeout_seconds.to_string();
         let arguments = ["--idle", "2", "--timeout", &timeout].map(Into::into).to_vec();
-        let connector = FetcherProgram::new(cache, program, arguments);
+        let connector =
+            FetcherProgram::new(cache, program, arguments).cache_limit(self.cache_limit);
         Arc::new(FetchClient::new(Box::new(connector)).unwrap())
     }
 

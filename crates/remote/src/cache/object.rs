@@ -36,6 +36,10 @@ const RESTARTS_MAX: u32 = 16;
 /// Locks of a writer; chunk N has lock N modulo this. As many as requests are in flight, so that
 /// threads which store seldom wait for each other.
 const WRITER_LOCKS: usize = 16;
+/// The usual block of a file system, in bytes.
+const BLOCK: u64 = 4096;
+/// Records that are read at once when all are looked at.
+const RECORDS_AT_ONCE: u32 = 4096;
 
 /// What a reader found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +103,22 @@ impl CachedObject {
     #[must_use]
     pub fn is_present(&self, number: u32) -> bool {
         self.record(number).is_ok_and(|record| record.is_some())
+    }
+
+    /// Compares the whole chunk `number` with its record, whether or not this process has verified
+    /// it before.
+    ///
+    /// # Errors
+    /// A file of the cache cannot be read.
+    pub fn check(&self, number: u32) -> io::Result<ChunkRead> {
+        for _ in 0..RESTARTS_MAX {
+            let Some(record) = self.record(number)? else { return Ok(ChunkRead::Absent) };
+            let is_good = self.verify(number, &record)?;
+            if self.record(number)? == Some(record) {
+                return Ok(if is_good { ChunkRead::Served } else { ChunkRead::Damaged });
+            }
+        }
+        Ok(ChunkRead::Absent)
     }
 
     /// Reads `buffer.len()` bytes from byte `offset` of the object on, which all belong to chunk
@@ -266,7 +286,7 @@ impl ObjectWriter {
         self.records.write_all_at(&bytes, ChunkRecord::offset(number))
     }
 
-    /// Discards chunks and returns their space to the file system.
+    /// Discards chunks and returns their space to the file system (D1, D2).
     ///
     /// # Errors
     /// A file cannot be changed. Some chunks may be absent already.
@@ -278,11 +298,68 @@ impl ObjectWriter {
             }
             let _changing = self.lock(number);
             self.erase_record(number)?;
-            // D2
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&self.data, flags, range.start, range.end - range.start)?;
+            self.punch(range)?;
         }
         Ok(())
+    }
+
+    /// Returns the space of data without a record to the file system: what a writer left that was
+    /// killed between D1 and D2, or before D3. Nobody else may store meanwhile.
+    ///
+    /// # Errors
+    /// The index cannot be read, or the data not be changed.
+    pub fn reclaim(&self) -> io::Result<()> {
+        let present = self.present_chunks()?;
+        let length = |number: &u32| {
+            let bytes = self.layout.bytes_of(*number);
+            (bytes.end - bytes.start).next_multiple_of(BLOCK)
+        };
+        let known: u64 = present.iter().map(length).sum();
+        let blocks = rustix::fs::fstat(&self.data)?.st_blocks;
+        if u64::try_from(blocks).unwrap_or(0).saturating_mul(512) <= known {
+            return Ok(());
+        }
+        let mut start = 0;
+        for number in present.into_iter().chain([self.layout.count()]) {
+            let hole = self.layout.bytes_of(start).start..self.layout.bytes_of(number).start;
+            if !hole.is_empty() {
+                self.punch(hole)?;
+            }
+            start = number.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// The chunks that have a record, in ascending order.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn present_chunks(&self) -> io::Result<Vec<u32>> {
+        let mut present = Vec::new();
+        let mut bytes = vec![0; RECORD_BYTES * RECORDS_AT_ONCE as usize];
+        let count = self.layout.count();
+        for first in (0..count).step_by(RECORDS_AT_ONCE as usize) {
+            let some = (count - first).min(RECORDS_AT_ONCE) as usize;
+            let part = &mut bytes[..some * RECORD_BYTES];
+            if !read_whole(&self.records, ChunkRecord::offset(first), part)? {
+                break;
+            }
+            let (records, _) = part.as_chunks::<RECORD_BYTES>();
+            let numbers = (first..count).zip(records);
+            let there = numbers
+                .filter(|(number, bytes)| ChunkRecord::parse(bytes, &self.key, *number).is_some());
+            present.extend(there.map(|(number, _)| number));
+        }
+        Ok(present)
+    }
+
+    /// D2 of a chunk that is discarded.
+    fn punch(&self, bytes: Range<u64>) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // The last block is freed only if the hole has all of it.
+        let is_last = bytes.end == self.layout.length();
+        let end = if is_last { bytes.end.next_multiple_of(BLOCK) } else { bytes.end };
+        Ok(rustix::fs::fallocate(&self.data, flags, bytes.start, end - bytes.start)?)
     }
 
     /// Whether chunk `number` has a record.
@@ -375,6 +452,28 @@ mod tests {
         let writer = files.writer(9);
         assert!(writer.is_present(0) && !writer.is_present(1));
         assert_eq!(read(&files.reader(None), 0), (ChunkRead::Served, 1));
+    }
+
+    #[test]
+    fn data_without_a_record_is_reclaimed() {
+        let files = files();
+        let writer = files.writer(1);
+        for (number, length) in [(0, 1 << 20), (1, 1 << 20), (2, 100)] {
+            writer.store(number, &vec![7; length]).unwrap();
+        }
+        // As if the writer was killed between D1 and D2.
+        writer.erase_record(0).unwrap();
+        writer.erase_record(2).unwrap();
+        let blocks = || rustix::fs::fstat(&files.data).unwrap().st_blocks;
+        let before = blocks();
+        let next = files.writer(5);
+        assert_eq!(next.present_chunks().unwrap(), [1]);
+        next.reclaim().unwrap();
+        assert!(blocks() <= (1 << 20) / 512 && before > blocks(), "{before} {}", blocks());
+        assert_eq!(read(&files.reader(None), 1), (ChunkRead::Served, 7));
+        assert_eq!(files.reader(None).check(1).unwrap(), ChunkRead::Served);
+        files.data.write_all_at(&[1], (1 << 20) + 5).unwrap();
+        assert_eq!(files.reader(None).check(1).unwrap(), ChunkRead::Damaged);
     }
 
     #[test]

@@ -90,6 +90,16 @@ pub(super) fn header(key: &CacheKey, layout: &ChunkLayout) -> [u8; HEADER_BYTES]
     bytes
 }
 
+/// What the header of an index says; `None` if it is damaged.
+#[must_use]
+pub(super) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<(CacheKey, ChunkLayout)> {
+    let length = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
+    let key: CacheKey = bytes.get(24..56)?.try_into().ok()?;
+    let layout = ChunkLayout::new(length)?;
+    // All other bytes follow from these two.
+    (header(&key, &layout) == *bytes).then_some((key, layout))
+}
+
 /// What the record of a chunk says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRecord {
@@ -197,5 +207,11 @@ mod tests {
         assert_eq!(one, header(&KEY, &layout(9)));
         assert_ne!(one, header(&KEY, &layout(10)));
         assert_ne!(one, header(&[8; 32], &layout(9)));
+        assert_eq!(parse_header(&one), Some((KEY, layout(9))));
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut damaged = one;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse_header(&damaged), None, "bit {bit}");
+        }
     }
 }
