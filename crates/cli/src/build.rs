@@ -38,6 +38,7 @@ use import::ImportedTree;
 use monitor::BuildMonitor;
 use report::BuildSummary;
 use request::{BuildEnvironment, BuildRequest, OutputFormat, Verify};
+use rustix::rand::GetRandomFlags;
 use verify::ImageVerifier;
 
 use crate::applets::mkfs::MkfsArguments;
@@ -90,9 +91,9 @@ pub(crate) fn run_mkfs(
 fn environment(hints: Option<&Path>) -> anyhow::Result<BuildEnvironment> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut random = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut random))
-        .context("/dev/urandom")?;
+    // Of so few bytes, the call returns all. It works without /dev, as in an empty chroot.
+    rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut random, GetRandomFlags::empty()))
+        .context("no random bytes from the system")?;
     Ok(BuildEnvironment {
         source_date_epoch: std::env::var_os("SOURCE_DATE_EPOCH"),
         now: now.map_or(0, |now| now.as_secs()),

@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
-use crate::support::{Dir, data, ferrofs, find};
+use crate::support::{Dir, data, ferrofs, find, skip};
 
 /// The checksum of every superblock.
 const CHECKSUM_OFFSET: usize = 1028;
@@ -50,6 +51,25 @@ fn one_missing_block_at_the_end_is_noticed() {
     let image = dir.write("short.erofs", &whole[..whole.len() - 4096]);
     ferrofs().arg("check").arg(&image).ends_with(1);
     ferrofs().arg("extract").arg(&image).arg(dir.join("tree")).ends_with(1);
+}
+
+#[test]
+fn a_build_needs_no_dev() {
+    let dir = Dir::new();
+    fs::create_dir(dir.join("tree")).unwrap();
+    let image = dir.join("image");
+    let hidden = |words: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-Urm", "sh", "-c"]).arg(format!("mount -t tmpfs none /dev && {words}"));
+        command.arg(env!("CARGO_BIN_EXE_ferrofs")).arg(dir.join("tree")).arg(&image);
+        command.output()
+    };
+    if !hidden("! test -e /dev/urandom").is_ok_and(|output| output.status.success()) {
+        return skip("unshare(1) cannot mount in a user namespace");
+    }
+    let output = hidden("\"$0\" build \"$2\" \"$1\"").unwrap();
+    assert!(output.status.success(), "{output:?}");
+    ferrofs().arg("check").arg(&image).succeeds();
 }
 
 #[test]
