@@ -59,7 +59,11 @@ impl Invocation {
 /// Reads the command line. After wrong usage and requests for help, which it answers, it returns
 /// the exit status.
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    parse_words(std::env::args_os().collect())
+}
+
+/// The same for the words of another process.
+pub(crate) fn parse_words(words: Vec<OsString>) -> Result<Invocation, ExitCode> {
     match ProgramName::of(&words, Path::is_file) {
         ProgramName::Ferrofs => parse::<Arguments>(words).map(|typed| Invocation::Verb(typed.verb)),
         ProgramName::Erofsfuse => ErofsfuseArguments::try_parse_from(words)

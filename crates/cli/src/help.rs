@@ -175,6 +175,12 @@ and calls that are running wait for some milliseconds. On kernels before 6.9 cal
 when the process died fail with EIO. A file whose data crashes the process repeatedly gives EIO, and
 the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either process unmounts.
 
+--replace DIR takes such a mount over: from then on this program serves it, for example after an
+upgrade. No call fails, and open files stay valid. Only the user who has mounted and root may do
+this. The kernel has to be 6.9 or later, and the mount must not be one of --foreground. A version
+that does not understand the mount refuses, and nothing changes. --reattach DIR starts a process that
+serves the mount at once, if the last ones have failed and the holder waits before the next attempt.
+
 The process enters a sandbox: it can open no file but a few of /proc and /sys, and a mount made by
 root is served without any capability. --explain prints what is left; docs/trust.md explains it.
 With --user NAME, root has the mount served by NAME, to whom it belongs like a mount that NAME made.

@@ -7,6 +7,7 @@ mod explain;
 mod keep;
 mod log;
 mod remount;
+mod replace;
 mod request;
 mod serving_user;
 
@@ -27,7 +28,14 @@ pub(crate) fn run(
     typed: &MountArguments,
     invocation: MountInvocation,
 ) -> anyhow::Result<CommandStatus> {
+    if let Some(directory) = &typed.reattach {
+        return replace::run_reattach(directory);
+    }
     let mut notifier = ReadyNotifier::of_this_process()?;
+    if let Some(directory) = &typed.replace {
+        let Some(notifier) = notifier else { return daemonize::start() };
+        return Ok(keep::replace(directory, notifier));
+    }
     let ended = MountRequest::of(typed, invocation).and_then(|request| {
         if let Some(words) = &request.remount {
             let file_system_type = format!("fuse.{}", request.attach.subtype);

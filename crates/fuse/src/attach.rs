@@ -11,12 +11,15 @@
 //! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount::Unmounter`
 //! and `unmount_helper`.
 
+mod control;
 mod direct;
 mod error;
 mod fusermount;
+mod handover;
 mod holder;
 mod mount_table;
 mod options;
+mod restart_limiter;
 mod unique_id;
 mod unmount_helper;
 
@@ -24,8 +27,15 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+pub use control::ControlSocket;
 pub use error::AttachError;
-pub use holder::{HolderEvent, HolderSignals, ReadyReport, ServerStart, run_in_child};
+pub use handover::{
+    HandoverError, HandoverSocket, HeldCounts, HeldRecord, OfferedMount, Reattached, reattach,
+};
+pub use holder::{
+    HeldMount, HoldEnd, HolderEvent, HolderPlan, HolderSignals, ReadyReport, ServerStart,
+    run_in_child,
+};
 pub use mount_table::MountEntry;
 pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
 
@@ -113,6 +123,8 @@ pub struct Attachment {
     lifeline: Option<OwnedFd>,
     auto_unmount: bool,
     is_detached: bool,
+    /// Whether this process serves for a holder: then the mount outlives the value.
+    is_of_server: bool,
 }
 
 /// Who unmounts.
@@ -156,6 +168,7 @@ impl Attachment {
             lifeline: None,
             auto_unmount: options.auto_unmount,
             is_detached: false,
+            is_of_server: false,
         })
     }
 
@@ -331,7 +344,10 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Nobody can handle an error here, and the kernel ends the file system when the device is closed.
-        drop(self.detach());
+        // The holder unmounts if its server has failed for good.
+        if !self.is_of_server {
+            // Nobody can handle an error here, and the kernel ends the file system when the device is closed.
+            drop(self.detach());
+        }
     }
 }

@@ -22,6 +22,12 @@ pub(crate) fn is_resend_masked() -> bool {
     cfg!(debug_assertions) && std::env::var_os("FERROFS_NO_RESEND").is_some()
 }
 
+/// Whether a holder says that it has another version (`FERROFS_OTHER_VERSION`).
+#[must_use]
+pub(crate) fn is_another_version() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("FERROFS_OTHER_VERSION").is_some()
+}
+
 #[cfg(debug_assertions)]
 fn is_asked_for(list: &str, point: &str, server: u64) -> bool {
     list.split(',').filter_map(|word| word.split_once(':')).any(|(name, range)| {

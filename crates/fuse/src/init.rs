@@ -82,6 +82,50 @@ pub struct InitParameters {
 }
 
 impl InitParameters {
+    /// Numbers of [`words`](Self::words).
+    pub(crate) const WORDS: usize = 9;
+
+    /// All values as numbers, for another process that serves the mount.
+    pub(crate) fn words(&self) -> [u64; Self::WORDS] {
+        [
+            u64::from(self.protocol.0),
+            u64::from(self.protocol.1),
+            self.offered.0,
+            self.requested.0,
+            self.granted.0,
+            u64::from(self.max_read),
+            u64::from(self.offered_readahead),
+            u64::from(self.requested_readahead),
+            u64::from(self.max_background),
+        ]
+    }
+
+    /// The values of these numbers.
+    pub(crate) fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let [
+            major,
+            minor,
+            offered,
+            requested,
+            granted,
+            max_read,
+            readahead,
+            own_readahead,
+            background,
+        ] = words;
+        let number = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
+        Self {
+            protocol: (number(major), number(minor)),
+            offered: Capabilities(offered),
+            requested: Capabilities(requested),
+            granted: Capabilities(granted),
+            max_read: number(max_read),
+            offered_readahead: number(readahead),
+            requested_readahead: number(own_readahead),
+            max_background: u16::try_from(background).unwrap_or(u16::MAX),
+        }
+    }
+
     /// The largest readahead, in bytes: the smaller one of what was offered and what was requested.
     #[must_use]
     pub fn max_readahead(&self) -> u32 {

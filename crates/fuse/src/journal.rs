@@ -4,11 +4,15 @@
 //! `session`.
 #![allow(unsafe_code, reason = "memory that is shared with other processes is mapped and sliced")]
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::init::REQUEST_BYTES;
 use crate::request::read_prefix;
@@ -20,6 +24,8 @@ pub(crate) const RESENT: u64 = 1 << 63;
 /// Bytes before the buffer of a slot: the number of the request that was handled last, and what keeps the buffer on cache
 /// lines of its own.
 const SLOT_HEAD_BYTES: usize = 64;
+/// What keeps a process that shares the memory from taking it away.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const SLOT_BYTES: usize = SLOT_HEAD_BYTES + REQUEST_BYTES;
 /// Suspects and banned requests that are remembered: more than requests are in flight at a time on most machines. Those
 /// beyond it get their turn when others are answered.
@@ -110,6 +116,7 @@ pub(crate) struct Takeover {
 /// The journal. The processes that share it are the holder, which only keeps it, and one server.
 #[derive(Debug)]
 pub struct RequestJournal {
+    file: OwnedFd,
     memory: NonNull<u8>,
     bytes: usize,
     slots: usize,
@@ -128,15 +135,44 @@ impl RequestJournal {
     /// # Errors
     /// The system has no memory.
     pub fn new(listeners: usize) -> Result<Self, Errno> {
-        let slots = listeners.saturating_add(MAX_SPARE_LISTENERS);
-        let bytes = slots.checked_mul(SLOT_BYTES).and_then(|bytes| bytes.checked_add(HEAD_BYTES));
-        let bytes = bytes.ok_or(Errno::NOMEM)?;
+        let (_, bytes) = Self::sizes(listeners)?;
+        let file =
+            memfd_create(c"ferrofs-journal", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, u64::try_from(bytes).map_err(|_| Errno::NOMEM)?)?;
+        fcntl_add_seals(&file, SIZE_SEALS)?;
+        Self::of_file(file, listeners)
+    }
+
+    /// The journal in the memory of another process, for as many listeners.
+    ///
+    /// # Errors
+    /// It has another size, or its size can change.
+    pub fn of_file(file: OwnedFd, listeners: usize) -> Result<Self, Errno> {
+        let (slots, bytes) = Self::sizes(listeners)?;
+        let has_size = u64::try_from(fstat(&file)?.st_size) == u64::try_from(bytes);
+        if !has_size || !fcntl_get_seals(&file)?.contains(SIZE_SEALS) {
+            return Err(Errno::INVAL);
+        }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new anonymous mapping at an address that the kernel chooses; it aliases nothing of this process.
-        let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)? };
+        // SAFETY: a new mapping at an address that the kernel chooses; it aliases nothing of this process. The file has
+        // all its bytes and cannot shrink (checked above), so that no access of it fails.
+        let memory = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0)? };
         let memory = NonNull::new(memory.cast()).ok_or(Errno::NOMEM)?;
         let is_taken = (0..slots).map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { memory, bytes, slots, is_taken })
+        Ok(Self { file, memory, bytes, slots, is_taken })
+    }
+
+    /// Slots and bytes for this many listeners.
+    fn sizes(listeners: usize) -> Result<(usize, usize), Errno> {
+        let slots = listeners.saturating_add(MAX_SPARE_LISTENERS);
+        let bytes = slots.checked_mul(SLOT_BYTES).and_then(|bytes| bytes.checked_add(HEAD_BYTES));
+        Ok((slots, bytes.ok_or(Errno::NOMEM)?))
+    }
+
+    /// Its memory, as a file.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// The slot of a listener; `None` if there is none, or it is taken.

@@ -112,6 +112,19 @@ impl NegotiatedSession {
         Ok(Self { channels, init_parameters, options, succession: None })
     }
 
+    /// The session of a mount whose FUSE_INIT another process has answered, with its channels.
+    #[must_use]
+    pub fn resumed(
+        channels: Vec<OwnedFd>,
+        init_parameters: InitParameters,
+        options: &SessionOptions,
+    ) -> Self {
+        let options =
+            SessionOptions { listeners: options.listeners.max(MIN_LISTENERS), ..*options };
+        let channels = channels.into_iter().map(Channel::new).collect();
+        Self { channels, init_parameters, options, succession: None }
+    }
+
     /// Makes this the session of one of several processes that serve the mount one after the other.
     #[must_use]
     pub fn with_succession(mut self, succession: Succession) -> Self {

@@ -31,7 +31,7 @@ pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
 pub use paths::PathConfinement;
 pub use rustix::thread::CapabilitySet;
 pub use status::{FilterState, SandboxStatus};
-pub use user::UserIds;
+pub use user::{UserIds, become_user};
 
 /// What the process does in the sandbox, which decides what it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -215,7 +215,7 @@ impl<'fd> Sandbox<'fd> {
             empty_bounding_set().map_err(failed.failed())?;
         }
         if let Some(ids) = self.user {
-            user::become_user(ids).map_err(SandboxStep::User.failed())?;
+            become_user(ids).map_err(SandboxStep::User.failed())?;
         }
         drop_all_but(self.capabilities()).map_err(failed.failed())
     }

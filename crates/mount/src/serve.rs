@@ -37,11 +37,25 @@ impl NegotiatedMount {
     /// # Errors
     /// The kernel's protocol is too old, the file system is unmounted, or the device fails.
     pub fn new(device: OwnedFd, settings: &MountSettings) -> Result<Self, SessionError> {
-        let options = SessionOptions::new(init_request(settings))
-            .listeners(settings.listeners)
-            .growth(settings.growth)
-            .time_limit(settings.time_limit);
-        let negotiated = NegotiatedSession::new(device, &options)?;
+        let negotiated = NegotiatedSession::new(device, &session_options(settings))?;
+        Ok(Self { negotiated, settings: *settings, process: ServingProcess::default() })
+    }
+
+    /// The mount of another process that has answered FUSE_INIT, with its channels and the same number of listeners.
+    ///
+    /// # Errors
+    /// The kernel was granted something that this version does not know.
+    pub fn resumed(
+        channels: Vec<OwnedFd>,
+        terms: InitParameters,
+        settings: &MountSettings,
+    ) -> Result<Self, SessionError> {
+        let options = session_options(settings);
+        let known = options.init_request.capabilities.union(Capabilities::INIT_EXT);
+        if terms.granted.0 & !known.0 != 0 {
+            return Err(SessionError::Protocol);
+        }
+        let negotiated = NegotiatedSession::resumed(channels, terms, &options);
         Ok(Self { negotiated, settings: *settings, process: ServingProcess::default() })
     }
 
@@ -110,6 +124,13 @@ impl NegotiatedMount {
         file_system.set_notifier(session.notifier());
         Ok(ServedMount { session, file_system })
     }
+}
+
+fn session_options(settings: &MountSettings) -> SessionOptions {
+    SessionOptions::new(init_request(settings))
+        .listeners(settings.listeners)
+        .growth(settings.growth)
+        .time_limit(settings.time_limit)
 }
 
 fn init_request(settings: &MountSettings) -> InitRequest {

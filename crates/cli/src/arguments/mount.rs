@@ -44,11 +44,21 @@ pub(crate) struct ListArguments {
 #[command(after_help = help::MOUNT)]
 pub(crate) struct MountArguments {
     /// The image file
-    pub(crate) image: PathBuf,
+    #[arg(required_unless_present_any = ["replace", "reattach"])]
+    pub(crate) image: Option<PathBuf>,
 
     /// The mount point
-    #[arg(value_name = "DIR")]
-    pub(crate) directory: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present_any = ["replace", "reattach"])]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// Take a mount of --keep over: this program serves it from now on, with the options that it has
+    #[arg(long, value_name = "DIR", exclusive = true)]
+    pub(crate) replace: Option<PathBuf>,
+
+    /// Let the process that holds a mount of --keep start a process that serves it, without waiting
+    /// for the next attempt
+    #[arg(long, value_name = "DIR", exclusive = true)]
+    pub(crate) reattach: Option<PathBuf>,
 
     /// Options in the form of mount(8); see below. A backslash makes the next character literal
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
@@ -116,8 +126,10 @@ impl MountArguments {
     /// Default arguments for an image and a mount point.
     pub(crate) fn new(image: PathBuf, directory: PathBuf) -> Self {
         Self {
-            image,
-            directory,
+            image: Some(image),
+            directory: Some(directory),
+            replace: None,
+            reattach: None,
             options: Vec::new(),
             foreground: false,
             allow_other: false,

@@ -123,6 +123,11 @@ pub(super) fn serve(
     let log = Arc::clone(&server.log);
     let unmounted = waker.clone();
     let ready = ready.with_process(server.process(entered.as_ref()));
+    if let Some(start) = &server.start {
+        fault_point("prepared", start.number);
+        start.ready.wait_for_turn()?;
+        fault_point("turn", start.number);
+    }
     let served = ready.serve(image, move |notice| match notice {
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
         _ => log.log(severity(notice), notice),
@@ -237,7 +242,7 @@ impl MountServer<'_> {
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
         let companion = self.remote.as_ref().map(|remote| remote.companion().as_fd());
         let kept = kept.chain(connection.as_deref().map(AsFd::as_fd)).chain(companion);
-        let kept = kept.chain(self.start.as_ref().map(|start| start.ready.descriptor()));
+        let kept = kept.chain(self.start.iter().flat_map(|start| start.ready.descriptors()));
         let sandbox = Sandbox::new().streams(streams).user(self.request.user);
         let sandbox = sandbox.may_receive_descriptors(self.remote.is_some());
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);

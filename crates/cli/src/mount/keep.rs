@@ -1,5 +1,5 @@
 //! `--keep`: a mount that survives the process that serves it (docs/survival.md). This process checks the image in a child,
-//! mounts, and becomes the holder, which forks one server after the other. Called by the verb.
+//! mounts, or takes a mount over, and becomes the holder, which forks one server after the other. Called by the verb.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ferrofs_fuse::attach::{
-    Attachment, HolderEvent, HolderSignals, MountMethod, ServerStart, attach, run_in_child,
+    Attachment, ControlSocket, HandoverSocket, HeldCounts, HeldMount, HoldEnd, HolderEvent,
+    HolderPlan, HolderSignals, MountMethod, ServerStart, attach, run_in_child,
 };
-use ferrofs_fuse::{ListenerGrowth, RequestJournal, Succession, fault_point};
+use ferrofs_fuse::{Capabilities, ListenerGrowth, RequestJournal, Succession, fault_point};
 use ferrofs_mount::sandbox::{Sandbox, SandboxRole, SandboxStatus, StandardStreams};
 use ferrofs_mount::{MountSettings, NegotiatedMount};
 
@@ -19,6 +20,7 @@ use super::daemon::{self, MountServer};
 use super::daemonize::{self, ReadyNotifier};
 use super::explain::Readahead;
 use super::log::{Log, Severity};
+use super::replace::{LISTENERS_MAX, MountCommand, TakenMount};
 use super::request::MountRequest;
 use crate::arguments::{MachineArguments, MountArguments, ReserveArguments};
 use crate::exit_status::{CommandStatus, usage_error};
@@ -59,6 +61,10 @@ impl HeldFiles {
         held
     }
 
+    fn count(&self) -> usize {
+        self.devices.len().saturating_add(1)
+    }
+
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(&self.image).chain(&self.devices).map(AsFd::as_fd)
     }
@@ -68,12 +74,20 @@ fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The most listeners that the check of an image may tell: it has read untrusted bytes. Machines have fewer CPUs.
-const CHECKED_LISTENERS_MAX: usize = 8192;
-
 /// What the check of an image tells.
+#[derive(Clone, Copy)]
 struct CheckedImage {
-    settings: MountSettings,
+    listeners: usize,
+    listeners_max: usize,
+    reserve_share: Option<u64>,
+}
+
+impl CheckedImage {
+    fn settings(self, request: &MountRequest) -> MountSettings {
+        let growth = ListenerGrowth::IfSlow(self.listeners_max);
+        let settings = request.settings.listeners(self.listeners).growth(growth);
+        settings.reserve_share(self.reserve_share)
+    }
 }
 
 /// What all servers start from.
@@ -89,6 +103,9 @@ struct Kept<'a> {
     output: Option<File>,
     is_foreground: bool,
     mounted_at: Duration,
+    files: HeldFiles,
+    /// What a program gets that takes the mount over.
+    record: OwnedFd,
 }
 
 /// Mounts and holds the mount until it ends.
@@ -114,9 +131,15 @@ pub(super) fn run(
     let mut attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
-    let ready = NegotiatedMount::new(device, &checked.settings);
+    let mounted_at = daemon::now();
+    let ready = NegotiatedMount::new(device, &checked.settings(request));
     let ready = ready.map_err(|error| anyhow!("{error}"))?;
     let readahead = Readahead::raise(&attachment, ready.init_parameters().requested_readahead);
+    let control = ControlSocket::listen(&attachment.device_number());
+    let control = control.context("cannot create the socket of the holder")?;
+    let command = command(&checked, mounted_at)?;
+    let counts = HeldCounts { channels: ready.descriptors().count(), files: files.count() };
+    let record = attachment.record(ready.init_parameters(), counts, command.encode());
     if let Some(notifier) = notifier.as_ref() {
         rustix::process::chdir("/").context("cannot change the directory to /")?;
         notifier.outlive()?;
@@ -125,22 +148,110 @@ pub(super) fn run(
     let mut kept = Kept {
         typed,
         request: held,
-        log: Arc::clone(&log),
+        log,
         readahead,
         journal: Arc::new(journal),
         ready: Some(ready),
         notifier: notifier.take(),
         output,
         is_foreground,
-        mounted_at: daemon::now(),
+        mounted_at,
+        files,
+        record: record.to_file().context("no memory for the record of the mount")?,
     };
-    kept.enter_sandbox(&attachment, &files, &signals)?;
-    // Before threads; a name is only for people.
-    rustix::thread::set_name(NAME).ok();
-    let serve = &mut |attachment, start: ServerStart| kept.serve(attachment, start);
-    let code = attachment.hold(signals, serve, &|event| log_event(&log, event));
-    let code = code.context("cannot start the process that serves")?;
-    Ok(if code == 0 { CommandStatus::Success } else { CommandStatus::Failure })
+    let refusal = is_foreground.then(|| FOREGROUND.to_owned());
+    let plan = HolderPlan { signals, control: Some(control), refusal, handover: None };
+    match kept.hold(&mut attachment, plan)? {
+        HoldEnd::Ended(0) | HoldEnd::HandedOver => Ok(CommandStatus::Success),
+        HoldEnd::Ended(_) | HoldEnd::NotTaken(_) => Ok(CommandStatus::Failure),
+    }
+}
+
+/// Why a mount in the foreground is not handed over.
+const FOREGROUND: &str = "the mount was made with --foreground, and whoever started it watches the process that holds \
+                          it; start that again with the new program instead";
+
+/// The command line of this process, for one that takes the mount over.
+fn command(checked: &CheckedImage, mounted_at: Duration) -> anyhow::Result<MountCommand> {
+    let CheckedImage { listeners, listeners_max, reserve_share } = *checked;
+    let directory = std::env::current_dir().context("cannot find the working directory")?;
+    let words = std::env::args_os().collect();
+    Ok(MountCommand { listeners, listeners_max, reserve_share, mounted_at, directory, words })
+}
+
+/// R1 to R6 on the side of the new program: takes the mount of `directory` over and holds it until it ends.
+pub(super) fn replace(directory: &Path, notifier: ReadyNotifier) -> CommandStatus {
+    let mut notifier = Some(notifier);
+    let ended = take_over(directory, &mut notifier);
+    let ended = match (ended, &notifier) {
+        (Ok(HoldEnd::NotTaken(why)), Some(_)) if !why.is_empty() => {
+            Err(anyhow!("{}: {why}; the former process serves on", directory.display()))
+        }
+        (ended, _) => ended,
+    };
+    match (ended, notifier) {
+        (Ok(HoldEnd::Ended(0) | HoldEnd::HandedOver), _) => CommandStatus::Success,
+        (Ok(_), _) => CommandStatus::Failure,
+        (Err(error), notifier) => {
+            let status = CommandStatus::of_error(&error);
+            if let Some(notifier) = notifier {
+                notifier.failed(status, &format!("{error:#}"));
+            }
+            status
+        }
+    }
+}
+
+/// The notifier stays if the mount was not taken over.
+fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::Result<HoldEnd> {
+    let mut taken = TakenMount::request(directory)?;
+    let channels = taken.take_channels();
+    let TakenMount { offered, mut attachment, command, typed, request, image, devices } = taken;
+    let files = HeldFiles { image, devices };
+    let held = files.request(&request);
+    check(&request, &files)?;
+    let log = Arc::new(Log::open(&request.log_target(), false)?);
+    let signals = HolderSignals::block().context("cannot block signals")?;
+    let MountCommand { listeners, listeners_max, reserve_share, mounted_at, .. } = command;
+    let checked = CheckedImage { listeners, listeners_max, reserve_share };
+    let terms = offered.record.terms;
+    if !terms.granted.contains(Capabilities::HAS_RESEND) {
+        return Err(anyhow!(
+            "{}: this kernel cannot send requests again (Linux 6.9 can), so that calls would fail; unmount it and mount it \
+             with this program",
+            directory.display()
+        ));
+    }
+    let ready = NegotiatedMount::resumed(channels, terms, &checked.settings(&request));
+    let ready = ready.map_err(|error| anyhow!("{error}"))?;
+    let journal = RequestJournal::of_file(offered.journal, ready.listeners());
+    let journal = journal.context("the journal of the mount")?;
+    let readahead = Readahead::raise(&attachment, terms.requested_readahead);
+    let control = ControlSocket::listen(&attachment.device_number());
+    let control = control.context("cannot create the socket of the holder")?;
+    rustix::process::chdir("/").context("cannot change the directory to /")?;
+    if let Some(notifier) = notifier {
+        notifier.outlive()?;
+    }
+    let mut kept = Kept {
+        typed: &typed,
+        request: held,
+        log,
+        readahead,
+        journal: Arc::new(journal),
+        ready: Some(ready),
+        notifier: notifier.take(),
+        output: None,
+        is_foreground: false,
+        mounted_at,
+        files,
+        record: offered.record_file,
+    };
+    let handover = Some(offered.handover);
+    let plan = HolderPlan { signals, control: Some(control), refusal: None, handover };
+    let ended = kept.hold(&mut attachment, plan);
+    *notifier = kept.notifier.take();
+    ended
 }
 
 /// What cannot be kept.
@@ -182,16 +293,11 @@ fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedIma
         let mut next = || numbers.next().and_then(Result::ok);
         let mut count = || {
             let number = next().and_then(|number| usize::try_from(number).ok()).unwrap_or(1);
-            number.clamp(1, CHECKED_LISTENERS_MAX)
+            number.clamp(1, LISTENERS_MAX)
         };
         let (listeners, listeners_max) = (count(), count());
         let reserve_share = next();
-        let settings = request
-            .settings
-            .listeners(listeners)
-            .growth(ListenerGrowth::IfSlow(listeners_max))
-            .reserve_share(reserve_share);
-        return Ok(CheckedImage { settings });
+        return Ok(CheckedImage { listeners, listeners_max, reserve_share });
     };
     // The paths of the message are those that the user knows.
     let (status, mut text) = failure
@@ -227,12 +333,18 @@ fn resources(machine: &MachineArguments, reserve: &ReserveArguments) -> anyhow::
 }
 
 impl Kept<'_> {
-    /// K3: from here on, this process only holds the mount, and starts servers.
+    /// K3 and K4: from here on, this process only holds the mount.
+    fn hold(&mut self, attachment: &mut Attachment, plan: HolderPlan) -> anyhow::Result<HoldEnd> {
+        self.enter_sandbox(attachment, &plan)?;
+        // Before threads; a name is only for people.
+        rustix::thread::set_name(NAME).ok();
+        attachment.hold(plan, self).context("cannot start the process that serves")
+    }
+
     fn enter_sandbox(
         &self,
         attachment: &Attachment,
-        files: &HeldFiles,
-        signals: &HolderSignals,
+        plan: &HolderPlan,
     ) -> anyhow::Result<Option<SandboxStatus>> {
         if self.typed.no_sandbox {
             if !self.is_foreground {
@@ -246,38 +358,17 @@ impl Kept<'_> {
             if self.is_foreground { StandardStreams::Errors } else { StandardStreams::None };
         let kept =
             attachment.descriptors().chain(self.ready.iter().flat_map(|ready| ready.descriptors()));
-        let kept = kept.chain([signals.descriptor()]).chain(self.log.descriptor());
+        let kept = kept.chain([plan.signals.descriptor()]).chain(self.log.descriptor());
         let kept = kept.chain(self.notifier.as_ref().map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
+        let kept = kept.chain(plan.control.as_ref().map(AsFd::as_fd));
+        let kept = kept.chain(plan.handover.as_ref().map(HandoverSocket::descriptor));
+        let kept = kept.chain([self.record.as_fd(), self.journal.descriptor()]);
         let sandbox = Sandbox::new().role(role).streams(streams).may_raise_priority(true);
         let sandbox = kept.fold(sandbox, Sandbox::keep);
-        let sandbox = files.descriptors().fold(sandbox, Sandbox::reopen);
+        let sandbox = self.files.descriptors().fold(sandbox, Sandbox::reopen);
         let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
         Ok(Some(entered))
-    }
-
-    /// The whole life of a server, in its own process. Returns its exit status.
-    fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32 {
-        rustix::thread::set_name(SERVER_NAME).ok();
-        fault_point("start", start.number);
-        // What the first server prints and reports, later ones do not.
-        let is_first = start.number == 1;
-        let mut notifier = self.notifier.take().filter(|_| is_first);
-        let output = self.output.take().filter(|_| is_first);
-        let served = self.run_server(attachment, start, &mut notifier, output);
-        match (served, notifier) {
-            (Ok(status), _) => status.code().into(),
-            (Err(error), Some(notifier)) => {
-                let status = CommandStatus::of_error(&error);
-                notifier.failed(status, &format!("{error:#}"));
-                status.code().into()
-            }
-            (Err(error), None) => {
-                self.log.log(Severity::Error, format_args!("{error:#}"));
-                self.log.finish();
-                CommandStatus::Failure.code().into()
-            }
-        }
     }
 
     fn run_server(
@@ -315,6 +406,41 @@ impl Kept<'_> {
     }
 }
 
+impl HeldMount for Kept<'_> {
+    fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32 {
+        rustix::thread::set_name(SERVER_NAME).ok();
+        fault_point("start", start.number);
+        // What the first server prints and reports, later ones do not.
+        let is_first = start.is_first;
+        let mut notifier = self.notifier.take().filter(|_| is_first);
+        let output = self.output.take().filter(|_| is_first);
+        let served = self.run_server(attachment, start, &mut notifier, output);
+        match (served, notifier) {
+            (Ok(status), _) => status.code().into(),
+            (Err(error), Some(notifier)) => {
+                let status = CommandStatus::of_error(&error);
+                notifier.failed(status, &format!("{error:#}"));
+                status.code().into()
+            }
+            (Err(error), None) => {
+                self.log.log(Severity::Error, format_args!("{error:#}"));
+                self.log.finish();
+                CommandStatus::Failure.code().into()
+            }
+        }
+    }
+
+    fn offer(&self) -> Vec<BorrowedFd<'_>> {
+        let own = [self.record.as_fd(), self.journal.descriptor()].into_iter();
+        let channels = self.ready.iter().flat_map(|ready| ready.descriptors());
+        own.chain(channels).chain(self.files.descriptors()).collect()
+    }
+
+    fn report(&self, event: &HolderEvent) {
+        log_event(&self.log, event);
+    }
+}
+
 fn log_event(log: &Log, event: &HolderEvent) {
     match event {
         HolderEvent::ServerEnded { pid, signal, status, restarts } => {
@@ -339,6 +465,11 @@ fn log_event(log: &Log, event: &HolderEvent) {
                 format_args!("{message}; send a second signal to end the process"),
             );
         }
+        HolderEvent::HandedOver => log.log(Severity::Info, "another program holds the mount now"),
+        HolderEvent::NotTaken => log.log(
+            Severity::Warning,
+            "the program that wanted the mount has ended; this one serves on",
+        ),
         HolderEvent::ForkFailed { cause } => {
             log.log(Severity::Error, format_args!("cannot start a process that serves: {cause}"));
         }

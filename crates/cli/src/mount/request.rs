@@ -349,18 +349,19 @@ impl MountRequest {
     /// # Errors
     /// An option is wrong; the text names it.
     pub(super) fn of(typed: &MountArguments, invocation: MountInvocation) -> anyhow::Result<Self> {
+        let image = typed.image.clone().unwrap_or_default();
         let mut attach = match invocation.by {
             // As the original shows it, whatever the image is.
             MountCaller::Erofsfuse => AttachOptions::new(EROFSFUSE, EROFSFUSE),
-            _ => AttachOptions::new(source(&typed.image)?, SUBTYPE),
+            _ => AttachOptions::new(source(&image)?, SUBTYPE),
         };
         let remounts = typed.options.iter().any(|list| remount::is_asked_for(&words(list)));
         if typed.allow_other {
             attach.allow = MountAccess::Everybody;
         }
         let mut request = Self {
-            image: typed.image.clone(),
-            directory: typed.directory.clone(),
+            image,
+            directory: typed.directory.clone().unwrap_or_default(),
             attach,
             read: typed.read.clone(),
             machine: typed.machine.clone(),

@@ -29,6 +29,8 @@ mod images;
 #[cfg(test)]
 mod keep;
 #[cfg(test)]
+mod keep_replace;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod list;

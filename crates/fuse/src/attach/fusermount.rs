@@ -341,7 +341,8 @@ const CANCEL: &[u8] = b"cancel\n";
 /// Once it is started, only reading, writing and waiting are needed, so a sandbox has to allow nothing for it.
 #[derive(Debug)]
 pub(super) struct Unmounter {
-    child: Child,
+    /// `None` if another process has started it.
+    child: Option<Child>,
     socket: UnixStream,
 }
 
@@ -360,7 +361,12 @@ impl Unmounter {
         command.current_dir("/").env_clear().process_group(0);
         command.stdin(theirs).stdout(output).stderr(messages);
         let child = command.spawn().map_err(|source| system(&source))?;
-        Ok(Self { child, socket })
+        Ok(Self { child: Some(child), socket })
+    }
+
+    /// The one that waits on the other end of this socket.
+    pub(super) fn of_socket(socket: OwnedFd) -> Self {
+        Self { child: None, socket: UnixStream::from(socket) }
     }
 
     /// The socket that it waits on.
@@ -374,7 +380,7 @@ impl Unmounter {
         let is_sent = rustix::io::write(&self.socket, UNMOUNT).is_ok();
         if is_sent && read_to_end(&self.socket, &mut message, Instant::now() + TIME_LIMIT) {
             // It has closed its files, so it is about to end. If we forked after its start it is not our child.
-            drop(self.child.wait());
+            self.reap();
         }
         one_line(&message)
     }
@@ -384,7 +390,13 @@ impl Unmounter {
         // If the write fails, it finds no mount of ours, and nobody reads its message.
         let is_sent = rustix::io::write(&self.socket, CANCEL).is_ok();
         if is_sent && read_to_end(&self.socket, &mut Vec::new(), Instant::now() + TIME_LIMIT) {
-            drop(self.child.wait());
+            self.reap();
+        }
+    }
+
+    fn reap(&mut self) {
+        if let Some(child) = &mut self.child {
+            drop(child.wait());
         }
     }
 }

@@ -14,17 +14,14 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
+use super::control::{self, ControlSocket};
+use super::handover::HandoverSocket;
+use super::restart_limiter::{EndedServer, RestartLimiter};
 use super::unmount_helper::{self, UnmountHelper};
 use super::{Attachment, DetachOutcome, Unmounting};
+use crate::fault::fault_point;
 use crate::journal::ServerEnd;
 
-/// Restarts that follow at once, and the time that earns another one after that: a server that dies at once, or a program
-/// that kills servers, takes a tenth of a CPU.
-const RESTARTS_AT_ONCE: u32 = 64;
-const RESTART_PERIOD: Duration = Duration::from_millis(100);
-/// The pause after a server that ended with an error before it was ready: its cause, such as a file that cannot be read,
-/// takes a while to go away.
-const FAILED_START_PAUSE: Duration = Duration::from_secs(1);
 /// The exit status of a server that panicked, as Rust has it.
 const PANICKED: i32 = 101;
 /// Bytes that are read from a child: what it says is a line, and a child that untrusted bytes have taken over may say more.
@@ -36,11 +33,20 @@ const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGC
 /// Bytes of the kernel's `struct signalfd_siginfo`, which begins with the number of the signal.
 const SIGNAL_INFO_BYTES: usize = 128;
 
+/// How long the server of a new holder may take from its turn to its first request. Its image is open by then.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
+/// How long the former holder waits for that, if the new one does not even give up.
+const HANDOVER_LIMIT: Duration = Duration::from_secs(15);
+/// How long the former holder takes for an answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
 /// A server that is about to start, as it sees itself.
 #[derive(Debug)]
 pub struct ServerStart {
     /// Its number, from 1 on.
     pub number: u64,
+    /// Whether no server of its holder was ready before.
+    pub is_first: bool,
     /// How the one before it ended.
     pub predecessor: Option<ServerEnd>,
     /// The process ID of the holder.
@@ -51,19 +57,83 @@ pub struct ServerStart {
 
 /// The report of a server that it serves.
 #[derive(Debug)]
-pub struct ReadyReport(OwnedFd);
+pub struct ReadyReport {
+    socket: OwnedFd,
+    /// The way to the former holder, for the first server of a mount that was taken over.
+    handover: Option<OwnedFd>,
+}
 
 impl ReadyReport {
-    /// Reports it. Without a holder nobody needs to know.
-    pub fn send(self) {
-        unmount_helper::send(&self.0, unmount_helper::READY, "");
+    /// R3: a server of a mount that is being taken over is prepared, and waits until the former one has ended. Others do
+    /// not wait.
+    ///
+    /// # Errors
+    /// The holder has ended, or gives up.
+    pub fn wait_for_turn(&self) -> io::Result<()> {
+        if self.handover.is_none() {
+            return Ok(());
+        }
+        unmount_helper::send(&self.socket, unmount_helper::PREPARED, "");
+        let mut message = [0];
+        loop {
+            // The sandbox of a server allows reading only.
+            match rustix::io::read(&self.socket, &mut message) {
+                Err(Errno::INTR) => {}
+                Ok(1) if message == [unmount_helper::TURN] => return Ok(()),
+                _ => return Err(io::Error::other("the mount was not handed over")),
+            }
+        }
     }
 
-    /// The descriptor that it needs.
-    #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+    /// Reports it. Without a holder nobody needs to know.
+    pub fn send(self) {
+        if let Some(former) = &self.handover {
+            control::write(former.as_fd(), control::DONE);
+        }
+        unmount_helper::send(&self.socket, unmount_helper::READY, "");
     }
+
+    /// The descriptors that it needs.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.socket.as_fd()].into_iter().chain(self.handover.as_ref().map(AsFd::as_fd))
+    }
+}
+
+/// What a holder holds, from the side of the command.
+pub trait HeldMount {
+    /// The whole life of a server, in a process of its own. Returns its exit status. The attachment unmounts through the
+    /// holder.
+    fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32;
+
+    /// What a program gets that takes the mount over: the record, the journal, the channels, the files, in this order.
+    fn offer(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Called for each event.
+    fn report(&self, event: &HolderEvent);
+}
+
+/// How a mount is held.
+#[derive(Debug)]
+pub struct HolderPlan {
+    /// The signals of the holder.
+    pub signals: HolderSignals,
+    /// Where programs ask for the mount.
+    pub control: Option<ControlSocket>,
+    /// Why they do not get it.
+    pub refusal: Option<String>,
+    /// From whom this process takes the mount over.
+    pub handover: Option<HandoverSocket>,
+}
+
+/// How holding ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldEnd {
+    /// The mount has ended; the exit status of its last server.
+    Ended(i32),
+    /// Another program holds the mount.
+    HandedOver,
+    /// The mount was not taken over, and its former holder serves on; why, unless the server has reported it.
+    NotTaken(String),
 }
 
 /// What a holder reports.
@@ -93,6 +163,10 @@ pub enum HolderEvent {
     },
     /// It is unmounted, but still in use.
     InUse,
+    /// The mount was not taken over by the program that wanted it; another server follows.
+    NotTaken,
+    /// Another program holds the mount from here on.
+    HandedOver,
     /// No server could be forked.
     ForkFailed {
         /// Why.
@@ -158,69 +232,79 @@ impl HolderSignals {
     }
 }
 
-/// Whether restarts may follow at once.
-#[derive(Debug)]
-struct RestartLimiter {
-    left: u32,
-    refilled: Instant,
-}
-
-impl RestartLimiter {
-    fn new(now: Instant) -> Self {
-        Self { left: RESTARTS_AT_ONCE, refilled: now }
-    }
-
-    /// How long to wait before a restart at `now`, which it counts.
-    fn pause(&mut self, now: Instant) -> Duration {
-        let periods =
-            now.saturating_duration_since(self.refilled).as_millis() / RESTART_PERIOD.as_millis();
-        let periods = u32::try_from(periods).unwrap_or(u32::MAX);
-        self.refilled += RESTART_PERIOD.saturating_mul(periods.min(RESTARTS_AT_ONCE));
-        self.left = self.left.saturating_add(periods).min(RESTARTS_AT_ONCE);
-        if self.left == RESTARTS_AT_ONCE {
-            self.refilled = now;
-        }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                Duration::ZERO
-            }
-            None => RESTART_PERIOD,
-        }
-    }
-}
-
 /// A server, from the side of the holder.
 struct RunningServer {
     process: Pid,
     socket: OwnedFd,
     is_ready: bool,
+    is_connected: bool,
+}
+
+/// A program that has connected.
+struct Candidate {
+    socket: OwnedFd,
+    process: i32,
+    /// The number of the server at the time of the offer.
+    number: u64,
+}
+
+/// What a program wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Nothing,
+    /// A server, without further pauses.
+    Server,
+    /// The mount.
+    Mount,
+}
+
+/// The mount that this process is about to take over.
+struct Taking {
+    from: HandoverSocket,
+    is_handed: bool,
+    deadline: Option<Instant>,
+    failure: String,
 }
 
 /// The loop of the holder.
 struct MountHolder<'a> {
     attachment: &'a mut Attachment,
     signals: HolderSignals,
-    on_event: &'a dyn Fn(&HolderEvent),
+    control: Option<ControlSocket>,
+    refusal: Option<String>,
+    candidate: Option<Candidate>,
+    taking: Option<Taking>,
+    /// The number of the present server, or the last one.
+    number: u64,
+    was_ready: bool,
+    is_handing_over: bool,
     is_unmounting: bool,
 }
 
 impl Attachment {
-    /// Becomes the holder: forks servers that run `serve`, one after the other, until the mount ends. Returns the exit
-    /// status of the last one.
-    ///
-    /// `serve` runs in a process of its own, with an attachment that unmounts through the holder, and returns its exit
-    /// status. No other thread may run in this process.
+    /// Becomes the holder: forks servers, one after the other, until the mount ends or another program takes it over. No
+    /// other thread may run in this process.
     ///
     /// # Errors
     /// The first server cannot be forked.
-    pub fn hold(
-        &mut self,
-        signals: HolderSignals,
-        serve: &mut dyn FnMut(Self, ServerStart) -> i32,
-        on_event: &dyn Fn(&HolderEvent),
-    ) -> io::Result<i32> {
-        MountHolder { attachment: self, signals, on_event, is_unmounting: false }.run(serve)
+    pub fn hold(&mut self, plan: HolderPlan, held: &mut dyn HeldMount) -> io::Result<HoldEnd> {
+        let HolderPlan { signals, control, refusal, handover } = plan;
+        let number = handover.as_ref().map_or(1, |from| from.number.saturating_add(1));
+        let taking =
+            |from| Taking { from, is_handed: false, deadline: None, failure: String::new() };
+        let holder = MountHolder {
+            attachment: self,
+            signals,
+            control,
+            refusal,
+            candidate: None,
+            taking: handover.map(taking),
+            number,
+            was_ready: false,
+            is_handing_over: false,
+            is_unmounting: false,
+        };
+        holder.run(held)
     }
 
     /// This mount for a server, which unmounts by a message to its holder.
@@ -240,58 +324,76 @@ impl Attachment {
             lifeline,
             auto_unmount: self.auto_unmount,
             is_detached: false,
+            is_of_server: true,
         })
     }
 }
 
 impl MountHolder<'_> {
-    fn run(mut self, serve: &mut dyn FnMut(Attachment, ServerStart) -> i32) -> io::Result<i32> {
+    fn run(mut self, held: &mut dyn HeldMount) -> io::Result<HoldEnd> {
         let mut limiter = RestartLimiter::new(Instant::now());
-        let (mut number, mut predecessor) = (1, None);
+        let first = self.number;
+        let mut predecessor = self.taking.as_ref().map(|_| ServerEnd::Retired);
         loop {
-            let server = match self.fork(number, predecessor, serve) {
+            let is_first = !self.was_ready;
+            let server = match self.fork(ServerPlace { is_first, predecessor }, held) {
                 Ok(server) => server,
-                Err(error) if number == 1 => return Err(error),
+                Err(error) if self.number == first => return Err(error),
                 Err(error) => {
                     let cause = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-                    (self.on_event)(&HolderEvent::ForkFailed { cause });
-                    self.pause(FAILED_START_PAUSE);
+                    held.report(&HolderEvent::ForkFailed { cause });
+                    let pause = limiter.pause_after(EndedServer::NeverReady, Instant::now());
+                    self.pause(pause, held);
                     continue;
                 }
             };
             let pid = server.process.as_raw_pid();
-            let (status, is_ready) = self.wait(server);
+            let (status, is_ready) = self.wait(server, held);
+            if let Some(mut taking) = self.taking.take() {
+                if let Some(signal) = status.terminating_signal()
+                    && taking.failure.is_empty()
+                {
+                    taking.failure = format!("the new process was ended by signal {signal}");
+                }
+                if is_taken_back(&taking) {
+                    return Ok(HoldEnd::NotTaken(taking.failure));
+                }
+            }
+            self.attachment.is_detached &= self.is_unmounting;
             let code = status.exit_status().unwrap_or(KILLED_STATUS);
-            let is_never_ready = number == 1 && !is_ready;
+            let is_never_ready = self.number == 1 && !is_ready;
             if is_never_ready || self.is_unmounting || !self.attachment.is_connected() {
                 // What is left to unmount is the mount of a first server that failed.
                 self.attachment.detach().ok();
-                return Ok(code);
+                return Ok(HoldEnd::Ended(code));
             }
             let signal = status.terminating_signal();
             let is_killed = signal == Some(libc::SIGKILL);
             predecessor = Some(if is_killed { ServerEnd::Killed } else { ServerEnd::Crashed });
-            (self.on_event)(&HolderEvent::ServerEnded {
-                pid,
-                signal,
-                status: status.exit_status(),
-                restarts: number,
-            });
-            let mut pause = limiter.pause(Instant::now());
-            if !is_ready && signal.is_none() {
-                pause = FAILED_START_PAUSE;
+            if !self.is_handing_over {
+                let (status, restarts) = (status.exit_status(), self.number);
+                held.report(&HolderEvent::ServerEnded { pid, signal, status, restarts });
+                let is_failed = !is_ready && signal.is_none();
+                let ended = if is_failed { EndedServer::NeverReady } else { EndedServer::Served };
+                let pause = limiter.pause_after(ended, Instant::now());
+                self.pause(pause, held);
             }
-            self.pause(pause);
-            number += 1;
+            if self.is_handing_over {
+                if self.hand_over(held) {
+                    held.report(&HolderEvent::HandedOver);
+                    return Ok(HoldEnd::HandedOver);
+                }
+                held.report(&HolderEvent::NotTaken);
+                predecessor = Some(ServerEnd::Retired);
+            }
+            if self.is_unmounting {
+                return Ok(HoldEnd::Ended(code));
+            }
+            self.number = self.number.saturating_add(1);
         }
     }
 
-    fn fork(
-        &self,
-        number: u64,
-        predecessor: Option<ServerEnd>,
-        serve: &mut dyn FnMut(Attachment, ServerStart) -> i32,
-    ) -> io::Result<RunningServer> {
+    fn fork(&self, place: ServerPlace, held: &mut dyn HeldMount) -> io::Result<RunningServer> {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let holder = rustix::process::getpid();
@@ -301,11 +403,11 @@ impl MountHolder<'_> {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(socket);
-                self.serve_and_exit(ServerParts { theirs, holder, number, predecessor }, serve)
+                self.serve_and_exit(theirs, holder, place, held)
             }
             process => {
                 let process = Pid::from_raw(process).ok_or(Errno::SRCH)?;
-                Ok(RunningServer { process, socket, is_ready: false })
+                Ok(RunningServer { process, socket, is_ready: false, is_connected: true })
             }
         }
     }
@@ -313,18 +415,22 @@ impl MountHolder<'_> {
     /// The whole life of a server.
     fn serve_and_exit(
         &self,
-        parts: ServerParts,
-        serve: &mut dyn FnMut(Attachment, ServerStart) -> i32,
+        socket: OwnedFd,
+        holder: Pid,
+        place: ServerPlace,
+        held: &mut dyn HeldMount,
     ) -> ! {
-        let ServerParts { theirs, holder, number, predecessor } = parts;
         self.signals.unblock();
         // Unwinding would run the holder's code in this process.
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            let ready = ReadyReport(theirs.try_clone()?);
-            let attachment = self.attachment.of_server(holder, theirs)?;
-            let holder = holder.as_raw_pid();
-            let start = ServerStart { number, predecessor, holder, ready };
-            Ok::<_, io::Error>(serve(attachment, start))
+            let handover = self.taking.as_ref().map(|taking| taking.from.socket.try_clone());
+            let ready =
+                ReadyReport { socket: socket.try_clone()?, handover: handover.transpose()? };
+            let attachment = self.attachment.of_server(holder, socket)?;
+            let ServerPlace { is_first, predecessor } = place;
+            let (number, holder) = (self.number, holder.as_raw_pid());
+            let start = ServerStart { number, is_first, predecessor, holder, ready };
+            Ok::<_, io::Error>(held.serve(attachment, start))
         }));
         let code = match ended {
             Ok(Ok(code)) => code,
@@ -335,24 +441,38 @@ impl MountHolder<'_> {
         unsafe { libc::_exit(code) }
     }
 
-    /// Waits for the end of a server, and does what it and signals ask for. Returns whether it was ready, too.
-    fn wait(&mut self, mut server: RunningServer) -> (WaitStatus, bool) {
-        let mut is_connected = true;
+    /// Waits for something to happen, but not longer than until `deadline`.
+    fn poll(&self, server: Option<&RunningServer>, deadline: Option<Instant>) {
+        let server = server.filter(|server| server.is_connected).map(|server| &server.socket);
+        let candidate = self.candidate.as_ref().map(|candidate| &candidate.socket);
+        let taking = self.taking.as_ref().map(|taking| &taking.from.socket);
+        let others = [server, candidate, taking].into_iter().flatten().map(AsFd::as_fd);
+        let control = self.control.as_ref().map(AsFd::as_fd);
+        let all = [self.signals.descriptor()].into_iter().chain(others).chain(control);
+        let mut polled: Vec<PollFd<'_>> =
+            all.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec::try_from(left).unwrap_or_default());
+        poll(&mut polled, left.as_ref()).ok();
+    }
+
+    /// Waits for the end of a server, and does what it, signals and programs ask for. Returns whether it was ready, too.
+    fn wait(&mut self, mut server: RunningServer, held: &mut dyn HeldMount) -> (WaitStatus, bool) {
         loop {
-            let mut polled = [
-                PollFd::new(&self.signals.descriptor, PollFlags::IN),
-                PollFd::new(&server.socket, PollFlags::IN),
-            ];
-            let polled = polled.get_mut(..if is_connected { 2 } else { 1 }).unwrap_or_default();
-            poll(polled, None).ok();
-            if is_connected {
-                is_connected = self.take_messages(&mut server);
+            self.poll(Some(&server), self.taking.as_ref().and_then(|taking| taking.deadline));
+            if server.is_connected {
+                server.is_connected = self.take_messages(&mut server);
             }
+            self.advance_taking(&server);
             while let Some(signal) = self.signals.next() {
-                self.take_signal(signal, &server);
+                self.take_signal(signal, &server, held);
+            }
+            if self.take_requests(Some(&server), held) == Wanted::Mount {
+                self.is_handing_over = true;
+                kill_process(server.process, Signal::KILL).ok();
             }
             if let Ok(Some((_, status))) = waitpid(Some(server.process), WaitOptions::NOHANG) {
-                if is_connected {
+                if server.is_connected {
                     self.take_messages(&mut server);
                 }
                 return (status, server.is_ready);
@@ -360,44 +480,53 @@ impl MountHolder<'_> {
         }
     }
 
-    /// Waits, and keeps to signals.
-    fn pause(&mut self, time: Duration) {
+    /// Waits, and keeps to signals and requests. A request for the mount or a server ends the pause.
+    fn pause(&mut self, time: Duration, held: &mut dyn HeldMount) {
         let until = Instant::now() + time;
-        while let Some(left) =
-            until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-        {
-            let left = Timespec::try_from(left).unwrap_or_default();
-            poll(&mut [PollFd::new(&self.signals.descriptor, PollFlags::IN)], Some(&left)).ok();
+        while Instant::now() < until && !self.is_unmounting {
+            self.poll(None, Some(until));
             while let Some(signal) = self.signals.next() {
                 if i32::try_from(signal) != Ok(libc::SIGCHLD) {
-                    self.unmount(signal);
+                    self.unmount(signal, held);
                 }
             }
-            if self.is_unmounting {
-                return;
+            match self.take_requests(None, held) {
+                Wanted::Nothing => {}
+                Wanted::Server => return,
+                Wanted::Mount => {
+                    self.is_handing_over = true;
+                    return;
+                }
             }
         }
     }
 
-    fn take_signal(&mut self, signal: u32, server: &RunningServer) {
+    fn take_signal(&mut self, signal: u32, server: &RunningServer, held: &mut dyn HeldMount) {
         match i32::try_from(signal) {
             Ok(libc::SIGCHLD) => {}
             // The second one ends the server as well.
             _ if self.is_unmounting => {
                 kill_process(server.process, Signal::KILL).ok();
             }
-            _ => self.unmount(signal),
+            _ => match &mut self.taking {
+                // The mount is another process's.
+                Some(taking) => {
+                    taking.failure = format!("ended by signal {signal}");
+                    kill_process(server.process, Signal::KILL).ok();
+                }
+                None => self.unmount(signal, held),
+            },
         }
     }
 
-    fn unmount(&mut self, signal: u32) {
-        (self.on_event)(&HolderEvent::Unmounting { signal });
+    fn unmount(&mut self, signal: u32, held: &mut dyn HeldMount) {
+        held.report(&HolderEvent::Unmounting { signal });
         self.is_unmounting = true;
         match self.attachment.detach() {
-            Ok(DetachOutcome::Lazily) => (self.on_event)(&HolderEvent::InUse),
+            Ok(DetachOutcome::Lazily) => held.report(&HolderEvent::InUse),
             Ok(_) => {}
             Err(error) => {
-                (self.on_event)(&HolderEvent::NotUnmounted { message: error.to_string() });
+                held.report(&HolderEvent::NotUnmounted { message: error.to_string() });
             }
         }
     }
@@ -406,7 +535,19 @@ impl MountHolder<'_> {
     fn take_messages(&mut self, server: &mut RunningServer) -> bool {
         while let Some(message) = unmount_helper::next_message(&server.socket) {
             match message {
-                unmount_helper::READY => server.is_ready = true,
+                unmount_helper::READY => {
+                    server.is_ready = true;
+                    self.was_ready = true;
+                    // The server has told the former holder.
+                    self.commit();
+                }
+                unmount_helper::PREPARED => {
+                    if let Some(taking) = &mut self.taking {
+                        fault_point("go", self.number);
+                        taking.deadline = Some(Instant::now() + TURN_LIMIT);
+                        control::send(taking.from.socket.as_fd(), control::GO, 0, "").ok();
+                    }
+                }
                 unmount_helper::UNMOUNT => {
                     self.is_unmounting = true;
                     let (kind, text) = unmount_helper::outcome_message(self.attachment.detach());
@@ -418,13 +559,157 @@ impl MountHolder<'_> {
         }
         true
     }
+
+    /// R6: the former holder has ended, or is about to.
+    fn commit(&mut self) {
+        if self.taking.take().is_some() {
+            self.attachment.is_detached = false;
+        }
+    }
+
+    /// R5 on the side of the new holder: what the former one says, and the time limit.
+    fn advance_taking(&mut self, server: &RunningServer) {
+        let Some(taking) = &mut self.taking else { return };
+        let message = control::receive_now(taking.from.socket.as_fd());
+        match message {
+            Some(message) if message.kind == control::HANDED => {
+                fault_point("handed", self.number);
+                taking.is_handed = true;
+                unmount_helper::send(&server.socket, unmount_helper::TURN, "");
+                return;
+            }
+            // It has ended, most likely since the new server has told it to, whose report to this process comes next.
+            Some(message) if message.kind == 0 && taking.is_handed => return self.commit(),
+            Some(message) => {
+                taking.failure = match message.kind {
+                    control::REFUSED => message.text,
+                    _ => String::from("the process that holds the mount has ended"),
+                };
+            }
+            None if taking.deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                taking.failure = String::from("the new process did not become ready in time");
+            }
+            None => return,
+        }
+        // Once: its end is what comes next.
+        taking.deadline = None;
+        kill_process(server.process, Signal::KILL).ok();
+    }
+
+    /// What programs that have connected want.
+    fn take_requests(
+        &mut self,
+        server: Option<&RunningServer>,
+        held: &mut dyn HeldMount,
+    ) -> Wanted {
+        if let Some((socket, peer)) = self.control.as_ref().and_then(ControlSocket::accept) {
+            if self.candidate.is_some() {
+                refuse(&socket, "another program is taking the mount over");
+            } else {
+                self.candidate = Some(Candidate { socket, process: peer.process, number: 0 });
+            }
+        }
+        let Some(candidate) = &mut self.candidate else { return Wanted::Nothing };
+        while let Some(message) = control::receive_now(candidate.socket.as_fd()) {
+            match (message.kind, &self.refusal) {
+                (control::REATTACH, _) => {
+                    let is_served = u64::from(server.is_some());
+                    control::send(candidate.socket.as_fd(), control::ATTACHED, is_served, "").ok();
+                    return Wanted::Server;
+                }
+                (control::TAKE_OVER, Some(refusal)) => refuse(&candidate.socket, refusal),
+                (control::TAKE_OVER, None) => {
+                    candidate.number = self.number;
+                    let socket = candidate.socket.as_fd();
+                    let offer =
+                        held.offer().into_iter().chain(self.attachment.unmount_descriptor());
+                    let offer: Vec<BorrowedFd<'_>> = offer.collect();
+                    let offered = control::send(socket, control::OFFER, self.number, "")
+                        .and_then(|()| control::send_descriptors(socket, control::OFFER, &offer));
+                    if offered.is_err() {
+                        self.candidate = None;
+                        return Wanted::Nothing;
+                    }
+                }
+                (control::GO, None) => {
+                    let is_current = candidate.number == self.number;
+                    if is_current && self.was_ready && !self.is_unmounting {
+                        return Wanted::Mount;
+                    }
+                    refuse(&candidate.socket, "a process was started again meanwhile; try again");
+                }
+                _ => {
+                    self.candidate = None;
+                    return Wanted::Nothing;
+                }
+            }
+        }
+        Wanted::Nothing
+    }
+
+    /// R5 on the side of the former holder: no server runs. Returns whether the other program holds the mount now.
+    fn hand_over(&mut self, held: &mut dyn HeldMount) -> bool {
+        self.is_handing_over = false;
+        let Some(candidate) = self.candidate.take() else { return false };
+        let socket = candidate.socket.as_fd();
+        fault_point("retired", self.number);
+        control::send(socket, control::HANDED, self.number, "").ok();
+        let mut deadline = Some(Instant::now() + HANDOVER_LIMIT);
+        loop {
+            let message = control::receive_now(socket);
+            match message.map(|message| message.kind) {
+                Some(control::DONE) => {
+                    fault_point("released", self.number);
+                    self.attachment.is_detached = true;
+                    return true;
+                }
+                Some(control::GIVE_UP) => {
+                    control::send(socket, control::TAKEN_BACK, 0, "").ok();
+                    return false;
+                }
+                // Both processes of the other program have ended: each has the socket.
+                Some(_) => return false,
+                None => {}
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                deadline = None;
+                // Permitted without a sandbox; a program that hangs is stopped by its own time limit otherwise.
+                Pid::from_raw(candidate.process)
+                    .map(|process| kill_process(process, Signal::KILL).ok());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left.map(|left| Timespec::try_from(left).unwrap_or_default());
+            let both = [socket, self.signals.descriptor()];
+            let mut polled = both.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN));
+            poll(&mut polled, left.as_ref()).ok();
+            while let Some(signal) = self.signals.next() {
+                if i32::try_from(signal) != Ok(libc::SIGCHLD) && !self.is_unmounting {
+                    self.unmount(signal, held);
+                }
+            }
+        }
+    }
 }
 
-/// What a server gets besides what its holder has.
-struct ServerParts {
-    theirs: OwnedFd,
-    holder: Pid,
-    number: u64,
+fn refuse(socket: &OwnedFd, text: &str) {
+    control::send(socket.as_fd(), control::REFUSED, 0, text).ok();
+}
+
+/// The first server of a mount that is being taken over has ended. Returns whether the former holder serves on; otherwise
+/// it has ended, and this process is the holder.
+fn is_taken_back(taking: &Taking) -> bool {
+    if !taking.is_handed {
+        return true;
+    }
+    let socket = taking.from.socket.as_fd();
+    control::send(socket, control::GIVE_UP, 0, "").ok();
+    control::receive(socket, ANSWER_LIMIT).kind == control::TAKEN_BACK
+}
+
+/// Where a server stands in the row of those of a holder.
+#[derive(Clone, Copy, Debug)]
+struct ServerPlace {
+    is_first: bool,
     predecessor: Option<ServerEnd>,
 }
 
@@ -468,27 +753,5 @@ pub fn run_in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>
                 },
             })
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn restarts_follow_at_once_until_there_are_too_many() {
-        let start = Instant::now();
-        let mut limiter = RestartLimiter::new(start);
-        for _ in 0..RESTARTS_AT_ONCE {
-            assert_eq!(limiter.pause(start), Duration::ZERO);
-        }
-        assert_eq!(limiter.pause(start), RESTART_PERIOD);
-        assert_eq!(limiter.pause(start + RESTART_PERIOD), Duration::ZERO);
-        assert_eq!(limiter.pause(start + RESTART_PERIOD), RESTART_PERIOD);
-        let later = start + Duration::from_secs(3600);
-        for _ in 0..RESTARTS_AT_ONCE {
-            assert_eq!(limiter.pause(later), Duration::ZERO);
-        }
-        assert_eq!(limiter.pause(later), RESTART_PERIOD);
     }
 }

@@ -50,6 +50,11 @@ impl MountDirectory {
         Ok(Self { handle, path })
     }
 
+    /// One that another process has opened.
+    pub(super) fn held(handle: OwnedFd, path: PathBuf) -> Self {
+        Self { handle, path }
+    }
+
     /// Its absolute path without symlinks at the time of opening.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -136,6 +141,24 @@ impl MountIdentity {
             }
         }
         Err(AttachError::Moved { directory: directory.path().to_path_buf() })
+    }
+
+    /// The identity of the mount of an open file.
+    pub(super) fn of_file(file: BorrowedFd<'_>) -> Result<Self, AttachError> {
+        let id = mount_id(file)?;
+        let table = MountTable::read()?;
+        let device = table.mounts().find(|mount| mount.id == id).map(|mount| mount.device.to_vec());
+        device.map(|device| Self { id, device }).ok_or(AttachError::NoProc)
+    }
+
+    /// The ID of the mount and the device number, as the mount table has them.
+    pub(super) fn parts(&self) -> (&[u8], &[u8]) {
+        (&self.id, &self.device)
+    }
+
+    /// An identity that another process has told.
+    pub(super) fn from_parts(id: &[u8], device: &[u8]) -> Self {
+        Self { id: id.to_vec(), device: device.to_vec() }
     }
 
     /// The device number of its file system, as `/sys/class/bdi` names it: `major:minor`.

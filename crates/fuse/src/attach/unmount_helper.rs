@@ -40,6 +40,9 @@ pub(super) const UNMOUNT: u8 = b'U';
 pub(super) const CANCEL: u8 = b'C';
 /// From the helper; from a server to its holder, which is then ready itself.
 pub(super) const READY: u8 = b'R';
+/// From a server to a holder that takes a mount over: it is prepared. From that holder: its turn has come.
+pub(super) const PREPARED: u8 = b'P';
+pub(super) const TURN: u8 = b'O';
 const DONE: u8 = b'D';
 const ALREADY: u8 = b'A';
 const COVERED: u8 = b'V';

@@ -181,7 +181,7 @@ const UNMOUNTER: &[c_long] = &[
 ];
 
 /// What a holder needs besides the calls of a server: those by which a server enters its own sandbox, forking and waiting,
-/// and reading signals and messages. A server cannot make them once it serves.
+/// and reading signals and messages; and answering programs that take the mount over. A server cannot make them once it serves.
 const HOLDER: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     SYS_dup2,
@@ -197,6 +197,10 @@ const HOLDER: &[c_long] = &[
     SYS_prlimit64,
     SYS_socketpair,
     SYS_recvfrom,
+    SYS_accept4,
+    SYS_getsockopt,
+    SYS_sendmsg,
+    SYS_recvmsg,
     SYS_kill,
     SYS_tgkill,
 ];

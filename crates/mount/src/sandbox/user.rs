@@ -17,7 +17,7 @@ pub struct UserIds {
 ///
 /// # Errors
 /// The process is not permitted to, or an ID is not mapped in its user namespace.
-pub(super) fn become_user(ids: UserIds) -> Result<(), Errno> {
+pub fn become_user(ids: UserIds) -> Result<(), Errno> {
     // -1 means "unchanged" to the kernel, so it is no user.
     if ids.user == u32::MAX || ids.group == u32::MAX {
         return Err(Errno::INVAL);

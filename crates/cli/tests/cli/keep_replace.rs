@@ -1,0 +1,195 @@
+//! A kept mount is taken over by another program, or given a server again (docs/survival.md, protocol R), while programs
+//! read. The scene and the load are those of `keep`.
+
+use std::fs;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::keep::{
+    Kept, LIMIT, Scene, has_ordinary_mounts, has_resend, holder_of, is_mounted, wait_for,
+};
+use crate::mounted::has_fuse;
+use crate::support::{TestCommand, ferrofs};
+
+/// The holder of a mount once the former one has ended by itself.
+fn next_holder(scene: &Scene, former: Pid) -> Pid {
+    let until = Instant::now() + LIMIT;
+    while rustix::process::test_kill_process(former).is_ok() {
+        assert!(Instant::now() < until, "{}", scene.log());
+        wait_for(Duration::from_millis(1));
+    }
+    holder_of(&scene.point)
+}
+
+fn taken_from(scene: &Scene, former: Pid) -> Kept {
+    Kept { holder: next_holder(scene, former), point: scene.point.clone() }
+}
+
+fn replace(scene: &Scene) -> TestCommand {
+    let command = if scene.is_ordinary { scene.dir.ordinary_ferrofs() } else { ferrofs() };
+    command.args(["mount", "--replace"]).arg(&scene.point)
+}
+
+#[test]
+fn a_mount_is_taken_over_again_and_again_and_no_call_fails() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    for is_ordinary in [false, true] {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
+        let first = scene.mount(&[]);
+        let load = scene.load();
+        let mut holder = first.holder;
+        for _ in 0..5 {
+            replace(&scene).succeeds();
+            holder = next_holder(&scene, holder);
+        }
+        let kept = Kept { holder, point: scene.point.clone() };
+        // It survives its server as before.
+        kept.kill_servers(3);
+        load.stop_without_failure(&scene.log());
+        assert_eq!(kept.restarts(&scene), 8, "{}", scene.log());
+        drop(kept);
+        assert!(!is_mounted(&scene.point));
+    }
+}
+
+// A-REPLACE-STEPS
+#[test]
+fn a_new_program_that_dies_at_any_step_costs_no_call() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    // The first server of the new program has the number 2.
+    for point in [
+        "start",
+        "opened",
+        "prepared",
+        "go",
+        "handed",
+        "turn",
+        "examined",
+        "forgotten",
+        "resent",
+        "ready",
+    ] {
+        let scene = Scene::new(false);
+        let kept = scene.mount(&[]);
+        let load = scene.load();
+        replace(&scene).env("FERROFS_FAULT", format!("{point}:2")).ends_with(1);
+        assert_eq!(holder_of(&scene.point), kept.holder, "{point}");
+        // The former program goes on, and can be replaced.
+        kept.kill_servers(1);
+        replace(&scene).succeeds();
+        load.stop_without_failure(&format!("{point}: {}", scene.log()));
+        drop(taken_from(&scene, kept.holder));
+    }
+}
+
+#[test]
+fn a_former_holder_that_dies_after_its_server_leaves_the_mount_to_the_new_one() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[("FERROFS_FAULT", "released:1")]);
+    let load = scene.load();
+    replace(&scene).succeeds();
+    let now = taken_from(&scene, kept.holder);
+    assert_ne!(now.holder, kept.holder);
+    now.kill_servers(2);
+    load.stop_without_failure(&scene.log());
+}
+
+#[test]
+fn root_takes_over_the_mount_of_a_user_as_that_user() {
+    if !has_fuse() || !has_resend() || !has_ordinary_mounts() {
+        return;
+    }
+    let scene = Scene::new(true);
+    let kept = scene.mount(&[]);
+    ferrofs().args(["mount", "--replace"]).arg(&scene.point).succeeds();
+    let now = taken_from(&scene, kept.holder);
+    for process in [now.holder, now.server(None)] {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero()));
+        let status = status.unwrap();
+        assert!(status.contains("\nUid:\t65534\t65534\t65534\t65534\n"), "{status}");
+        assert!(status.contains("\nGid:\t65534\t65534\t65534\t65534\n"), "{status}");
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_refused_with_a_remedy() {
+    let scene = Scene::new(false);
+    let refused = |expected: &str| {
+        let said = replace(&scene).ends_with(1).stderr;
+        assert!(said.contains(expected), "{said}");
+        let said = ferrofs().args(["mount", "--replace", "x", "y"]).ends_with(2).stderr;
+        assert!(said.contains("cannot be used with"), "{said}");
+    };
+    refused("not a mount of ferrofs");
+    if !has_fuse() {
+        return;
+    }
+    ferrofs().arg("mount").arg(&scene.image).arg(&scene.point).succeeds();
+    refused("was not mounted with --keep");
+    let said = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
+    assert!(said.contains("was not mounted with --keep"), "{said}");
+    rustix::mount::unmount(&scene.point, rustix::mount::UnmountFlags::empty()).ok();
+    while is_mounted(&scene.point) {
+        std::process::Command::new("fusermount3").arg("-u").arg(&scene.point).status().ok();
+    }
+    // Another version says so, and the mount is as it was.
+    let kept = scene.mount(&[("FERROFS_OTHER_VERSION", "1")]);
+    let server = kept.server(None);
+    refused("unmount it and mount it with this program");
+    assert_eq!(kept.server(None), server);
+}
+
+#[test]
+fn another_user_cannot_take_a_mount() {
+    if !has_fuse() || !has_ordinary_mounts() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let command = scene.dir.ordinary_ferrofs().args(["mount", "--replace"]).arg(&scene.point);
+    let said = command.ends_with(1).stderr;
+    assert!(said.contains("only user 0"), "{said}");
+    assert_eq!(holder_of(&scene.point), kept.holder);
+}
+
+#[test]
+fn a_holder_without_a_server_starts_one_at_once_when_it_is_asked_to() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let reattach = || ferrofs().args(["mount", "--reattach"]).arg(&scene.point).succeeds();
+    assert!(reattach().stderr.contains("has a process that serves it"));
+    let good = fs::read(&scene.image).unwrap();
+    let rewrite = |bytes: &[u8]| {
+        let mut file = fs::File::options().write(true).truncate(true).open(&scene.image).unwrap();
+        file.write_all(bytes).unwrap();
+    };
+    rewrite(&[]);
+    kill_process(kept.server(None), Signal::KILL).unwrap();
+    // Pauses of 1, 2 and 4 seconds; the next one takes 8.
+    let until = Instant::now() + LIMIT;
+    while !scene.log().contains("(restart 5)") {
+        assert!(Instant::now() < until, "{}", scene.log());
+        wait_for(Duration::from_millis(20));
+    }
+    rewrite(&good);
+    let began = Instant::now();
+    assert!(reattach().stderr.contains("is served again"));
+    let read = fs::read(scene.point.join("file1")).unwrap();
+    assert!(read == fs::read(scene.dir.join("tree/file1")).unwrap());
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}

@@ -1,0 +1,473 @@
+//! Taking a kept mount over from its holder (docs/survival.md, protocol R): what the holder offers, and the side of the
+//! program that asks. The offer is a record in a sealed memory file, and descriptors. Nothing changes for the mount before
+//! [`Attachment::hold`]. Called by the command.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open};
+use rustix::io::Errno;
+
+use super::control::{self, Peer};
+use super::direct::DirectUnmount;
+use super::fusermount::Unmounter;
+use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
+use super::{Attachment, MountMethod, Unmounting};
+use crate::init::InitParameters;
+
+/// The version of the record and of the protocol. The layout of the journal counts as a part of it.
+const VERSION: u64 = 1;
+const MAGIC: &[u8] = b"ferrofs-keep";
+/// The largest record: words of a command line.
+const RECORD_BYTES_MAX: u64 = 1 << 20;
+/// Descriptors of an offer: one for each listener, for each device of an image, and a few.
+const DESCRIPTORS_MAX: usize = 16_384;
+/// How long a holder takes for an answer; it makes a handful of system calls.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Why a mount is not taken over.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HandoverError {
+    /// The directory cannot be opened.
+    Open(Errno),
+    /// It is on another file system.
+    NotFerrofs,
+    /// The mount belongs to this user.
+    NotOwner(Option<u32>),
+    /// Nobody holds the mount.
+    NoHolder,
+    /// The holder refuses.
+    Refused(String),
+    /// The holder does not answer.
+    NoAnswer,
+    /// The mount is held by a program with another version of the record.
+    OtherVersion(u64),
+    /// The record or the descriptors are not what they should be.
+    Malformed,
+    /// The mount is not at this place in the mount namespace of this process.
+    OtherNamespace,
+    /// The system refuses.
+    System(io::Error),
+}
+
+impl fmt::Display for HandoverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(cause) => write!(f, "{cause}"),
+            Self::NotFerrofs => f.write_str("not a mount of ferrofs"),
+            Self::NotOwner(Some(user)) => {
+                write!(f, "only user {user}, who has mounted it, and root may do this")
+            }
+            Self::NotOwner(None) => f.write_str("only its owner and root may do this"),
+            Self::NoHolder => f.write_str(
+                "no process holds the mount: it was not mounted with --keep, or its holder has ended; unmount it and \
+                 mount it with --keep",
+            ),
+            Self::Refused(text) => f.write_str(text),
+            Self::NoAnswer => f.write_str("the process that holds the mount does not answer"),
+            Self::OtherVersion(version) => write!(
+                f,
+                "the mount is held in format {version}, and this program has format {VERSION}; unmount it and mount it \
+                 with this program"
+            ),
+            Self::Malformed => f.write_str("malformed answer of the process that holds the mount"),
+            Self::OtherNamespace => {
+                f.write_str("the mount was made in another mount namespace; run the command there")
+            }
+            Self::System(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for HandoverError {}
+
+impl From<io::Error> for HandoverError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// What a holder knows about its mount, besides descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldRecord {
+    /// `None` for a mount by `mount(2)`.
+    program: Option<PathBuf>,
+    directory: PathBuf,
+    identity: MountIdentity,
+    auto_unmount: bool,
+    /// Whether there is a descriptor for unmounting.
+    has_unmount: bool,
+    /// What FUSE_INIT granted.
+    pub terms: InitParameters,
+    /// The number of channels.
+    pub channels: usize,
+    /// The number of files of the image.
+    pub files: usize,
+    /// What the command keeps there.
+    pub command: Vec<u8>,
+}
+
+impl HeldRecord {
+    fn encode(&self) -> Vec<u8> {
+        let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let version = if crate::fault::is_another_version() { u64::MAX } else { VERSION };
+        let numbers = [
+            version,
+            u64::from(self.program.is_some()),
+            u64::from(self.auto_unmount),
+            u64::from(self.has_unmount),
+            number(self.channels),
+            number(self.files),
+        ];
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(numbers.into_iter().chain(self.terms.words()).flat_map(u64::to_le_bytes));
+        let program = self.program.as_deref().unwrap_or(Path::new(""));
+        let (id, device) = self.identity.parts();
+        let texts =
+            [program.as_os_str().as_encoded_bytes(), self.directory.as_os_str().as_encoded_bytes()];
+        for field in texts.into_iter().chain([id, device, self.command.as_slice()]) {
+            bytes.extend(number(field.len()).to_le_bytes());
+            bytes.extend(field);
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, HandoverError> {
+        let mut rest = bytes.strip_prefix(MAGIC).ok_or(HandoverError::Malformed)?;
+        let version = take_number(&mut rest)?;
+        if version != VERSION {
+            return Err(HandoverError::OtherVersion(version));
+        }
+        let mut numbers = [0; 5 + InitParameters::WORDS];
+        for number in &mut numbers {
+            *number = take_number(&mut rest)?;
+        }
+        let [has_program, auto_unmount, has_unmount, channels, files, terms @ ..] = numbers;
+        let mut field = || take_field(&mut rest);
+        let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        let (program, directory) = (path(field()?), path(field()?));
+        let identity = MountIdentity::from_parts(field()?, field()?);
+        let command = field()?.to_vec();
+        let count = |number: u64| match usize::try_from(number) {
+            Ok(count) if count <= DESCRIPTORS_MAX => Ok(count),
+            _ => Err(HandoverError::Malformed),
+        };
+        Ok(Self {
+            program: (has_program != 0).then_some(program),
+            directory,
+            identity,
+            auto_unmount: auto_unmount != 0,
+            has_unmount: has_unmount != 0,
+            terms: InitParameters::from_words(terms),
+            channels: count(channels)?,
+            files: count(files)?,
+            command,
+        })
+    }
+
+    /// This record in a file that nobody can change.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn to_file(&self) -> io::Result<OwnedFd> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create(c"ferrofs-held", flags)?;
+        let bytes = self.encode();
+        let mut left = bytes.as_slice();
+        while !left.is_empty() {
+            let written = rustix::io::write(&file, left)?;
+            left = left.get(written..).unwrap_or_default();
+        }
+        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK)?;
+        Ok(file)
+    }
+
+    fn from_file(file: OwnedFd) -> Result<Self, HandoverError> {
+        let mut file = std::fs::File::from(file);
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
+        Self::decode(&bytes)
+    }
+}
+
+fn take_number(rest: &mut &[u8]) -> Result<u64, HandoverError> {
+    let (word, after) = rest.split_first_chunk().ok_or(HandoverError::Malformed)?;
+    *rest = after;
+    Ok(u64::from_le_bytes(*word))
+}
+
+fn take_field<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], HandoverError> {
+    let length = usize::try_from(take_number(rest)?).map_err(|_| HandoverError::Malformed)?;
+    let (field, after) = rest.split_at_checked(length).ok_or(HandoverError::Malformed)?;
+    *rest = after;
+    Ok(field)
+}
+
+/// A mount that its holder offers to this process.
+#[derive(Debug)]
+pub struct OfferedMount {
+    /// The user and group of the holder.
+    pub user: u32,
+    /// The group.
+    pub group: u32,
+    /// What the holder knows.
+    pub record: HeldRecord,
+    /// The same, as a file for the next one who asks.
+    pub record_file: OwnedFd,
+    /// The memory of the journal.
+    pub journal: OwnedFd,
+    /// One for each listener.
+    pub channels: Vec<OwnedFd>,
+    /// The image and its devices.
+    pub files: Vec<OwnedFd>,
+    unmount: Option<OwnedFd>,
+    /// The rest of the protocol.
+    pub handover: HandoverSocket,
+}
+
+/// The way to the former holder.
+#[derive(Debug)]
+pub struct HandoverSocket {
+    pub(super) socket: OwnedFd,
+    /// The number of its server.
+    pub(super) number: u64,
+}
+
+impl HandoverSocket {
+    /// The descriptor that it needs.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The mount of a directory, and its holder.
+struct HolderConnection {
+    socket: OwnedFd,
+    peer: Peer,
+    identity: MountIdentity,
+}
+
+impl HolderConnection {
+    fn open(directory: &Path) -> Result<Self, HandoverError> {
+        // O_PATH sends no request to the mount, which may have no server.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(directory, flags, Mode::empty()).map_err(HandoverError::Open)?;
+        let entry = MountEntry::of(root.as_fd()).filter(MountEntry::is_fuse);
+        let entry = entry.ok_or(HandoverError::NotFerrofs)?;
+        let own = rustix::process::geteuid().as_raw();
+        if own != 0 && entry.user_id != Some(own) {
+            return Err(HandoverError::NotOwner(entry.user_id));
+        }
+        let identity =
+            MountIdentity::of_file(root.as_fd()).map_err(|_| HandoverError::NotFerrofs)?;
+        let found = control::connect_to(&identity.device(), entry.user_id.unwrap_or(own))?;
+        let (socket, peer) = found.ok_or(HandoverError::NoHolder)?;
+        Ok(Self { socket, peer, identity })
+    }
+
+    fn ask(&self, kind: u8) -> Result<control::ControlMessage, HandoverError> {
+        control::send(self.socket.as_fd(), kind, 0, "").map_err(|_| HandoverError::NoAnswer)?;
+        let answer = control::receive(self.socket.as_fd(), ANSWER_LIMIT);
+        match answer.kind {
+            0 => Err(HandoverError::NoAnswer),
+            control::REFUSED => Err(HandoverError::Refused(answer.text)),
+            _ => Ok(answer),
+        }
+    }
+}
+
+/// Whether a mount had a server when its holder was asked to start one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reattached {
+    /// It has one.
+    IsServed,
+    /// It gets one now.
+    Started,
+}
+
+/// Lets the holder of the mount of `directory` start a server at once if it has none.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn reattach(directory: &Path) -> Result<Reattached, HandoverError> {
+    let answer = HolderConnection::open(directory)?.ask(control::REATTACH)?;
+    match (answer.kind, answer.number) {
+        (control::ATTACHED, 0) => Ok(Reattached::Started),
+        (control::ATTACHED, _) => Ok(Reattached::IsServed),
+        _ => Err(HandoverError::Malformed),
+    }
+}
+
+impl OfferedMount {
+    /// R1 and R2: asks the holder of the mount of `directory` for it.
+    ///
+    /// # Errors
+    /// [`HandoverError`]. Nothing has changed for the mount.
+    pub fn request(directory: &Path) -> Result<Self, HandoverError> {
+        let connection = HolderConnection::open(directory)?;
+        let answer = connection.ask(control::TAKE_OVER)?;
+        let number = answer.number;
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        loop {
+            let message = control::receive(connection.socket.as_fd(), ANSWER_LIMIT);
+            if message.kind != control::OFFER || message.descriptors.is_empty() {
+                return Err(HandoverError::Malformed);
+            }
+            descriptors.extend(message.descriptors);
+            if message.number == 0 {
+                break;
+            }
+            if descriptors.len() > DESCRIPTORS_MAX {
+                return Err(HandoverError::Malformed);
+            }
+        }
+        let mut descriptors = descriptors.into_iter();
+        let record_file = descriptors.next().ok_or(HandoverError::Malformed)?;
+        let record = HeldRecord::from_file(record_file.try_clone()?)?;
+        if record.identity != connection.identity {
+            return Err(HandoverError::OtherNamespace);
+        }
+        let journal = descriptors.next().ok_or(HandoverError::Malformed)?;
+        let channels: Vec<OwnedFd> = descriptors.by_ref().take(record.channels).collect();
+        let files: Vec<OwnedFd> = descriptors.by_ref().take(record.files).collect();
+        let unmount = descriptors.by_ref().take(usize::from(record.has_unmount)).next();
+        let is_whole = channels.len() == record.channels
+            && !channels.is_empty()
+            && !files.is_empty()
+            && files.len() == record.files
+            && unmount.is_some() == record.has_unmount
+            && descriptors.next().is_none();
+        if !is_whole {
+            return Err(HandoverError::Malformed);
+        }
+        let Peer { user, group, .. } = connection.peer;
+        let handover = HandoverSocket { socket: connection.socket, number };
+        Ok(Self { user, group, record, record_file, journal, channels, files, unmount, handover })
+    }
+
+    /// The mount, as its next holder has it. It is not unmounted when the value is dropped before it was
+    /// [held](Attachment::hold).
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn attachment(&mut self) -> Result<Attachment, HandoverError> {
+        let record = &self.record;
+        let device = self.channels.first().ok_or(HandoverError::Malformed)?.try_clone()?;
+        let (method, unmounting) = match (&record.program, self.unmount.take()) {
+            (None, Some(handle)) => {
+                let directory = MountDirectory::held(handle, record.directory.clone());
+                let unmount = DirectUnmount::new(directory, record.identity.clone());
+                (MountMethod::Direct, Unmounting::Direct(unmount))
+            }
+            (None, None) => return Err(HandoverError::Malformed),
+            (Some(program), socket) => {
+                let unmounter = socket.map(Unmounter::of_socket);
+                (MountMethod::Fusermount(program.clone()), Unmounting::Fusermount(unmounter))
+            }
+        };
+        Ok(Attachment {
+            device,
+            method,
+            directory: record.directory.clone(),
+            identity: record.identity.clone(),
+            unmounting,
+            lifeline: None,
+            auto_unmount: record.auto_unmount,
+            // Until it is held.
+            is_detached: true,
+            is_of_server: false,
+        })
+    }
+}
+
+impl Attachment {
+    /// What the holder of this mount offers to a successor.
+    #[must_use]
+    pub fn record(
+        &self,
+        terms: &InitParameters,
+        counts: HeldCounts,
+        command: Vec<u8>,
+    ) -> HeldRecord {
+        let program = match &self.method {
+            MountMethod::Direct => None,
+            MountMethod::Fusermount(program) => Some(program.clone()),
+        };
+        HeldRecord {
+            program,
+            directory: self.directory.clone(),
+            identity: self.identity.clone(),
+            auto_unmount: self.auto_unmount,
+            has_unmount: self.unmount_descriptor().is_some(),
+            terms: *terms,
+            channels: counts.channels,
+            files: counts.files,
+            command,
+        }
+    }
+
+    /// What unmounting needs.
+    pub(super) fn unmount_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.unmounting {
+            Unmounting::Direct(unmount) => Some(unmount.descriptor()),
+            Unmounting::Helper(_) => None,
+            Unmounting::Fusermount(unmounter) => unmounter.as_ref().map(Unmounter::descriptor),
+        }
+    }
+}
+
+/// How many descriptors a holder has of the kinds whose number varies.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldCounts {
+    /// The number of channels.
+    pub channels: usize,
+    /// The number of files of the image.
+    pub files: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> HeldRecord {
+        HeldRecord {
+            program: Some("/usr/bin/fusermount3".into()),
+            directory: "/mnt".into(),
+            identity: MountIdentity::from_parts(b"87", b"0:41"),
+            auto_unmount: true,
+            has_unmount: false,
+            terms: InitParameters::from_words(std::array::from_fn(|word| word as u64 + 1)),
+            channels: 3,
+            files: 1,
+            command: b"mount\0--keep".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let record = record();
+        let file = record.to_file().expect("memory");
+        assert!(rustix::io::write(&file, b"x").is_err());
+        assert_eq!(HeldRecord::from_file(file).expect("a record"), record);
+    }
+
+    #[test]
+    fn another_version_and_cut_records_are_refused() {
+        let bytes = record().encode();
+        for length in 0..bytes.len() {
+            let refused = HeldRecord::decode(&bytes[..length]);
+            assert!(matches!(refused, Err(HandoverError::Malformed)), "{length}");
+        }
+        let mut other = bytes;
+        other[MAGIC.len()] = 9;
+        assert!(matches!(HeldRecord::decode(&other), Err(HandoverError::OtherVersion(9))));
+    }
+}
