@@ -1,6 +1,9 @@
 //! A model of protocol K (docs/survival.md): the kernel's lists of requests, the journal, the holder, and servers that die
 //! after any step. All interleavings of all steps are tried, and in each state the invariants are checked.
 
+#[cfg(test)]
+mod handover;
+
 use std::collections::{HashSet, VecDeque};
 
 /// Callers, each with one request.
