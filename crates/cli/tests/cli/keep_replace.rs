@@ -85,6 +85,8 @@ fn a_new_program_that_dies_at_any_step_costs_no_call() {
         assert_eq!(holder_of(&scene.point), kept.holder, "{point}");
         // The former program goes on, and can be replaced.
         kept.kill_servers(1);
+        // An answer of the next server: a replacement in between is refused.
+        assert!(kept.restarts(&scene) >= 1, "{point}");
         replace(&scene).succeeds();
         load.stop_without_failure(&format!("{point}: {}", scene.log()));
         drop(taken_from(&scene, kept.holder));
