@@ -25,6 +25,20 @@ pub(crate) fn parse_cache_size(text: &str) -> Result<u64, String> {
     is_enough.then_some(bytes).ok_or_else(|| "a cache needs at least 32m".to_owned())
 }
 
+/// Reads a time: a number of seconds, or with the suffix m, h or d of minutes, hours or days.
+pub(crate) fn parse_age(text: &str) -> Result<u64, String> {
+    let (digits, seconds) = match text.as_bytes().last() {
+        Some(b's') => (&text[..text.len() - 1], 1),
+        Some(b'm') => (&text[..text.len() - 1], 60),
+        Some(b'h') => (&text[..text.len() - 1], 3600),
+        Some(b'd') => (&text[..text.len() - 1], 86_400),
+        _ => (text, 1),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| "not a time, such as 30d, 12h or 90m".to_owned())?;
+    number.checked_mul(seconds).ok_or_else(|| "too long".to_owned())
+}
+
 /// Reads a number as erofs-utils reads it: decimal, or hexadecimal after `0x`, or octal after `0`.
 pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     let read = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -173,6 +187,11 @@ mod tests {
         }
         assert_eq!(parse_cache_size("1g"), Ok(1 << 30));
         parse_cache_size("31m").unwrap_err();
+        assert_eq!((parse_age("30d"), parse_age("90m")), (Ok(2_592_000), Ok(5400)));
+        assert_eq!((parse_age("7"), parse_age("12h")), (Ok(7), Ok(43_200)));
+        for wrong in ["", "d", "-1d", "1w", "99999999999999999999d", "é"] {
+            parse_age(wrong).unwrap_err();
+        }
     }
 
     #[test]

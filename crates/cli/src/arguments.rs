@@ -3,6 +3,8 @@
 //! for the manual.
 
 // The path, since xtask includes this file.
+#[path = "arguments/cache.rs"]
+pub(crate) mod cache;
 #[path = "arguments/mount.rs"]
 mod mount;
 #[path = "arguments/transfer.rs"]
@@ -16,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
 use crate::help;
 
+pub(crate) use cache::CacheArguments;
 pub(crate) use mount::{
     ListArguments, MountArguments, MountCaller, MountInvocation, StatsArguments,
 };
@@ -42,6 +45,7 @@ pub(crate) enum Verb {
     Build(Box<BuildArguments>),
     Mount(Box<MountArguments>),
     List(ListArguments),
+    Cache(CacheArguments),
     Pull(PullArguments),
     Push(PushArguments),
     Stats(StatsArguments),

@@ -160,6 +160,21 @@ Examples:
   ferrofs list
   ferrofs list --json | jq -r 'select(.restarts > 0) | .mount'";
 
+pub(crate) const CACHE: &str = "\
+The cache keeps the parts of remote images that were read. It is bounded by --cache-size of the verbs
+that read, so pruning is seldom needed. What a mount or a running verb has open is not removed, but
+--to evicts parts of it, which are fetched again. The fetcher removes; it is started if none runs.
+
+verify reads all that is cached and exits with 1 if something was damaged. What is damaged is never
+served, and is fetched again when it is read.
+
+Examples:
+  ferrofs cache list
+  ferrofs cache list --json | jq -s 'map(.disk_bytes) | add'
+  ferrofs cache prune --older-than=30d
+  ferrofs cache prune --to=2g
+  ferrofs cache verify";
+
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that

@@ -299,7 +299,19 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     Ok(CommandStatus::Success)
 }
 
-fn connect(
+/// The cache.
+///
+/// # Errors
+/// It cannot be used.
+pub(crate) fn open_cache(arguments: &ConnectionArguments) -> anyhow::Result<CacheDirectory> {
+    CacheDirectory::open(&cache_path(arguments)?).context("the cache of remote images")
+}
+
+/// A client of the fetcher, which is started if none runs.
+///
+/// # Errors
+/// The cache cannot be used, or the fetcher not be started.
+pub(crate) fn connect(
     arguments: &ConnectionArguments,
     cache_size: Option<u64>,
 ) -> anyhow::Result<FetchClient> {
@@ -308,9 +320,7 @@ fn connect(
 }
 
 fn connector(arguments: &ConnectionArguments) -> anyhow::Result<FetcherProgram> {
-    let path = cache_path(arguments)?;
-    let cache = CacheDirectory::open(&path).context("the cache of remote images")?;
-    Ok(FetcherProgram::new(cache, fetcher(), Vec::new()))
+    Ok(FetcherProgram::new(open_cache(arguments)?, fetcher(), Vec::new()))
 }
 
 /// The program that fetches.

@@ -1,6 +1,7 @@
 //! The choice of the verb. A verb that is one file lives in this folder; `build`, `mount`, `stats`,
 //! `dump` and `demo` have folders of their own. Called by `main`.
 
+mod cache;
 mod cat;
 mod check;
 mod extract;
@@ -41,6 +42,7 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Ls(arguments) => ls::run(arguments, &exit_on_signals()?),
         Verb::Cat(arguments) => cat::run(arguments, &exit_on_signals()?),
         Verb::Stat(arguments) => stat::run(arguments, &exit_on_signals()?),
+        Verb::Cache(arguments) => cache::run(arguments, &exit_on_signals()?),
         Verb::List(arguments) => list::run(arguments, &exit_on_signals()?),
         Verb::Pull(arguments) => pull::run(arguments, exit_on_signals()?),
         Verb::Push(arguments) => push::run(arguments, exit_on_signals()?),

@@ -51,6 +51,8 @@ struct Account {
     used: u64,
     /// Bytes that are being written.
     pending: u64,
+    /// Bytes that were written since the last count began, which may have missed them.
+    written: u64,
 }
 
 /// Bytes that may be written. Dropping it counts them as used.
@@ -145,9 +147,9 @@ impl CacheSpace {
         let entries = self.cache.list().unwrap_or_default();
         let before = entries.iter().find(|entry| entry.key == key);
         let used_before = before.map_or(0, |entry| micros(entry.last_used));
-        let writer = self.cache.writer(identity, layout, seed)?;
         // The identity, and the first block of the index.
-        locked(&self.account).used += 2 * BLOCK;
+        let _files = Reserved::beyond(self, 2 * BLOCK);
+        let writer = self.cache.writer(identity, layout, seed)?;
         // A file system without holes keeps the space until the object is removed.
         let is_solid = writer.reclaim().is_err();
         let object = Arc::new(DiskObject {
@@ -190,10 +192,13 @@ impl CacheSpace {
         Ok(Some(Reserved { space: self, bytes }))
     }
 
-    /// Counts the bytes on the disk (E1).
+    /// Counts the bytes on the disk (E1). One thread at a time counts. What others write meanwhile
+    /// may count twice until the next time.
     fn count(&self) -> io::Result<()> {
-        let used = self.cache.list()?.iter().map(|entry| entry.used_bytes).sum();
-        locked(&self.account).used = used;
+        locked(&self.account).written = 0;
+        let found: u64 = self.cache.list()?.iter().map(|entry| entry.used_bytes).sum();
+        let mut account = locked(&self.account);
+        account.used = found.saturating_add(account.written);
         Ok(())
     }
 
@@ -350,11 +355,20 @@ impl CacheSpace {
     }
 }
 
+impl<'s> Reserved<'s> {
+    /// Bytes that are written whether they fit or not.
+    fn beyond(space: &'s CacheSpace, bytes: u64) -> Self {
+        locked(&space.account).pending += bytes;
+        Self { space, bytes }
+    }
+}
+
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let mut account = locked(&self.space.account);
         account.pending = account.pending.saturating_sub(self.bytes);
         account.used = account.used.saturating_add(self.bytes);
+        account.written = account.written.saturating_add(self.bytes);
     }
 }
 

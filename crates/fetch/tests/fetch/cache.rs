@@ -11,6 +11,7 @@ use ferrofs_remote::cache::CacheDirectory;
 use ferrofs_remote::protocol::{PruneRequest, RemoteOptions};
 use rustix::process::Signal;
 
+use crate::command::{Verb, data, ferrofs};
 use crate::server::Server;
 use crate::world::{World, body, check};
 
@@ -143,4 +144,42 @@ fn the_limit_of_a_client_ends_with_it_and_prune_spares_what_is_open() {
         std::thread::yield_now();
     }
     assert_eq!(used(&world), 0);
+}
+
+#[test]
+fn the_command_lists_verifies_and_prunes() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(std::fs::read(data("lz4.erofs")).unwrap());
+    let url = server.url();
+    verb.good(&["check", &url]);
+    let listed = String::from_utf8(verb.good(&["cache", "list"])).unwrap();
+    assert!(listed.contains(&url), "{listed}");
+    let line = verb.good(&["cache", "list", "--json"]);
+    let entry: serde_json::Value = serde_json::from_slice(&line).unwrap();
+    assert_eq!(entry["name"], url);
+    assert!(entry["disk_bytes"].as_u64().unwrap() > 0);
+    verb.good(&["cache", "verify"]);
+    let folder = world.cache().join("v1").join(entry["key"].as_str().unwrap());
+    let damage = |file: &str, at: usize| {
+        let mut bytes = std::fs::read(folder.join(file)).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(folder.join(file), bytes).unwrap();
+    };
+    damage("data", 1000);
+    let text = verb.bad(&["cache", "verify"], 1);
+    assert!(text.contains("1 chunk is damaged and removed") && text.contains(&url), "{text}");
+    verb.good(&["cache", "verify"]);
+    verb.good(&["check", &url]);
+    damage("index", 20);
+    // The fetcher may still have it open, and then nothing of it is removed.
+    verb.bad(&["cache", "verify"], 1);
+    verb.good(&["check", &url]);
+    verb.good(&["cache", "prune", "--older-than", "1d"]);
+    assert_eq!(CacheDirectory::open(&world.cache()).unwrap().list().unwrap().len(), 1);
+    verb.good(&["cache", "prune", "--to", "0"]);
+    verb.good(&["cache", "prune", "--json"]);
+    assert_eq!(verb.good(&["cache", "list", "-q"]), b"");
+    verb.bad(&["cache", "list", "--to", "1m"], 2);
 }

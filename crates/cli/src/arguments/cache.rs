@@ -1,0 +1,49 @@
+//! The command line of `cache`. It only describes, as its parent.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::amount::{parse_age, parse_bytes};
+use crate::help;
+
+/// List, prune or verify the cache of remote images.
+#[derive(Args, Debug)]
+#[command(after_help = help::CACHE)]
+pub(crate) struct CacheArguments {
+    /// What to do
+    #[arg(value_enum)]
+    pub(crate) action: CacheAction,
+
+    /// For prune: evict what was not used for the longest time, until the cache takes at most BYTES
+    /// on the disk; the suffixes k, m and g mean KiB, MiB and GiB
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) to: Option<u64>,
+
+    /// For prune: remove images that were not used for TIME, such as 30d, 12h or 90m
+    #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "to")]
+    pub(crate) older_than: Option<u64>,
+
+    /// Directory of the cache [default: ferrofs in $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+
+    /// Print one line with a JSON object for each image; for prune and verify one object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print errors only: no summary
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// What to do with the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheAction {
+    /// Show each image with its space and its last use
+    List,
+    /// Remove all images that nothing uses, or what --to or --older-than says
+    Prune,
+    /// Compare every chunk with its checksum, and remove those that are damaged
+    Verify,
+}
