@@ -530,6 +530,8 @@ mod tests {
             "allow_root",
             "subtype=a/b",
             "uid=0",
+            "cache_size=31m",
+            "cache_size=",
         ] {
             let refused = parsed(word, BY_USER).unwrap_err();
             assert!(refused.contains(word), "{refused}");
@@ -554,7 +556,8 @@ mod tests {
     #[test]
     fn every_word_that_is_suggested_is_understood() {
         for word in OPTION_NAMES {
-            let values = ["", "=1", "=a", "=0-1", "=try"].map(|value| format!("{word}{value}"));
+            let values = ["", "=1", "=a", "=0-1", "=try", "=1g"];
+            let values = values.map(|value| format!("{word}{value}"));
             assert!(values.iter().any(|word| parsed(word, BY_MOUNT).is_ok()), "{word}");
         }
     }
