@@ -13,6 +13,7 @@ mod acl;
 mod archive;
 #[cfg(test)]
 mod archive_tests;
+mod digested;
 mod entry_reader;
 mod header;
 #[cfg(test)]
@@ -72,6 +73,15 @@ pub enum TarSource {
         /// The archive.
         reader: Box<dyn Read + Send>,
     },
+    /// A stream with a known digest, as a layer of a container image has one. It is read to its end.
+    Digested {
+        /// What messages call it.
+        name: PathBuf,
+        /// The archive.
+        reader: Box<dyn Read + Send>,
+        /// The SHA-256 of the archive after decompression; with another one it is refused.
+        sha256: [u8; 32],
+    },
 }
 
 impl TarSource {
@@ -80,7 +90,8 @@ impl TarSource {
             Self::Path(name)
             | Self::File { name, .. }
             | Self::Bytes { name, .. }
-            | Self::Stream { name, .. } => name.clone(),
+            | Self::Stream { name, .. }
+            | Self::Digested { name, .. } => name.clone(),
         }
     }
 }

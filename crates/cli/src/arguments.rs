@@ -417,7 +417,8 @@ pub(crate) struct BuildArguments {
     pub(crate) image: PathBuf,
 
     /// A directory; or tar archives, uncompressed or compressed with gzip, xz or zstd. Several
-    /// archives are layers, the lowest first; - is standard input
+    /// archives are layers, the lowest first; - is standard input. Or a container image:
+    /// oci-layout:DIR[:TAG], docker-archive:FILE[:NAME:TAG] or oci://HOST/NAME[:TAG]
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -466,6 +467,9 @@ pub(crate) struct BuildArguments {
 
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
+
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArguments,
 }
 
 /// Compression options.

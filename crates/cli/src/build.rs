@@ -37,7 +37,7 @@ use ferrofs_workers::memory::set_mmap_threshold;
 use import::ImportedTree;
 use monitor::BuildMonitor;
 use report::BuildSummary;
-use request::{BuildEnvironment, BuildRequest, OutputFormat, Verify};
+use request::{BuildEnvironment, BuildRequest, OutputFormat, SourceKind, Verify};
 use rustix::rand::GetRandomFlags;
 use verify::ImageVerifier;
 
@@ -224,7 +224,8 @@ fn begin_in_place(
         if !target.is_in_place() {
             continue;
         }
-        for source in &request.sources {
+        let paths = if request.kind == SourceKind::Container { &[][..] } else { &request.sources };
+        for source in paths {
             import::is_directory(source)?;
             if target.is_file(source) {
                 let what =

@@ -356,6 +356,9 @@ that time. --time always sets the build time.
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
 result.
 
+A container image becomes one tree: its layers are merged, and whiteouts applied. Each layer must
+have the digests of the image, before and after decompression.
+
 Examples:
   ferrofs build app.erofs tree/
   ferrofs build -z lz4hc app.erofs tree/                       fast to read
@@ -364,4 +367,6 @@ Examples:
   ferrofs build --reproducible --all-root -z lz4hc app.erofs tree/
   ferrofs build --whiteouts=apply app.erofs layer1.tar.gz layer2.tar.zst
   ferrofs build -z zstd --metadata-first --chunk-index app.erofs tree/      for remote readers
-  zcat rootfs.tar.gz | ferrofs build -z lz4 --json app.erofs -";
+  zcat rootfs.tar.gz | ferrofs build -z lz4 --json app.erofs -
+  ferrofs build -z zstd app.erofs oci-layout:images:v1         a container image of umoci or skopeo
+  ferrofs build -z zstd app.erofs oci://ghcr.io/owner/app:v1   one of a registry";

@@ -6,6 +6,7 @@ mod android_text;
 mod applets;
 mod arguments;
 mod build;
+mod container;
 mod demo;
 mod diagnostics;
 mod dump;

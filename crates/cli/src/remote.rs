@@ -181,6 +181,16 @@ fn timeout(arguments: &ConnectionArguments) -> Duration {
     Duration::from_secs(arguments.fetch_timeout.unwrap_or(TIMEOUT_SECONDS))
 }
 
+/// A client of the fetcher, and how long a fetch may take.
+///
+/// # Errors
+/// The cache cannot be used, or the fetcher not be started.
+pub(crate) fn client(
+    arguments: &ConnectionArguments,
+) -> anyhow::Result<(Arc<FetchClient>, Duration)> {
+    Ok((Arc::new(connect(arguments, None)?), timeout(arguments)))
+}
+
 /// Publishes an image by the fetcher; see [`push_image`].
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use ferrofs_remote::protocol::{
 use ferrofs_remote::{RemoteLocation, RemoteObject};
 
 use crate::lock::locked;
-use crate::object::{Limits, SharedObject};
+use crate::object::{Limits, SharedObject, document_file};
 use crate::registry::AccessRight;
 use crate::resolve::{Resolution, Resolver};
 use crate::space::CacheSpace;
@@ -67,6 +67,19 @@ impl Fetcher {
             shared.adopt(answer);
         }
         Ok(shared)
+    }
+
+    /// The manifest of an OCI image, in a file.
+    pub(crate) async fn manifest(
+        &self,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+    ) -> Result<File, FetchError> {
+        let manifest = self.resolver.container_manifest(location, options).await?;
+        document_file("manifest", &manifest).map_err(|error| {
+            let detail = error.to_string();
+            FetchError::new(FetchErrorKind::Exhausted, location.to_string(), detail)
+        })
     }
 
     /// The upload of an image, which has yet to run.

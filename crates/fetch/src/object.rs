@@ -170,11 +170,7 @@ impl SharedObject {
         };
         let (index, index_file) = match resolved.index {
             Some((index, bytes)) => {
-                let file = memory_file("chunk-index").and_then(|file| {
-                    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0)?;
-                    read_only(&file)
-                });
-                (Some(index), Some(file.map_err(failed)?))
+                (Some(index), Some(document_file("chunk-index", &bytes).map_err(failed)?))
             }
             None => (None, None),
         };
@@ -585,6 +581,13 @@ impl Backing {
     pub(crate) fn files(&self) -> [BorrowedFd<'_>; 2] {
         [self.data.as_fd(), self.records.as_fd()]
     }
+}
+
+/// A file in memory with these bytes, for clients.
+pub(crate) fn document_file(name: &str, bytes: &[u8]) -> io::Result<File> {
+    let file = memory_file(name)?;
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0)?;
+    read_only(&file)
 }
 
 fn memory_file(name: &str) -> io::Result<File> {

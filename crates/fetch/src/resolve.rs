@@ -19,7 +19,7 @@ use crate::object::ResolvedObject;
 use crate::registry::{AccessRight, Repository, RepositoryName};
 use crate::retry::repeat;
 use crate::stats::Stats;
-use ferrofs_remote::oci::{IndexPlace, Layer, choose_layer, choose_manifest};
+use ferrofs_remote::oci::{BlobReference, IndexPlace, Layer, choose_layer, choose_manifest};
 
 /// Bytes that are requested together with the length of an object: its first chunk.
 const FIRST_BYTES: u64 = 1 << 20;
@@ -58,6 +58,12 @@ impl Resolver {
         location: &RemoteLocation,
         options: &RemoteOptions,
     ) -> Result<Resolution, FetchError> {
+        if let (RemoteObject::Oci { registry, repository, .. }, Some(blob)) =
+            (&location.object, location.blob)
+        {
+            let repository = self.repository(registry, repository, options, AccessRight::Pull);
+            return Ok(Resolution { object: blob_object(repository, blob), answer: None });
+        }
         let resolution = match &location.object {
             RemoteObject::Http { url } if options.offline => self.recall_http(location, url)?,
             RemoteObject::Http { url } => self.resolve_http(location, url).await?,
@@ -180,6 +186,20 @@ impl Resolver {
         repository
     }
 
+    /// The manifest of an image whose layers are of any kind.
+    pub(crate) async fn container_manifest(
+        &self,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+    ) -> Result<Vec<u8>, FetchError> {
+        let RemoteObject::Oci { registry, repository, tag, digest } = &location.object else {
+            return Err(error(FetchErrorKind::Refused, location, "not an image of a registry"));
+        };
+        let repository = self.repository(registry, repository, options, AccessRight::Pull);
+        let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
+        self.manifest(location, &repository, reference).await
+    }
+
     async fn resolve_oci(
         &self,
         location: &RemoteLocation,
@@ -290,6 +310,22 @@ impl Resolver {
         let cache = self.cache.as_ref().ok_or_else(absent)?;
         let record = cache.recall(&key_text(location)).map_err(|_| absent())?;
         serde_json::from_slice(&record).map_err(|_| absent())
+    }
+}
+
+/// A blob of which a manifest has told everything.
+fn blob_object(repository: Arc<Repository>, blob: BlobReference) -> ResolvedObject {
+    let digest = blob.digest.to_string();
+    ResolvedObject {
+        shown: format!("{}@{digest}", repository.shown()),
+        backend: Backend::Registry { repository, digest: digest.clone() },
+        identity: ObjectIdentity::Digest(digest),
+        length: blob.length,
+        validator: None,
+        verification: Verification::WholeDigestLater,
+        digest: Some(blob.digest),
+        index: None,
+        has_ranges: true,
     }
 }
 

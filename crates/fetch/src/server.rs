@@ -246,6 +246,13 @@ impl Peer {
                 })
                 .await;
             }
+            ClientMessage::Manifest { id, location, options } => {
+                let document = self.fetcher.manifest(&location, &options).await;
+                match document {
+                    Ok(file) => self.send(&FetcherMessage::Document { id }, &[file.as_fd()]),
+                    Err(error) => self.send(&FetcherMessage::Failed { id, error }, &[]),
+                }
+            }
             ClientMessage::Stats { id } => {
                 let stats = self.fetcher.stats();
                 self.send(&FetcherMessage::Stats { id, stats }, &[]);

@@ -7,21 +7,25 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::connection::Connection;
+use crate::location::RemoteLocation;
 use crate::lock::locked;
 use crate::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchStats, FetcherMessage, NO_REPLY,
-    PROTOCOL_VERSION, PruneReport, PruneRequest,
+    PROTOCOL_VERSION, PruneReport, PruneRequest, RemoteOptions,
 };
 
 /// The pauses between attempts to reach a fetcher.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(3);
+
+/// The longest document that is taken from the fetcher, which has the same limit.
+const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
 
 /// Makes connections to the fetcher, and starts one if none runs. Called from one thread at a time.
 pub trait Connector: Send + Sync {
@@ -54,6 +58,7 @@ pub(crate) enum Reply {
     Fetched,
     Stats(FetchStats),
     Pruned(PruneReport),
+    Document(Vec<File>),
     Failed(FetchError),
 }
 
@@ -196,6 +201,29 @@ impl FetchClient {
     ) -> io::Result<PruneReport> {
         let (key, chunks) = (key.to_owned(), chunks.to_vec());
         pruned(self.call(|id| ClientMessage::Discard { id, key, chunks }, timeout)?)
+    }
+
+    /// The manifest of an OCI image, by way of its index if it has one.
+    ///
+    /// # Errors
+    /// The registry has no such image, refuses access, or did not answer in time.
+    pub fn manifest(
+        &self,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+        timeout: Duration,
+    ) -> io::Result<Vec<u8>> {
+        let (location, options) = (Box::new(location.clone()), options.clone());
+        match self.call(|id| ClientMessage::Manifest { id, location, options }, timeout)? {
+            Reply::Document(files) => {
+                let mut document = Vec::new();
+                let file = files.first().ok_or(io::ErrorKind::InvalidData)?;
+                file.take(DOCUMENT_MAX_BYTES).read_to_end(&mut document)?;
+                Ok(document)
+            }
+            Reply::Failed(error) => Err(error.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// How often the fetcher had to be reached again.
@@ -412,6 +440,7 @@ impl Shared {
             FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),
             FetcherMessage::Stats { id, stats } => (id, Reply::Stats(stats)),
             FetcherMessage::Pruned { id, report } => (id, Reply::Pruned(report)),
+            FetcherMessage::Document { id } => (id, Reply::Document(files)),
             FetcherMessage::Replaced { object } => {
                 if let Some(object) = self.object(object) {
                     object.replaced(files);

@@ -20,6 +20,15 @@ use sha2::{Digest as _, Sha256};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContentDigest([u8; 32]);
 
+/// A blob as documents of OCI name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BlobReference {
+    /// Its digest.
+    pub digest: ContentDigest,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
 /// A text that is no SHA-256 digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

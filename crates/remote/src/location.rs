@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::ContentDigest;
+use crate::digest::{BlobReference, ContentDigest};
 
 /// The longest text of a location, in bytes. Longer URLs are refused by common servers.
 pub const LOCATION_MAX_BYTES: usize = 8192;
@@ -37,6 +37,9 @@ pub struct RemoteLocation {
     pub platform: Option<String>,
     /// The digest that the chunk index beside the object must have.
     pub index: Option<String>,
+    /// A blob of the repository of an OCI image, instead of a layer.
+    #[serde(default)]
+    pub blob: Option<BlobReference>,
 }
 
 /// An object of a server.
@@ -155,7 +158,7 @@ impl FromStr for RemoteLocation {
             None => (text, None),
         };
         let object = parse_object(address)?;
-        let mut location = Self { object, layer: None, platform: None, index: None };
+        let mut location = Self { object, layer: None, platform: None, index: None, blob: None };
         for parameter in parameters.into_iter().flat_map(|all| all.split('&')) {
             location.set_parameter(parameter)?;
         }
@@ -309,6 +312,12 @@ impl RemoteLocation {
             _ => return Err(refused()),
         }
         Ok(())
+    }
+
+    /// A blob of the same repository.
+    #[must_use]
+    pub fn blob(&self, blob: BlobReference) -> Self {
+        Self { blob: Some(blob), layer: None, platform: None, ..self.clone() }
     }
 
     /// Whether it names an OCI image, which has layers.

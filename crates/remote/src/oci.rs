@@ -4,6 +4,7 @@
 //! Sources: OCI image specification 1.1; EROFS image specification (media types, annotations);
 //! containerd and nerdctl for older media types.
 
+mod container;
 mod publish;
 
 use std::collections::HashMap;
@@ -12,9 +13,11 @@ use std::ops::Range;
 use serde::Deserialize;
 
 use crate::chunk_index::{CHUNK_INDEX_MAX_BYTES, CHUNK_INDEX_MEDIA_TYPE};
+pub use crate::digest::BlobReference;
 use crate::digest::ContentDigest;
 use crate::location::LayerSelector;
 
+pub use container::{ContainerManifest, container_manifest, diff_ids, layout_manifest};
 pub use publish::{ImageDocuments, PublishedLayer};
 
 /// Media types of layers that are uncompressed EROFS images.
@@ -67,6 +70,7 @@ pub enum IndexPlace {
 #[serde(rename_all = "camelCase")]
 struct Document {
     media_type: Option<String>,
+    config: Option<Descriptor>,
     manifests: Option<Vec<Descriptor>>,
     layers: Option<Vec<Descriptor>>,
 }

@@ -71,6 +71,15 @@ pub enum ClientMessage {
         /// What is published.
         request: Box<PushRequest>,
     },
+    /// Asks for the manifest of an OCI image.
+    Manifest {
+        /// Names the reply.
+        id: u64,
+        /// The image.
+        location: Box<RemoteLocation>,
+        /// How the registry is reached.
+        options: RemoteOptions,
+    },
     /// The object is not used any more.
     Close {
         /// The number of the object.
@@ -279,6 +288,11 @@ pub enum FetcherMessage {
     },
     /// All chunks of a `fetch` were stored.
     Fetched {
+        /// The id of the request.
+        id: u64,
+    },
+    /// The reply to `manifest`. Beside it a file with the document.
+    Document {
         /// The id of the request.
         id: u64,
     },

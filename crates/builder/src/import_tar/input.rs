@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferrofs_workers::CancelToken;
 
 use super::archive::{ArchiveBacking, ArchiveFingerprint, TarArchive};
+use super::digested::{DigestedReader, WrongDigest};
 use super::{TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, CorruptStream, CountingReader};
@@ -115,7 +116,8 @@ enum InputSource {
     /// The archive can be read once.
     Stream {
         reader: Box<dyn Read + Send>,
-        is_compressed: bool,
+        /// It is read to its end, where its checksum or its digest is compared.
+        is_checked: bool,
         /// Whether contents are copied to the spool.
         is_kept: bool,
         spool: SpoolWriter,
@@ -135,7 +137,7 @@ impl ArchiveOpener<'_> {
     fn open_file(self, mut file: File) -> Result<TarInput> {
         let metadata = file.metadata().map_err(|error| cannot_open(error).at(&self.name))?;
         if !metadata.is_file() {
-            return self.open_stream(Box::new(file));
+            return self.open_stream(Box::new(file), None);
         }
         // A redirected file may have been read in part.
         let base = file.stream_position().map_err(|error| cannot_open(error).at(&self.name))?;
@@ -145,7 +147,7 @@ impl ArchiveOpener<'_> {
             .map_err(|error| cannot_open(error).at(&self.name))?;
         let compression = self.options.compression.unwrap_or_else(|| Compression::of(&start));
         if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
-            return self.open_stream(Box::new(file));
+            return self.open_stream(Box::new(file), None);
         }
         let fingerprint = ArchiveFingerprint::of(&metadata);
         let bytes = fingerprint.bytes.saturating_sub(base);
@@ -155,7 +157,7 @@ impl ArchiveOpener<'_> {
     fn open_bytes(self, bytes: Arc<[u8]>) -> Result<TarInput> {
         let compression = self.options.compression.unwrap_or_else(|| Compression::of(&bytes));
         if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
-            return self.open_stream(Box::new(io::Cursor::new(bytes)));
+            return self.open_stream(Box::new(io::Cursor::new(bytes)), None);
         }
         let length = bytes.len() as u64;
         self.open_seekable(ArchiveBacking::Bytes(bytes), 0, length)
@@ -173,7 +175,11 @@ impl ArchiveOpener<'_> {
         Ok(TarInput { archive, from, offset: 0, cancel: self.cancel.clone() })
     }
 
-    fn open_stream(self, reader: Box<dyn Read + Send>) -> Result<TarInput> {
+    fn open_stream(
+        self,
+        reader: Box<dyn Read + Send>,
+        sha256: Option<[u8; 32]>,
+    ) -> Result<TarInput> {
         let Self { name, options, device, cancel } = self;
         let mut input = CountingReader::new(reader);
         let compression = match options.compression {
@@ -191,13 +197,16 @@ impl ArchiveOpener<'_> {
         let inner = compression.reader(input);
         let limited = LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes };
         let mut reader: Box<dyn Read + Send> = Box::new(limited);
+        if let Some(sha256) = sha256 {
+            reader = Box::new(DigestedReader::new(reader, sha256));
+        }
         if let Some(path) = &options.uncompressed_copy {
             reader = Box::new(CopyingReader::create(reader, path)?);
         }
         let from = InputSource::Stream {
             is_kept: device.is_none(),
             reader,
-            is_compressed: compression != Compression::Plain,
+            is_checked: compression != Compression::Plain || sha256.is_some(),
             spool: SpoolWriter::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
         };
@@ -246,7 +255,8 @@ impl TarInput {
             }
             TarSource::File { file, .. } => opener.open_file(file),
             TarSource::Bytes { bytes, .. } => opener.open_bytes(bytes),
-            TarSource::Stream { reader, .. } => opener.open_stream(reader),
+            TarSource::Stream { reader, .. } => opener.open_stream(reader, None),
+            TarSource::Digested { reader, sha256, .. } => opener.open_stream(reader, Some(sha256)),
         }
     }
 
@@ -337,17 +347,16 @@ impl TarInput {
 
     /// Ends reading, so that contents can be read. Returns the length of the archive.
     pub(super) fn finish(self) -> Result<u64> {
-        let (mut reader, is_compressed, is_kept, spool, mut buffer) = match self.from {
-            InputSource::Stream { reader, is_compressed, is_kept, spool, buffer } => {
-                (reader, is_compressed, is_kept, spool, buffer)
+        let (mut reader, is_checked, is_kept, spool, mut buffer) = match self.from {
+            InputSource::Stream { reader, is_checked, is_kept, spool, buffer } => {
+                (reader, is_checked, is_kept, spool, buffer)
             }
             InputSource::Seekable { base, bytes, .. } => {
                 self.archive.check_unchanged()?;
                 return Ok(base + bytes);
             }
         };
-        // A compressed stream is read to its end, where its checksum is.
-        let most = if is_compressed { u64::MAX } else { DRAINED_BYTES_MAX };
+        let most = if is_checked { u64::MAX } else { DRAINED_BYTES_MAX };
         let rest = for_each(&self.cancel, &mut reader, &mut buffer, most, &mut |_| Ok(()))?;
         let backing =
             if is_kept { ArchiveBacking::Spool(spool.finish()) } else { ArchiveBacking::NotKept };
@@ -401,6 +410,9 @@ fn cannot_open(source: io::Error) -> Error {
 fn unreadable(source: io::Error) -> Error {
     if let Some(limit) = source.get_ref().and_then(|inner| inner.downcast_ref::<InputTooLarge>()) {
         return Error::new(ErrorKind::Archive(limit.to_string()));
+    }
+    if let Some(wrong) = source.get_ref().and_then(|inner| inner.downcast_ref::<WrongDigest>()) {
+        return Error::new(ErrorKind::Archive(wrong.to_string()));
     }
     match source.get_ref().and_then(|inner| inner.downcast_ref::<CorruptStream>()) {
         Some(damage) => refused(damage.to_string(), damage.offset),

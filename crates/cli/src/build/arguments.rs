@@ -27,6 +27,7 @@ use crate::arguments::{
     BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice, SharingChoice,
     WhiteoutChoice,
 };
+use crate::container::is_container;
 
 /// The default size of the largest pcluster, in bytes.
 const PCLUSTER_BYTES: u64 = 64 << 10;
@@ -83,6 +84,7 @@ pub(crate) fn request(
         verify: if typed.no_verify { Verify::No } else { Verify::Yes },
         is_dry_run: typed.dry_run,
         machine: typed.machine.clone(),
+        connection: typed.connection.clone(),
         output: OutputOptions {
             form: match (typed.json, typed.quiet) {
                 (true, _) => OutputFormat::Json,
@@ -247,6 +249,8 @@ fn directory(
 fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
     let content = &typed.content;
     let whiteouts = match content.whiteouts {
+        // The layers of an image are one tree.
+        _ if typed.sources.iter().any(|source| is_container(source)) => WhiteoutPolicy::Apply,
         WhiteoutChoice::Keep => WhiteoutPolicy::Keep,
         WhiteoutChoice::Overlay => WhiteoutPolicy::ToOverlay,
         WhiteoutChoice::Apply => WhiteoutPolicy::Apply,
@@ -270,6 +274,22 @@ fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
         (typed.keep_going, "--keep-going"),
     ];
     let for_directories = for_directories.iter().find(|(is_given, _)| *is_given);
+    if typed.sources.iter().any(|source| is_container(source)) {
+        if typed.sources.len() > 1 {
+            return Err("a container image is the only source of a build".to_owned());
+        }
+        if content.whiteouts == WhiteoutChoice::Overlay {
+            return Err(
+                "--whiteouts=overlay is for archives; the layers of an image are merged".to_owned()
+            );
+        }
+        return match for_directories {
+            Some((_, option)) => {
+                Err(format!("{option} is for a directory, not for a container image"))
+            }
+            None => Ok(SourceKind::Container),
+        };
+    }
     let is_tar = typed.sources.len() > 1
         || typed.sources.iter().any(|source| source == Path::new("-"))
         || content.whiteouts != WhiteoutChoice::Keep;

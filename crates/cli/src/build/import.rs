@@ -19,6 +19,7 @@ use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
 use super::sidecar_metadata::{self, SidecarMismatch};
+use crate::container;
 use crate::output;
 use crate::resources::Resources;
 
@@ -86,6 +87,12 @@ fn import_sources(
     resources: &Resources,
     monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
+    if let (SourceKind::Container, [source]) = (request.kind, request.sources.as_slice()) {
+        let cancel = monitor.cancel_token();
+        let mut tree = container::import(source, &request.tar, &request.connection, cancel)?;
+        request.tar_adjustments.apply(&mut tree)?;
+        return Ok(ImportedTree { tree, devices: Some(Vec::new()) });
+    }
     if let SourceKind::DirectoryOrImages(layering) = request.kind {
         let is_directory = match request.sources.as_slice() {
             [source] => is_directory(source)?,

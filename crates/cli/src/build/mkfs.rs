@@ -26,7 +26,7 @@ use super::request::{
 };
 use crate::amount::{parse_number, parse_size};
 use crate::applets::mkfs::{MkfsArguments, TarCompression};
-use crate::arguments::{MachineArguments, ProgressStyle};
+use crate::arguments::{ConnectionArguments, MachineArguments, ProgressStyle};
 
 /// The level of ZSTD from which on its encoder needs hundreds of megabytes, and memory for that.
 const ZSTD_ULTRA_LEVEL: i32 = 20;
@@ -77,6 +77,7 @@ pub(crate) fn request(
         verify: Verify::Yes,
         is_dry_run: false,
         machine: MachineArguments { jobs: typed.jobs(), memory, ..MachineArguments::default() },
+        connection: ConnectionArguments::default(),
         output: OutputOptions {
             form: match (typed.prints_summary(), typed.prints_names()) {
                 (false, _) => OutputFormat::Nothing,

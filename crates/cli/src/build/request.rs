@@ -11,7 +11,7 @@ use ferrofs_builder::{
 use ferrofs_ondisk::BlockSize;
 
 use super::algorithms::parse_u32;
-use crate::arguments::{AndroidArguments, MachineArguments, ProgressStyle};
+use crate::arguments::{AndroidArguments, ConnectionArguments, MachineArguments, ProgressStyle};
 
 /// What is to be built. What depends on the source is decided later.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct BuildRequest {
     pub(crate) verify: Verify,
     pub(crate) is_dry_run: bool,
     pub(crate) machine: MachineArguments,
+    /// How a registry is reached.
+    pub(crate) connection: ConnectionArguments,
     pub(crate) output: OutputOptions,
     /// A file for a VMDK descriptor of the image.
     pub(crate) vmdk: Option<PathBuf>,
@@ -46,6 +48,8 @@ pub(crate) struct BuildRequest {
 pub(crate) enum SourceKind {
     Directory,
     Tar,
+    /// A container image, of which all layers are merged.
+    Container,
     /// A directory, or an archive if the path is not a directory.
     AsFound,
     /// A directory, or EROFS images as layers if the path is not a directory.

@@ -10,6 +10,10 @@ mod build;
 #[cfg(test)]
 mod compatibility;
 #[cfg(test)]
+mod container;
+#[cfg(test)]
+mod container_image;
+#[cfg(test)]
 #[path = "../../../image/tests/image/crafted.rs"]
 mod crafted;
 #[cfg(test)]

@@ -7,6 +7,9 @@
 
 mod cache;
 mod command;
+#[path = "../../../cli/tests/cli/container_image.rs"]
+mod container_image;
+mod convert;
 mod http;
 mod mount;
 mod pull;

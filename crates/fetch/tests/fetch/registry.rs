@@ -46,6 +46,17 @@ impl Registry {
         ])
     }
 
+    /// With these documents: path below the repository, media type and bytes.
+    pub(crate) fn start_with(contents: Vec<(String, &str, Vec<u8>)>) -> Self {
+        let registry = Self::with_layers(Vec::new());
+        let mut documents = registry.0.documents.lock().unwrap();
+        documents.extend(contents.into_iter().map(|(path, media_type, bytes)| {
+            (format!("/v2/some/image/{path}"), (media_type.to_owned(), bytes))
+        }));
+        drop(documents);
+        registry
+    }
+
     /// The next `count` answers with bytes of a blob have others than its digest says.
     pub(crate) fn damage(&self, count: u64) {
         self.0.damaged.store(count, Ordering::SeqCst);

@@ -1,0 +1,180 @@
+//! `ferrofs build` of container images: what the layers are together, and that nothing of an image
+//! is taken that is not what its digests say.
+
+use std::fs;
+use std::path::Path;
+
+use crate::container_image::{MERGED, TestLayer, documents, hex, tar, two_layers};
+use crate::support::{Dir, ferrofs};
+
+/// Writes a layout directory with an image of the tag `v1`.
+fn write_layout(directory: &Path, layers: &[TestLayer]) {
+    let blobs = directory.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let (config, manifest) = documents(layers);
+    for layer in layers {
+        fs::write(blobs.join(&layer.digest), &layer.blob).unwrap();
+    }
+    fs::write(blobs.join(hex(config.as_bytes())), &config).unwrap();
+    let digest = hex(manifest.as_bytes());
+    fs::write(blobs.join(&digest), &manifest).unwrap();
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:{digest}","size":{},"annotations":{{"org.opencontainers.image.ref.name":"v1"}}}}]}}"#,
+        manifest.len()
+    );
+    fs::write(directory.join("index.json"), index).unwrap();
+}
+
+/// The paths of an image that is built from `source`.
+fn converted(dir: &Dir, source: &str) -> String {
+    let image = dir.join("out.erofs");
+    ferrofs().args(["build", "-q", "-f"]).arg(&image).arg(source).succeeds();
+    ferrofs().args(["check", "-q"]).arg(&image).succeeds();
+    assert_eq!(ferrofs().arg("cat").arg(&image).arg("/replaced").succeeds().text(), "new");
+    ferrofs().args(["ls", "-R"]).arg(&image).succeeds().text()
+}
+
+/// The message with which a source is refused; there is no image.
+fn refused(dir: &Dir, source: &str) -> String {
+    let image = dir.join("none.erofs");
+    let text = ferrofs().args(["build", "-q"]).arg(&image).arg(source).ends_with(1).stderr;
+    assert!(!image.exists(), "{text}");
+    text
+}
+
+fn layout(dir: &Path) -> String {
+    format!("oci-layout:{}", dir.to_str().unwrap())
+}
+
+#[test]
+fn the_layers_of_a_layout_are_merged() {
+    let dir = Dir::new();
+    let place = dir.join("layout");
+    write_layout(&place, &two_layers());
+    assert_eq!(converted(&dir, &layout(&place)), MERGED);
+    assert_eq!(converted(&dir, &format!("{}:v1", layout(&place))), MERGED);
+    let manifest = hex(documents(&two_layers()).1.as_bytes());
+    assert_eq!(converted(&dir, &format!("{}@sha256:{manifest}", layout(&place))), MERGED);
+    let text = refused(&dir, &format!("{}:v2", layout(&place)));
+    assert!(text.contains("no image v2; it has v1"), "{text}");
+}
+
+/// What is wrong with the lower layer, and what the message says.
+type Fault = (fn(&mut TestLayer), &'static str);
+
+#[test]
+fn a_layer_that_is_not_what_the_image_says_is_refused() {
+    let faults: [Fault; 13] = [
+        // A time in the header of gzip, which nothing else looks at; then a byte of a file.
+        (|layer| layer.blob[4] ^= 1, "digest"),
+        (|layer| layer.blob[700] ^= 1, "layer 0"),
+        (|layer| layer.blob.truncate(1000), "shorter"),
+        (|layer| layer.blob.push(0), "longer"),
+        (|layer| layer.size += 1, "shorter"),
+        (|layer| layer.size -= 1, "longer"),
+        (|layer| layer.size = usize::MAX, "shorter"),
+        (|layer| layer.diff_id = hex(b"other"), "the uncompressed archive has not the digest"),
+        (|layer| layer.diff_id.truncate(10), "configuration is malformed"),
+        (|layer| layer.digest.truncate(10), "digest"),
+        (|layer| layer.media_type.push_str("+encrypted"), "no tar archive"),
+        (|layer| layer.media_type = "application/vnd.erofs".to_owned(), "mount, extract"),
+        (
+            |layer| {
+                // Correct digests of a stream that has something behind its end.
+                layer.blob.extend(b"behind");
+                (layer.size, layer.digest) = (layer.blob.len(), hex(&layer.blob));
+            },
+            "layer 0",
+        ),
+    ];
+    for (number, (fault, part)) in faults.into_iter().enumerate() {
+        let dir = Dir::new();
+        let place = dir.join("layout");
+        let mut layers = two_layers();
+        fault(&mut layers[0]);
+        write_layout(&place, &layers);
+        let text = refused(&dir, &layout(&place));
+        assert!(text.contains(part), "{number}: {text}");
+    }
+}
+
+#[test]
+fn files_of_a_layout_that_are_missing_or_damaged_are_named() {
+    let layers = two_layers();
+    let (config, manifest) = documents(&layers);
+    let blobs = [&layers[1].digest, &hex(config.as_bytes()), &hex(manifest.as_bytes())]
+        .map(|digest| format!("blobs/sha256/{digest}"));
+    for name in blobs.iter().map(String::as_str).chain(["index.json"]) {
+        for content in [None, Some(&b""[..]), Some(b"{}"), Some(b"\xff{"), Some(&[b'['; 4000])] {
+            let dir = Dir::new();
+            let place = dir.join("layout");
+            write_layout(&place, &layers);
+            match content {
+                None => fs::remove_file(place.join(name)).unwrap(),
+                Some(content) => fs::write(place.join(name), content).unwrap(),
+            }
+            refused(&dir, &layout(&place));
+        }
+        // A reader would wait for a writer.
+        let dir = Dir::new();
+        let place = dir.join("layout");
+        write_layout(&place, &layers);
+        fs::remove_file(place.join(name)).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, place.join(name), fifo, mode, 0).unwrap();
+        let text = refused(&dir, &layout(&place));
+        assert!(text.contains("not a regular file"), "{name}: {text}");
+    }
+}
+
+/// An archive as `docker save` writes it.
+fn docker_archive(layers: &[TestLayer]) -> Vec<u8> {
+    let (config, _) = documents(layers);
+    let names: Vec<_> = layers.iter().map(|one| format!("blobs/sha256/{}", one.digest)).collect();
+    let listed: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    let config_name = format!("{}.json", hex(config.as_bytes()));
+    let manifest = format!(
+        r#"[{{"Config":"{config_name}","RepoTags":["app:v1"],"Layers":[{}]}}]"#,
+        listed.join(",")
+    );
+    let text = |bytes: &[u8]| bytes.iter().all(u8::is_ascii).then(|| bytes.to_vec());
+    let mut files = vec![("manifest.json", manifest.as_str()), (&config_name, &config)];
+    let blobs: Vec<_> =
+        layers.iter().map(|one| String::from_utf8(text(&one.blob).unwrap()).unwrap()).collect();
+    files.extend(names.iter().map(String::as_str).zip(blobs.iter().map(String::as_str)));
+    tar(&files)
+}
+
+#[test]
+fn an_archive_of_docker_is_converted_and_checked() {
+    let dir = Dir::new();
+    // Uncompressed, as docker saves them.
+    let mut layers = two_layers();
+    let lower = [("kept", "below"), ("gone", "x"), ("dir/low", "x"), ("replaced", "old")];
+    layers[0] = TestLayer::plain(tar(&lower));
+    let file = dir.write("saved.tar", &docker_archive(&layers));
+    let source = format!("docker-archive:{}", file.to_str().unwrap());
+    assert_eq!(converted(&dir, &source), MERGED);
+    assert_eq!(converted(&dir, &format!("{source}:app:v1")), MERGED);
+    let text = refused(&dir, &format!("{source}:app:v2"));
+    assert!(text.contains("no such image; its tags are app:v1"), "{text}");
+    layers[0].diff_id = hex(b"other");
+    dir.write("saved.tar", &docker_archive(&layers));
+    assert!(refused(&dir, &source).contains("digest"));
+    dir.write("saved.tar", &tar(&[("manifest.json", "[]")]));
+    refused(&dir, &source);
+    dir.write("saved.tar", &tar(&[("other", "")]));
+    assert!(refused(&dir, &source).contains("manifest.json"));
+}
+
+#[test]
+fn a_container_image_is_the_only_source() {
+    for words in [
+        &["oci-layout:a", "b.tar"][..],
+        &["oci-layout:a", "--exclude=x"],
+        &["oci-layout:a", "--whiteouts=overlay"],
+    ] {
+        ferrofs().args(["build", "out.erofs"]).args(words).ends_with(2);
+    }
+}
