@@ -242,7 +242,7 @@ pub(crate) fn open_object(
         let text = escape(argument.as_os_str().as_encoded_bytes());
         return Err(usage_error(format_args!("{text}: a path, and no URL; copy the file")));
     };
-    let client = Arc::new(connect(&arguments.connection, None)?);
+    let client = Arc::new(connect(&arguments.connection, arguments.cache_size)?);
     open_remote(&client, &location, arguments)
 }
 
