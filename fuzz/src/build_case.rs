@@ -15,7 +15,7 @@ use ferrofs_builder::{
     Algorithms, BuildOptions, CompressionHints, Deduplication, FragmentSharing, Fragments,
     IndexForm, Result, SuperblockTime,
 };
-use ferrofs_codec::Method;
+use ferrofs_codec::{LzmaContexts, Method};
 use ferrofs_ondisk::BlockSize;
 
 use crate::input::Input;
@@ -119,7 +119,11 @@ fn algorithms(choice: u8, more: u8) -> Algorithms {
         Method::Lz4 { max_distance: u16::MAX },
         Method::Deflate { level: 1 },
         Method::Zstd { level: 1, window_log: 10 + choice % 8 },
-        Method::Lzma { level: 0, dictionary_bytes: 4096 << (choice % 4) },
+        Method::Lzma {
+            level: 0,
+            dictionary_bytes: 4096 << (choice % 4),
+            contexts: LzmaContexts::default(),
+        },
         Method::Lz4Hc { level: 3, max_distance: 4096 },
     ];
     let first = usize::from(choice >> 3) % all.len();

@@ -304,9 +304,10 @@ This is ferrofs, called as mkfs.erofs. Options have the names, meanings and defa
 What has no effect is accepted with a warning, which --quiet and -d0 suppress. An option that is not
 supported is refused with a message. `ferrofs build` has more options.
 
-Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608; deflate 0-9
-(1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The default level is in
-parentheses. The level can be given alone, as in -zlzma,9.
+Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608, lc (3), lp (0)
+and pb (2), each up to 4, lc and lp together, too; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22
+(3), dictsize up to 1048576. Defaults are in parentheses. The level can be given alone, as in
+-zlzma,9.
 
 Extended options of -E (a ^ in front switches one off): fragments, all-fragments,
 fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (^inline_data or noinline_data),

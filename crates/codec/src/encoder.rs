@@ -3,9 +3,10 @@
 
 use std::fmt;
 
+use crate::lzma::{self, LzmaContexts};
 use crate::stream::{Algorithm, EncodedSizes};
 use crate::{Error, ErrorKind};
-use crate::{deflate, lz4, lzma, zstd};
+use crate::{deflate, lz4, zstd};
 
 /// The longest pcluster, in bytes (docs/format.md).
 pub(crate) const PCLUSTER_BYTES_MAX: usize = 1 << 20;
@@ -36,6 +37,8 @@ pub enum Method {
         level: u8,
         /// The declared dictionary, in bytes: 4 KiB to 8 MiB.
         dictionary_bytes: u32,
+        /// What its models depend on.
+        contexts: LzmaContexts,
     },
     /// DEFLATE with a window of 32 KiB.
     Deflate {
@@ -76,8 +79,9 @@ impl Method {
             Self::Lz4Hc { level, max_distance } => {
                 lz4::encode::memory_bytes_max(Some(level), max_distance)
             }
-            Self::Lzma { level, dictionary_bytes } => {
-                lzma::encode::memory_bytes_max(level, dictionary_bytes, extent_bytes_max)
+            Self::Lzma { level, dictionary_bytes, contexts } => {
+                lzma::encode::LzmaPreset { level, dictionary_bytes, contexts }
+                    .memory_bytes_max(extent_bytes_max)
             }
             Self::Deflate { level } => deflate::encode::memory_bytes_max(level, pcluster_bytes),
             Self::Zstd { level, window_log } => {
@@ -95,7 +99,9 @@ impl Method {
         let is_level = match *self {
             Self::Lz4 { .. } => true,
             Self::Lz4Hc { level, .. } | Self::Deflate { level } => level <= 12,
-            Self::Lzma { level, .. } => level <= 9 || (100..=109).contains(&level),
+            Self::Lzma { level, contexts, .. } => {
+                (level <= 9 || (100..=109).contains(&level)) && contexts.is_valid()
+            }
             Self::Zstd { level, .. } => (0..=22).contains(&level),
         };
         let is_window = match *self {
@@ -162,9 +168,10 @@ impl Encoder {
             Method::Lz4Hc { level, max_distance } => {
                 EncoderKind::Lz4(lz4::encode::Lz4Encoder::new(Some(level), max_distance)?)
             }
-            Method::Lzma { level, dictionary_bytes } => EncoderKind::Lzma(
-                lzma::encode::LzmaEncoder::new(level, dictionary_bytes, extent_bytes)?,
-            ),
+            Method::Lzma { level, dictionary_bytes, contexts } => {
+                let preset = lzma::encode::LzmaPreset { level, dictionary_bytes, contexts };
+                EncoderKind::Lzma(lzma::encode::LzmaEncoder::new(preset, extent_bytes)?)
+            }
             Method::Deflate { level } => {
                 EncoderKind::Deflate(deflate::encode::DeflateEncoder::new(level, pcluster_bytes)?)
             }

@@ -47,6 +47,7 @@ pub use decoder::{Decoder, DecoderSettings};
 pub use encoder::{Encoder, Method};
 pub use error::{Error, ErrorKind};
 pub use lz4::{LZ4_WINDOW_PAGE_BYTES, lz4_window_pages};
+pub use lzma::LzmaContexts;
 pub use stream::{Algorithm, DecodeMode, EncodedSizes, Lz4Part, Padding};
 
 #[cfg(doctest)]

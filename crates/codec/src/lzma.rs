@@ -36,6 +36,35 @@ const DICTIONARY_BYTES_MIN: u32 = 4 << 10;
 /// Linux's `Z_EROFS_LZMA_MAX_DICT_SIZE`: images that say more do not mount.
 const DICTIONARY_BYTES_MAX: u32 = 8 << 20;
 
+/// How many bits select the models of LZMA: `lc`, `lp` and `pb` of liblzma. Every stream names them,
+/// so every decoder knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LzmaContexts {
+    /// Bits of the byte before a literal: `lc`, 0 to 4.
+    pub literal_bits: u8,
+    /// Bits of the position of a literal: `lp`, 0 to 4, and at most 4 together with `lc`.
+    pub literal_position_bits: u8,
+    /// Bits of the position of a match: `pb`, 0 to 4.
+    pub position_bits: u8,
+}
+
+impl Default for LzmaContexts {
+    fn default() -> Self {
+        Self::PRESET
+    }
+}
+
+impl LzmaContexts {
+    /// Those of all presets: 3, 0 and 2.
+    pub const PRESET: Self = Self { literal_bits: 3, literal_position_bits: 0, position_bits: 2 };
+
+    /// Whether the format has them.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        self.literal_bits.saturating_add(self.literal_position_bits) <= 4 && self.position_bits <= 4
+    }
+}
+
 /// A decoder of MicroLZMA streams.
 pub(crate) struct LzmaDecoder {
     probabilities: Probabilities,

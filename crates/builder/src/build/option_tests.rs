@@ -13,13 +13,13 @@ use super::*;
 use crate::report::NoopObserver;
 use crate::test_source::{file, metadata};
 use crate::{Algorithms, CompressionHints, Deduplication, Fragments, add_digests};
-use ferrofs_codec::Method;
+use ferrofs_codec::{LzmaContexts, Method};
 
 const METHODS: [Method; 5] = [
     Method::Lz4Hc { level: 9, max_distance: 65535 },
     Method::Zstd { level: 3, window_log: 15 },
     Method::Deflate { level: 1 },
-    Method::Lzma { level: 1, dictionary_bytes: 65536 },
+    Method::Lzma { level: 1, dictionary_bytes: 65536, contexts: LzmaContexts::PRESET },
     // Of an algorithm that is there already, and with the larger window.
     Method::Zstd { level: 9, window_log: 17 },
 ];

@@ -1,7 +1,7 @@
 //! Parses algorithms as users write them: `ALG[,LEVEL][,level=N][,dictsize=N]`, separated by colons,
 //! as in `-z` of mkfs.erofs. The first one is the default for all files.
 
-use ferrofs_codec::Method;
+use ferrofs_codec::{LzmaContexts, Method};
 
 use crate::{Algorithms, Error, ErrorKind, Result};
 
@@ -30,6 +30,7 @@ pub struct AlgorithmContext {
 struct AlgorithmParameters {
     level: Option<u64>,
     dictionary: Option<u64>,
+    contexts: LzmaContexts,
 }
 
 impl Algorithms {
@@ -79,9 +80,15 @@ fn parse_one(text: &str, setting: AlgorithmContext) -> Result<Method, String> {
             if level > 9 && !(100..=109).contains(&level) {
                 return Err(format!("lzma has levels 0 to 9 and 100 to 109, not {level}"));
             }
+            if !parameters.contexts.is_valid() {
+                return Err(
+                    "lzma: lc and lp are at most 4 together, and pb is at most 4".to_owned()
+                );
+            }
             Method::Lzma {
                 level: parameters.level(name, 6, 0..=109)?,
                 dictionary_bytes: parameters.lzma_dictionary(setting)?,
+                contexts: parameters.contexts,
             }
         }
         "deflate" => Method::Deflate { level: parameters.level(name, 1, 0..=9)? },
@@ -123,10 +130,13 @@ impl AlgorithmParameters {
             None if is_first => self.level = Some(number(word)?),
             Some(("level", level)) => self.level = Some(number(level)?),
             Some(("dictsize", bytes)) => self.dictionary = Some(number(bytes)?),
-            // The parameters of every stream; others are not supported.
-            Some(("lc", "3") | ("lp", "0") | ("pb", "2")) if name == "lzma" => {}
-            Some(("lc" | "lp" | "pb", _)) if name == "lzma" => {
-                return Err(format!("lzma: {word} is not supported; use lc=3, lp=0 and pb=2"));
+            Some((context @ ("lc" | "lp" | "pb"), bits)) if name == "lzma" => {
+                let bits = u8::try_from(number(bits)?).unwrap_or(u8::MAX);
+                *match context {
+                    "lc" => &mut self.contexts.literal_bits,
+                    "lp" => &mut self.contexts.literal_position_bits,
+                    _ => &mut self.contexts.position_bits,
+                } = bits;
             }
             _ => return Err(format!("{name} has no parameter {word}")),
         }
@@ -202,6 +212,16 @@ mod tests {
     }
 
     #[test]
+    fn contexts_of_lzma_are_those_that_are_given() {
+        let contexts = LzmaContexts { literal_bits: 0, literal_position_bits: 2, position_bits: 0 };
+        let dictionary_bytes = 256 << 10;
+        let given = one("lzma,level=9,lc=0,lp=2,pb=0");
+        assert_eq!(given, Method::Lzma { level: 9, dictionary_bytes, contexts });
+        let contexts = LzmaContexts::default();
+        assert_eq!(one("lzma,lc=3"), Method::Lzma { level: 6, dictionary_bytes, contexts });
+    }
+
+    #[test]
     fn levels_stand_alone_or_with_their_name() {
         assert_eq!(one("lz4"), Method::Lz4 { max_distance: 65535 });
         for text in ["lz4hc", "lz4hc,9", "lz4hc,level=9", "lz4hc,"] {
@@ -209,7 +229,7 @@ mod tests {
         }
         assert_eq!(
             one("lzma,109,dictsize=65536"),
-            Method::Lzma { level: 109, dictionary_bytes: 65536 }
+            Method::Lzma { level: 109, dictionary_bytes: 65536, contexts: LzmaContexts::default() }
         );
         assert_eq!(one("zstd,level=22,dictsize=1m"), Method::Zstd { level: 22, window_log: 20 });
         assert_eq!(one("libdeflate,12"), Method::Deflate { level: 12 });
@@ -222,7 +242,10 @@ mod tests {
         let lzma = |pcluster| methods("lzma", pcluster).unwrap()[0];
         let zstd = |pcluster| methods("zstd", pcluster).unwrap()[0];
         for (pcluster, dictionary_bytes) in [(4096, 32768), (16384, 65536), (65536, 262_144)] {
-            assert_eq!(lzma(pcluster), Method::Lzma { level: 6, dictionary_bytes });
+            assert_eq!(
+                lzma(pcluster),
+                Method::Lzma { level: 6, dictionary_bytes, contexts: LzmaContexts::default() }
+            );
         }
         for (pcluster, window_log) in
             [(4096, 15), (16384, 17), (65536, 19), (1 << 20, 20), (512, 12)]
@@ -253,7 +276,9 @@ mod tests {
             ("zstd,dictsize=1000", "powers of two"),
             ("zstd,dictsize=2m", "powers of two"),
             ("lzma,dictsize=100", "dictionaries of"),
-            ("lzma,lc=0", "lc=3"),
+            ("lzma,lc=3,lp=2", "4 together"),
+            ("lzma,pb=5", "pb is at most 4"),
+            ("lzma,lc=x", "not a number"),
             ("deflate,dictsize=4096", "use 32768"),
             ("lz4hc,dictsize=4096", "no dictsize"),
             ("zstd,level=x", "not a number"),

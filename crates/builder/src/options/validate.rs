@@ -230,6 +230,11 @@ fn check_method(method: Method, algorithm: Algorithm) -> Result<()> {
         Method::Zstd { level, .. } => (level, 0..=22),
     };
     let is_lzma_known = !matches!(method, Method::Lzma { level: 110.., .. });
+    let has_contexts = match method {
+        Method::Lzma { contexts, .. } => contexts.is_valid(),
+        _ => true,
+    };
+    require(has_contexts, || "no such lc, lp or pb of LZMA".to_owned())?;
     require(levels.contains(&level) && is_lzma_known, || format!("no such level of {algorithm}"))?;
     let (window, windows) = match method {
         Method::Lz4 { max_distance } | Method::Lz4Hc { max_distance, .. } => {
@@ -276,6 +281,8 @@ pub(crate) fn long_prefix(text: &[u8]) -> Option<LongPrefix<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use ferrofs_codec::LzmaContexts;
+
     use super::*;
     use crate::{CompressionHints, IndexForm, OutputMode};
 
@@ -387,10 +394,38 @@ mod tests {
             let algorithms = Algorithms { default: 0, methods: vec![method] };
             refusal(|options| options.algorithms = Some(algorithms))
         };
-        assert_eq!(of(Method::Lzma { level: 109, dictionary_bytes: 1 << 20 }), None);
-        assert!(of(Method::Lzma { level: 110, dictionary_bytes: 1 << 20 }).is_some());
-        assert!(of(Method::Lzma { level: 10, dictionary_bytes: 1 << 20 }).is_some());
-        assert!(of(Method::Lzma { level: 6, dictionary_bytes: 9 << 20 }).is_some());
+        assert_eq!(
+            of(Method::Lzma {
+                level: 109,
+                dictionary_bytes: 1 << 20,
+                contexts: LzmaContexts::default()
+            }),
+            None
+        );
+        assert!(
+            of(Method::Lzma {
+                level: 110,
+                dictionary_bytes: 1 << 20,
+                contexts: LzmaContexts::default()
+            })
+            .is_some()
+        );
+        assert!(
+            of(Method::Lzma {
+                level: 10,
+                dictionary_bytes: 1 << 20,
+                contexts: LzmaContexts::default()
+            })
+            .is_some()
+        );
+        assert!(
+            of(Method::Lzma {
+                level: 6,
+                dictionary_bytes: 9 << 20,
+                contexts: LzmaContexts::default()
+            })
+            .is_some()
+        );
         assert!(of(Method::Lz4 { max_distance: 4095 }).is_some());
         assert!(of(Method::Zstd { level: 23, window_log: 17 }).is_some());
         assert!(of(Method::Zstd { level: 3, window_log: 21 }).is_some());

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings as Decoders, Method, Padding};
+use ferrofs_codec::{
+    Algorithm, DecodeMode, Decoder, DecoderSettings as Decoders, LzmaContexts, Method, Padding,
+};
 use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::CancelToken;
@@ -250,7 +252,7 @@ fn methods() -> impl Strategy<Value = Method> {
     prop_oneof![
         Just(Method::Lz4 { max_distance: 65535 }),
         Just(Method::Lz4Hc { level: 9, max_distance: 16384 }),
-        Just(Method::Lzma { level: 1, dictionary_bytes: 65536 }),
+        Just(Method::Lzma { level: 1, dictionary_bytes: 65536, contexts: LzmaContexts::default() }),
         Just(Method::Deflate { level: 1 }),
         Just(Method::Zstd { level: 3, window_log: 17 }),
     ]

@@ -331,6 +331,8 @@ mod tests {
         BlobOutput, FragmentSharing, Fragments, IndexForm, OutputMode, SuperblockTime,
     };
 
+    use ferrofs_codec::LzmaContexts;
+
     use super::*;
     use crate::build::request::tests::test_environment;
 
@@ -395,7 +397,14 @@ mod tests {
         assert_eq!(found.fragment_sharing, FragmentSharing::Files);
         // The dictionary suits the largest.
         let methods = found.algorithms.unwrap().methods;
-        assert_eq!(methods, [Method::Lzma { level: 6, dictionary_bytes: 256 << 10 }]);
+        assert_eq!(
+            methods,
+            [Method::Lzma {
+                level: 6,
+                dictionary_bytes: 256 << 10,
+                contexts: LzmaContexts::default()
+            }]
+        );
         for off in ["-E^fragdedupe", "-Efragdedupe=off"] {
             assert_eq!(options(&["-zlz4", off]).fragment_sharing, FragmentSharing::Off);
         }

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 
 use liblzma_sys as c;
 
+use super::LzmaContexts;
 use crate::c_heap::{self, HEADER_BYTES};
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
@@ -34,11 +35,7 @@ pub(crate) struct LzmaEncoder {
 unsafe impl Send for LzmaEncoder {}
 
 impl LzmaEncoder {
-    pub(crate) fn new(
-        level: u8,
-        dictionary_bytes: u32,
-        extent_bytes: usize,
-    ) -> Result<Self, ErrorKind> {
+    pub(crate) fn new(preset: LzmaPreset, extent_bytes: usize) -> Result<Self, ErrorKind> {
         let mut allocator = Vec::new();
         allocator.try_reserve_exact(1).map_err(|_| ErrorKind::OutOfMemory)?;
         allocator.push(c::lzma_allocator {
@@ -48,10 +45,10 @@ impl LzmaEncoder {
         });
         let allocator =
             allocator.into_boxed_slice().try_into().map_err(|_| ErrorKind::OutOfMemory)?;
-        let options = options(level, dictionary_bytes, extent_bytes)?;
+        let options = preset.options(extent_bytes)?;
         // SAFETY: zero is how liblzma wants a new stream.
         let stream = unsafe { std::mem::zeroed() };
-        let memory_bytes = memory_bytes_max(level, dictionary_bytes, extent_bytes);
+        let memory_bytes = preset.memory_bytes_max(extent_bytes);
         let mut encode = Self { stream, allocator, options, memory_bytes };
         encode.stream.allocator = &raw const encode.allocator[0];
         encode.set_up()?;
@@ -105,45 +102,58 @@ impl Drop for LzmaEncoder {
     }
 }
 
-/// The options of a preset; the dictionary no larger than what there is to find in it.
-fn options(
-    level: u8,
-    dictionary_bytes: u32,
-    extent_bytes: usize,
-) -> Result<c::lzma_options_lzma, ErrorKind> {
-    let preset = match level.checked_sub(EXTREME) {
-        Some(level) => u32::from(level) | c::LZMA_PRESET_EXTREME,
-        None => level.into(),
-    };
-    // SAFETY: zero is a value of every field: numbers, null pointers, and enumerations that the
-    // bindings have as integers. The options are writable.
-    let (options, is_bad) = unsafe {
-        let mut options: c::lzma_options_lzma = std::mem::zeroed();
-        let is_bad = c::lzma_lzma_preset(&raw mut options, preset);
-        (options, is_bad)
-    };
-    if is_bad != 0 {
-        return Err(ErrorKind::UnsupportedLevel);
-    }
-    let extent_bytes = u32::try_from(extent_bytes.max(DICTIONARY_BYTES_MIN)).unwrap_or(u32::MAX);
-    let mut options =
-        c::lzma_options_lzma { dict_size: dictionary_bytes.min(extent_bytes), ..options };
-    if options.mf == c::lzma_match_finder_LZMA_MF_BT4 && options.depth == 0 {
-        options.depth = TREE_DEPTH_MIN + options.nice_len / TREE_DEPTH_SHARE;
-    }
-    Ok(options)
+/// What a stream is encoded with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LzmaPreset {
+    pub(crate) level: u8,
+    pub(crate) dictionary_bytes: u32,
+    pub(crate) contexts: LzmaContexts,
 }
 
-/// The most that `new` takes.
-pub(crate) fn memory_bytes_max(level: u8, dictionary_bytes: u32, extent_bytes: usize) -> usize {
-    let Ok(mut options) = options(level, dictionary_bytes, extent_bytes) else { return 0 };
-    let filters = [
-        c::lzma_filter { id: c::LZMA_FILTER_LZMA1, options: (&raw mut options).cast() },
-        c::lzma_filter { id: c::LZMA_VLI_UNKNOWN, options: std::ptr::null_mut() },
-    ];
-    // SAFETY: the filters end with the mark that ends them, and the options outlive the call.
-    let bytes = unsafe { c::lzma_raw_encoder_memusage(filters.as_ptr()) };
-    usize::try_from(bytes).unwrap_or(0) + BLOCKS_MAX * HEADER_BYTES
+impl LzmaPreset {
+    /// The options of a preset; the dictionary no larger than what there is to find in it.
+    fn options(self, extent_bytes: usize) -> Result<c::lzma_options_lzma, ErrorKind> {
+        let Self { level, dictionary_bytes, contexts } = self;
+        let preset = match level.checked_sub(EXTREME) {
+            Some(level) => u32::from(level) | c::LZMA_PRESET_EXTREME,
+            None => level.into(),
+        };
+        // SAFETY: zero is a value of every field: numbers, null pointers, and enumerations that the
+        // bindings have as integers. The options are writable.
+        let (options, is_bad) = unsafe {
+            let mut options: c::lzma_options_lzma = std::mem::zeroed();
+            let is_bad = c::lzma_lzma_preset(&raw mut options, preset);
+            (options, is_bad)
+        };
+        if is_bad != 0 {
+            return Err(ErrorKind::UnsupportedLevel);
+        }
+        let extent_bytes =
+            u32::try_from(extent_bytes.max(DICTIONARY_BYTES_MIN)).unwrap_or(u32::MAX);
+        let mut options = c::lzma_options_lzma {
+            dict_size: dictionary_bytes.min(extent_bytes),
+            lc: contexts.literal_bits.into(),
+            lp: contexts.literal_position_bits.into(),
+            pb: contexts.position_bits.into(),
+            ..options
+        };
+        if options.mf == c::lzma_match_finder_LZMA_MF_BT4 && options.depth == 0 {
+            options.depth = TREE_DEPTH_MIN + options.nice_len / TREE_DEPTH_SHARE;
+        }
+        Ok(options)
+    }
+
+    /// The most that `new` takes.
+    pub(crate) fn memory_bytes_max(self, extent_bytes: usize) -> usize {
+        let Ok(mut options) = self.options(extent_bytes) else { return 0 };
+        let filters = [
+            c::lzma_filter { id: c::LZMA_FILTER_LZMA1, options: (&raw mut options).cast() },
+            c::lzma_filter { id: c::LZMA_VLI_UNKNOWN, options: std::ptr::null_mut() },
+        ];
+        // SAFETY: the filters end with the mark that ends them, and the options outlive the call.
+        let bytes = unsafe { c::lzma_raw_encoder_memusage(filters.as_ptr()) };
+        usize::try_from(bytes).unwrap_or(0) + BLOCKS_MAX * HEADER_BYTES
+    }
 }
 
 fn kind_of(result: c::lzma_ret) -> ErrorKind {

@@ -2,7 +2,7 @@
 
 use ferrofs_codec::{
     Algorithm, DecodeMode, Decoder, DecoderSettings, EncodedSizes, Encoder, Error, ErrorKind,
-    Method, Padding,
+    LzmaContexts, Method, Padding,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -14,7 +14,7 @@ use crate::samples::{self, noise, text};
 const PCLUSTER_BYTES_MAX: usize = 1 << 20;
 const EXTENT_BYTES_MAX: usize = 3 << 20;
 
-const METHODS: [Method; 17] = [
+const METHODS: [Method; 18] = [
     Method::Lz4 { max_distance: 65_535 },
     Method::Lz4 { max_distance: 16_384 },
     Method::Lz4 { max_distance: 4096 },
@@ -22,9 +22,14 @@ const METHODS: [Method; 17] = [
     Method::Lz4Hc { level: 2, max_distance: 65_535 },
     Method::Lz4Hc { level: 12, max_distance: 4096 },
     Method::Lz4Hc { level: 0, max_distance: 16_384 },
-    Method::Lzma { level: 0, dictionary_bytes: 4096 },
-    Method::Lzma { level: 6, dictionary_bytes: 32 << 10 },
-    Method::Lzma { level: 103, dictionary_bytes: 8 << 20 },
+    Method::Lzma { level: 0, dictionary_bytes: 4096, contexts: LzmaContexts::PRESET },
+    Method::Lzma { level: 6, dictionary_bytes: 32 << 10, contexts: LzmaContexts::PRESET },
+    Method::Lzma { level: 103, dictionary_bytes: 8 << 20, contexts: LzmaContexts::PRESET },
+    Method::Lzma {
+        level: 6,
+        dictionary_bytes: 32 << 10,
+        contexts: LzmaContexts { literal_bits: 0, literal_position_bits: 4, position_bits: 4 },
+    },
     Method::Deflate { level: 1 },
     Method::Deflate { level: 6 },
     Method::Deflate { level: 12 },
@@ -308,15 +313,19 @@ fn parameters_out_of_range_are_refused_by_name() {
     let window = |method| (method, ErrorKind::UnsupportedWindow);
     for (method, kind) in [
         level(Method::Lz4Hc { level: 13, max_distance: 65_535 }),
-        level(Method::Lzma { level: 10, dictionary_bytes: 4096 }),
-        level(Method::Lzma { level: 110, dictionary_bytes: 4096 }),
+        level(Method::Lzma { level: 10, dictionary_bytes: 4096, contexts: LzmaContexts::PRESET }),
+        level(Method::Lzma { level: 110, dictionary_bytes: 4096, contexts: LzmaContexts::PRESET }),
         level(Method::Deflate { level: 13 }),
         level(Method::Zstd { level: -1, window_log: 15 }),
         level(Method::Zstd { level: 23, window_log: 15 }),
         window(Method::Lz4 { max_distance: 4095 }),
         window(Method::Lz4Hc { level: 9, max_distance: 0 }),
-        window(Method::Lzma { level: 6, dictionary_bytes: 4095 }),
-        window(Method::Lzma { level: 6, dictionary_bytes: (8 << 20) + 1 }),
+        window(Method::Lzma { level: 6, dictionary_bytes: 4095, contexts: LzmaContexts::PRESET }),
+        window(Method::Lzma {
+            level: 6,
+            dictionary_bytes: (8 << 20) + 1,
+            contexts: LzmaContexts::PRESET,
+        }),
         window(Method::Zstd { level: 3, window_log: 9 }),
         window(Method::Zstd { level: 3, window_log: 21 }),
     ] {
