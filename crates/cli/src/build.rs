@@ -5,10 +5,12 @@ mod algorithms;
 mod android;
 mod arguments;
 mod block_list;
+mod block_map;
 mod buffered_source;
 mod file_contexts;
 mod fs_config;
 mod import;
+mod incremental;
 mod inode_pairs;
 mod memory;
 mod mkfs;
@@ -129,7 +131,9 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     request.options.check().map_err(usage_error)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     if let Some(outputs) = &outputs {
-        begin_in_place(&request, outputs).map_err(|error| with_suggestion(&error, &stop))?;
+        let checked = incremental::check(&request, &outputs.image)
+            .and_then(|()| begin_in_place(&request, outputs));
+        checked.map_err(|error| with_suggestion(&error, &stop))?;
     }
     let monitor = BuildMonitor::new(&stop, request.output.notices);
     let imported = import::import(&mut request, &resources, &monitor);
@@ -156,6 +160,8 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     if request.verify == Verify::Yes && devices.is_none() {
         request.verify = Verify::ButContents;
     }
+    let places = block_map::places(&request, stop.token())
+        .map_err(|error| with_suggestion(&error, &stop))?;
     let verifier = ImageVerifier {
         tree: &tree,
         offset: request.options.output_mode.offset(),
@@ -178,6 +184,9 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     if let Some(path) = &request.android.block_list_file {
         let offset = request.options.output_mode.offset();
         block_list::write(path, &request.image, offset, &android::mount_point(&request.android))?;
+    }
+    if let Some(map) = &request.block_map {
+        block_map::write(&map.path, &request, places.as_ref())?;
     }
     if let Some(path) = &request.vmdk {
         vmdk::write_descriptor(path, &request, &report, &tree)?;

@@ -1,6 +1,7 @@
 //! The command line of mkfs.erofs, of erofs-utils 1.9, for scripts that call it, and the options
 //! that are refused. `build` does the work. Used by `applets`, and by `xtask` for the manual.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -144,6 +145,12 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "data")]
     clean: Option<String>,
 
+    /// Add the sources to the image FILE, over the files that it has. The new image replaces FILE when
+    /// it is complete
+    #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "data", overrides_with = "clean")]
+    incremental: Option<String>,
+
     /// Exclude this path and everything below it; relative, without a leading slash
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude_path: Vec<OsString>,
@@ -199,11 +206,12 @@ pub(crate) struct MkfsArguments {
     sort: Option<String>,
 
     /// Build from a tar archive: f copies contents into the image; i leaves them in the archive,
-    /// which becomes device 1; headerball reads an archive without contents and creates files of
-    /// zeros
-    #[arg(long, value_name = "f|i|headerball", num_args = 0..=1, require_equals = true)]
+    /// which becomes device 1; i,MAP copies them, and writes to MAP which blocks they fill from
+    /// which bytes of the archive; headerball reads an archive without contents and creates files
+    /// of zeros
+    #[arg(long, value_name = "f|i[,MAP]|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
-    tar: Option<TarMode>,
+    tar: Option<TarSelection>,
 
     /// Exclude whiteouts and attributes of overlayfs: 1 yes, 0 no (the default)
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
@@ -300,7 +308,12 @@ impl MkfsArguments {
 
     /// How the archive is read, if the source is one.
     pub(crate) fn tar_mode(&self) -> Option<TarMode> {
-        self.tar
+        self.tar.as_ref().map(|tar| tar.mode)
+    }
+
+    /// The file for the list of what lies where in the image and in the archive.
+    pub(crate) fn block_map(&self) -> Option<&Path> {
+        self.tar.as_ref()?.block_map.as_deref()
     }
 
     /// The compression of the archive, if it is given.
@@ -319,6 +332,11 @@ impl MkfsArguments {
     /// What is to become of the data of source images.
     pub(crate) fn clean_mode(&self) -> Option<&str> {
         self.clean.as_deref()
+    }
+
+    /// What is to become of the data of the sources if they are added to the image.
+    pub(crate) fn incremental_mode(&self) -> Option<&str> {
+        self.incremental.as_deref()
     }
 
     /// Number of threads, if it is given.
@@ -355,8 +373,17 @@ pub(crate) enum TarMode {
     Full,
     /// `i`
     Index,
+    /// `i,MAP`
+    MappedCopy,
     /// `headerball`
     Headers,
+}
+
+/// The value of `--tar`.
+#[derive(Clone, Debug)]
+struct TarSelection {
+    mode: TarMode,
+    block_map: Option<PathBuf>,
 }
 
 /// How an archive is compressed.
@@ -366,15 +393,16 @@ pub(crate) enum TarCompression {
     Xz,
 }
 
-fn parse_tar(mode: &str) -> Result<TarMode, String> {
-    match mode {
-        "i" | "0" => Ok(TarMode::Index),
-        "headerball" => Ok(TarMode::Headers),
-        _ if mode.starts_with("i,") || mode.starts_with("headerball,") => {
-            Err("lists of blocks are not written; use --tar=i".to_owned())
-        }
-        _ => Ok(TarMode::Full),
-    }
+fn parse_tar(text: &str) -> Result<TarSelection, Infallible> {
+    let (word, map) = text.split_once(',').unwrap_or((text, ""));
+    let block_map = (!map.is_empty()).then(|| PathBuf::from(map));
+    let mode = match (word, &block_map) {
+        ("i" | "0", None) => TarMode::Index,
+        ("i" | "0", Some(_)) => TarMode::MappedCopy,
+        ("headerball", _) => TarMode::Headers,
+        _ => TarMode::Full,
+    };
+    Ok(TarSelection { mode, block_map })
 }
 
 fn parse_metadata_zone(flags: &str) -> Result<String, String> {
@@ -395,11 +423,7 @@ fn parse_feature_bits(text: &str) -> Result<u64, String> {
 }
 
 /// Options of mkfs.erofs that are not supported, and what to do instead.
-const REFUSED: [(&str, &str); 6] = [
-    (
-        "--incremental",
-        "images are always built from scratch; build a second image of the new files, and give both images as SOURCEs",
-    ),
+const REFUSED: [(&str, &str); 5] = [
     (
         "--gzinfo",
         "indexes for random access to gzip are not written; use the option without a value",
@@ -508,7 +532,24 @@ mod tests {
             mkfs(&[&format!("{option}=x"), "image", "dir"]).unwrap_err();
         }
         assert_eq!(refusal(&mkfs(&["--frobnicate", "i", "d"]).unwrap_err()), None);
-        let message = mkfs(&["--tar=i,list", "i", "d"]).unwrap_err().to_string();
-        assert!(message.contains("use --tar=i"), "{message}");
+    }
+
+    #[test]
+    fn an_archive_can_have_a_list_of_blocks() {
+        let of = |word: &str| {
+            let typed = mkfs(&[word, "i", "d"]).unwrap();
+            (typed.tar_mode().unwrap(), typed.block_map().map(Path::to_owned))
+        };
+        assert_eq!(of("--tar=i,list"), (TarMode::MappedCopy, Some("list".into())));
+        assert_eq!(of("--tar=i,"), (TarMode::Index, None));
+        assert_eq!(of("--tar=f,list"), (TarMode::Full, Some("list".into())));
+    }
+
+    #[test]
+    fn of_clean_and_incremental_the_last_one_counts() {
+        let typed = mkfs(&["--clean", "--incremental", "i", "d"]).unwrap();
+        assert_eq!((typed.incremental_mode(), typed.clean_mode()), (Some("data"), None));
+        let typed = mkfs(&["--incremental=rvsp", "--clean=0", "i", "d"]).unwrap();
+        assert_eq!((typed.incremental_mode(), typed.clean_mode()), (None, Some("0")));
     }
 }

@@ -97,6 +97,8 @@ pub(crate) fn request(
         vmdk: None,
         android: typed.android.clone(),
         sidecar: typed.sidecar.clone(),
+        incremental: None,
+        block_map: None,
         warnings: super::android::ineffective(&typed.android).into_iter().collect(),
     })
 }

@@ -15,6 +15,7 @@ use ferrofs_builder::{
 use ferrofs_workers::CancelToken;
 
 use super::android;
+use super::incremental;
 use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
@@ -66,6 +67,9 @@ pub(super) fn import(
     }
     for warning in warnings.iter().filter(|_| request.output.notices) {
         output::print_message(format_args!("warning: {warning}"));
+    }
+    if let Some(base) = request.incremental {
+        imported.tree = incremental::add_base(request, base, imported.tree, resources)?;
     }
     Ok(imported)
 }
@@ -210,7 +214,7 @@ pub(super) fn is_directory(path: &Path) -> Result<bool, Error> {
     Ok(found.is_dir())
 }
 
-fn tar_source(path: &Path) -> Result<TarSource, Error> {
+pub(super) fn tar_source(path: &Path) -> Result<TarSource, Error> {
     if path != Path::new("-") {
         return Ok(TarSource::Path(path.to_owned()));
     }

@@ -21,11 +21,12 @@ use super::algorithms::{self, parse_u32};
 use super::mkfs_extended::ExtendedOptions;
 use super::mkfs_sizes::{contents, sized};
 use super::request::{
-    BuildEnvironment, BuildRequest, LayerData, LayerOptions, OutputFormat, OutputOptions,
-    SourceKind, Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
+    BlockMapRequest, BuildEnvironment, BuildRequest, IncrementalBase, LayerData, LayerOptions,
+    OutputFormat, OutputOptions, SourceKind, Verify, at_offset, file_time, image_time, parse_label,
+    parse_uuid,
 };
 use crate::amount::{parse_number, parse_size};
-use crate::applets::mkfs::{MkfsArguments, TarCompression};
+use crate::applets::mkfs::{MkfsArguments, TarCompression, TarMode};
 use crate::arguments::{ConnectionArguments, MachineArguments, ProgressStyle};
 
 /// The level of ZSTD from which on its encoder needs hundreds of megabytes, and memory for that.
@@ -43,7 +44,9 @@ pub(crate) fn request(
     let times = MkfsTimes::of(typed, environment)?;
     let extended = ExtendedOptions::read(typed)?;
     let mut warnings: Vec<String> = typed.ineffective().into_iter().map(String::from).collect();
-    check_clean_mode(typed, &mut warnings)?;
+    check_data_mode("--clean", typed.clean_mode(), &mut warnings)?;
+    check_data_mode("--incremental", typed.incremental_mode(), &mut warnings)?;
+    check_incremental(typed)?;
     let mut options = sized(typed, extended, environment, &mut warnings)?;
     options.time = image_time(times.build)?;
     options.uuid = parse_uuid(typed.uuid.as_deref().unwrap_or("random"), environment)?;
@@ -73,7 +76,15 @@ pub(crate) fn request(
         tar: tar(typed, times, &mut warnings)?,
         tar_adjustments: of_tar(adjustments),
         options,
-        existing: ExistingOutput::Rewrite,
+        existing: match typed.incremental_mode() {
+            Some(_) => ExistingOutput::Replace,
+            None => ExistingOutput::Rewrite,
+        },
+        incremental: incremental_base(typed),
+        block_map: typed.block_map().map(|path| BlockMapRequest {
+            path: path.to_owned(),
+            has_lines: typed.tar_mode() == Some(TarMode::MappedCopy),
+        }),
         verify: Verify::Yes,
         is_dry_run: false,
         machine: MachineArguments { jobs: typed.jobs(), memory, ..MachineArguments::default() },
@@ -102,21 +113,54 @@ fn memory(options: &BuildOptions) -> Option<u64> {
     methods.into_iter().any(is_ultra).then_some(ULTRA_MEMORY_BYTES)
 }
 
-/// Checks the word of `--clean`.
-fn check_clean_mode(typed: &MkfsArguments, warnings: &mut Vec<String>) -> Result<(), String> {
-    match typed.clean_mode() {
+/// Checks the word of `--clean` or `--incremental`.
+fn check_data_mode(
+    option: &str,
+    mode: Option<&str>,
+    warnings: &mut Vec<String>,
+) -> Result<(), String> {
+    match mode {
         None | Some("data" | "0") => Ok(()),
         Some("rvsp") => {
-            warnings.push("--clean=rvsp: data is not left out, but copied".to_owned());
+            warnings.push(format!("{option}=rvsp: data is not left out, but copied"));
             Ok(())
         }
-        Some(mode) => Err(format!("--clean: {mode} is unknown; there are data, rvsp and 0")),
+        Some(mode) => Err(format!("{option}: {mode} is unknown; there are data, rvsp and 0")),
     }
+}
+
+/// An image that is added to is one file with all of its data.
+fn check_incremental(typed: &MkfsArguments) -> Result<(), String> {
+    if typed.incremental_mode().is_none() {
+        return Ok(());
+    }
+    let refused = [
+        (typed.offset != 0, "--offset", "what lies before the image would be lost"),
+        (typed.tar_mode() == Some(TarMode::Index), "--tar=i", "its data would be in two places"),
+    ];
+    match refused.iter().find(|(is_given, ..)| *is_given) {
+        Some((_, option, why)) => Err(format!("--incremental cannot be used with {option}: {why}")),
+        None => Ok(()),
+    }
+}
+
+/// What of an image stays as it is when it is added to.
+fn incremental_base(typed: &MkfsArguments) -> Option<IncrementalBase> {
+    typed.incremental_mode().map(|_| IncrementalBase {
+        keeps_uuid: typed.uuid.is_none(),
+        keeps_label: typed.label.is_none(),
+        keeps_algorithms: typed.algorithms.is_none(),
+    })
 }
 
 /// Options about data have no effect if no data is stored.
 fn leave_out_data(typed: &MkfsArguments, options: &mut BuildOptions, warnings: &mut Vec<String>) {
     let way = match contents(typed) {
+        _ if typed.tar_mode() == Some(TarMode::MappedCopy) => {
+            warnings.push("--tar=i,MAP: data is not left out, but copied".to_owned());
+            options.inline_data = false;
+            "--tar=i,MAP"
+        }
         Some(TarContentMode::Index) => "--tar=i",
         Some(TarContentMode::HeadersOnly) => "--tar=headerball",
         Some(TarContentMode::Copy) | None => return,
@@ -127,7 +171,7 @@ fn leave_out_data(typed: &MkfsArguments, options: &mut BuildOptions, warnings: &
         (options.deduplication == Deduplication::On, "-E: dedupe"),
     ];
     for (_, option) in unused.iter().filter(|(is_given, _)| *is_given) {
-        warnings.push(format!("{option} has no effect with {way}, which stores no data"));
+        warnings.push(format!("{option} has no effect with {way}"));
     }
     let defaults = BuildOptions::default();
     options.algorithms = None;
@@ -305,7 +349,8 @@ fn kind(typed: &MkfsArguments) -> SourceKind {
     if contents(typed).is_some() {
         return SourceKind::Tar;
     }
-    let data = if typed.clean_mode().is_some() { LayerData::Taken } else { LayerData::Referred };
+    let is_copied = typed.clean_mode().or(typed.incremental_mode()).is_some();
+    let data = if is_copied { LayerData::Taken } else { LayerData::Referred };
     let (has_block_size, is_aufs) = (typed.block_bytes.is_some(), typed.aufs);
     SourceKind::DirectoryOrImages(LayerOptions { data, has_block_size, is_aufs })
 }
@@ -660,6 +705,9 @@ mod tests {
         for (words, part) in [
             (&["-b511"][..], "512 to 65536"),
             (&["--clean=x"], "--clean: x is unknown"),
+            (&["--incremental=x"], "--incremental: x is unknown"),
+            (&["--incremental", "--offset=512"], "--incremental cannot be used with --offset"),
+            (&["--incremental", "--tar=i"], "--incremental cannot be used with --tar=i"),
             (&["-Efragments=5000"], "fragments: 5000 bytes are not whole blocks"),
             (&["-zzstd,level=x"], "not a number"),
             (&["-zfoo"], "-z: no algorithm foo"),

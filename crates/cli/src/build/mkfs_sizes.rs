@@ -18,7 +18,7 @@ const DEFLATE_WINDOW_BYTES: u64 = 32 << 10;
 /// Where the contents of an archive are stored, if the source is an archive.
 pub(super) fn contents(typed: &MkfsArguments) -> Option<TarContentMode> {
     typed.tar_mode().map(|mode| match mode {
-        TarMode::Full => TarContentMode::Copy,
+        TarMode::Full | TarMode::MappedCopy => TarContentMode::Copy,
         TarMode::Index => TarContentMode::Index,
         TarMode::Headers => TarContentMode::HeadersOnly,
     })

@@ -9,7 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ferrofs_builder::import::adjust::{AufsName, OPAQUE_XATTR, mark_opaque};
+use ferrofs_builder::import::adjust::{
+    AufsName, OPAQUE_XATTR, OverlayPolicy, mark_opaque, mark_origin,
+};
 use ferrofs_builder::tree::{
     Content, ContentReader, ContentSource, Device, DeviceAddress, Metadata, Node, NodeId, NodeKind,
     SourceExtent, Tree,
@@ -92,6 +94,33 @@ pub(super) fn join(
         merge.add(number, layer).map_err(|error| error.at(&layer.source.path))?;
     }
     Ok(LayeredTree { tree: merge.finish(), block_size, devices })
+}
+
+/// Lays a tree over the files of an image, whose data is read from it. Directories that get a
+/// whiteout of the image are marked if `policy` says so.
+///
+/// # Errors
+/// The image cannot be read.
+pub(super) fn lay_over(
+    tree: Tree,
+    path: &Path,
+    policy: OverlayPolicy,
+    resources: &Resources,
+) -> Result<(Tree, Image)> {
+    let layering = LayerOptions { data: LayerData::Taken, has_block_size: false, is_aufs: false };
+    let layer = LayerImage::open(path, layering, resources).map_err(|error| error.at(path))?;
+    let is_opaque = |id: &NodeId| {
+        let is_marked = |node: Node| {
+            let xattrs = &node.metadata.xattrs;
+            xattrs.iter().any(|(name, value)| **name == *OPAQUE_XATTR && **value == *b"y")
+        };
+        tree.is_directory(*id) && is_marked(tree.node(*id))
+    };
+    let opaque = tree.ids().filter(is_opaque).collect();
+    let linked = HashMap::new();
+    let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, policy };
+    merge.add(0, &layer).map_err(|error| error.at(path))?;
+    Ok((merge.finish(), layer.image))
 }
 
 /// References need images of one block size. The images must all contain their own data, or must
@@ -261,12 +290,15 @@ struct OverlayMerge {
     linked: HashMap<(usize, Nid), NodeId>,
     /// Of all files so far.
     parts: usize,
+    /// Whether directories with whiteouts are marked.
+    policy: OverlayPolicy,
 }
 
 impl OverlayMerge {
     fn new(root: Metadata) -> Self {
         let (opaque, linked) = (HashSet::new(), HashMap::new());
-        Self { tree: Tree::new(root), opaque, linked, parts: 0 }
+        let policy = OverlayPolicy::Keep;
+        Self { tree: Tree::new(root), opaque, linked, parts: 0, policy }
     }
 
     /// Adds the visible part of an image that lies below the images added before.
@@ -337,12 +369,15 @@ impl OverlayMerge {
                 "it is a whiteout of aufs; build the image of its layer with --aufs",
             ));
         }
+        let hides = inode.file_type() == FileType::CharDevice && inode.device() == Some((0, 0));
         if let Some(above) = self.tree.child(parent, name) {
-            let hides = inode.file_type() == FileType::CharDevice && inode.device() == Some((0, 0));
             if hides && self.tree.is_directory(above) {
                 self.opaque.insert(above);
             }
             return Ok(());
+        }
+        if hides && self.policy == OverlayPolicy::MarkOrigins {
+            mark_origin(&mut self.tree.node_mut(parent).metadata);
         }
         let key = (number, inode.nid());
         let id = match self.linked.get(&key) {

@@ -39,8 +39,29 @@ pub(crate) struct BuildRequest {
     pub(crate) android: AndroidArguments,
     /// A file with the metadata of all paths.
     pub(crate) sidecar: Option<PathBuf>,
+    /// The sources are laid over the files of the present image.
+    pub(crate) incremental: Option<IncrementalBase>,
+    /// A file for the list of what lies where in the image and in the archive.
+    pub(crate) block_map: Option<BlockMapRequest>,
     /// Options that have no effect, or another one than the user may expect.
     pub(crate) warnings: Vec<String>,
+}
+
+/// What of an image stays as it is when files are added to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IncrementalBase {
+    pub(crate) keeps_uuid: bool,
+    pub(crate) keeps_label: bool,
+    /// Without new ones, files are compressed by the algorithms that the image has.
+    pub(crate) keeps_algorithms: bool,
+}
+
+/// The list of what lies where in the image and in the archive.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockMapRequest {
+    pub(crate) path: PathBuf,
+    /// Whether it has lines; the list of an archive that is only copied is empty.
+    pub(crate) has_lines: bool,
 }
 
 /// The kind of a source.

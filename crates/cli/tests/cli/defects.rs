@@ -98,14 +98,16 @@ fn defect_2_hints_with_algorithms_are_followed() {
 }
 
 #[test]
-fn defect_3_what_would_be_incremental_is_refused_and_the_image_stays() {
+fn defect_3_an_image_that_is_added_to_has_the_old_files_and_the_new_ones() {
     let dir = Dir::new();
     let (image, tree) = (dir.join("image"), plain_tree(&dir));
     mkfs().arg("-zlz4hc").arg(&image).arg(&tree).succeeds();
-    let before = fs::read(&image).unwrap();
-    let ended = mkfs().arg("--incremental=data").arg(&image).arg(&tree).ends_with(1);
-    assert!(ended.stderr.contains("--incremental is not supported"), "{}", ended.stderr);
-    assert!(fs::read(&image).unwrap() == before);
+    let added = dir.join("added");
+    fs::create_dir(&added).unwrap();
+    fs::write(added.join("new"), "the same line\n".repeat(900)).unwrap();
+    fs::copy(added.join("new"), tree.join("new")).unwrap();
+    mkfs().arg("--incremental=data").arg(&image).arg(&added).succeeds();
+    assert_holds(&image, &[], &tree, &dir);
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod feature;
 mod hung_source;
 #[cfg(test)]
 mod images;
+mod incremental;
 #[cfg(test)]
 mod keep;
 #[cfg(test)]

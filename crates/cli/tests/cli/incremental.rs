@@ -1,0 +1,118 @@
+//! mkfs.erofs that adds to an image, and its list of blocks that an archive fills.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Dir, TestCommand, ferrofs};
+
+fn mkfs() -> TestCommand {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    command.arg0("mkfs.erofs");
+    TestCommand::new(command).args(["--quiet", "-T0"])
+}
+
+/// A tree, what is to lie over it, and what both look like.
+fn trees(dir: &Dir) -> [PathBuf; 3] {
+    let trees = ["lower", "upper", "both"].map(|name| dir.join(name));
+    let [lower, upper, both] = &trees;
+    for tree in [lower, upper, both] {
+        fs::create_dir_all(tree.join("shared")).unwrap();
+    }
+    for tree in [lower, both] {
+        fs::write(tree.join("shared/large"), b"some text\n".repeat(10_000)).unwrap();
+        fs::hard_link(tree.join("shared/large"), tree.join("linked")).unwrap();
+    }
+    fs::write(lower.join("shared/changed"), "before").unwrap();
+    fs::create_dir(lower.join("becomes")).unwrap();
+    fs::write(lower.join("becomes/hidden"), "gone").unwrap();
+    for tree in [upper, both] {
+        fs::write(tree.join("shared/changed"), "after").unwrap();
+        fs::write(tree.join("becomes"), "a file").unwrap();
+        fs::write(tree.join("new"), "new").unwrap();
+    }
+    trees
+}
+
+#[track_caller]
+fn assert_shows(image: &Path, tree: &Path, dir: &Dir) {
+    ferrofs().args(["check", "-q"]).arg(image).succeeds();
+    let out = dir.join("unpacked");
+    ferrofs().args(["extract", "-q"]).arg(image).arg(&out).succeeds();
+    let status = Command::new("diff").args(["-r", "--no-dereference"]).arg(tree).arg(&out).status();
+    assert!(status.unwrap().success());
+    fs::remove_dir_all(out).unwrap();
+}
+
+fn info(image: &Path) -> String {
+    String::from_utf8(ferrofs().arg("info").arg(image).succeeds().stdout).unwrap()
+}
+
+#[test]
+fn files_are_added_to_an_image_which_keeps_what_describes_it() {
+    let dir = Dir::new();
+    let [lower, upper, both] = trees(&dir);
+    let (image, archive) = (dir.join("image"), dir.join("upper.tar"));
+    let tar = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&upper).arg(".").status();
+    assert!(tar.unwrap().success());
+    for source in [vec![upper.as_os_str()], vec!["--tar=f".as_ref(), archive.as_os_str()]] {
+        mkfs().args(["-b512", "-zlz4", "-Lkept"]).arg(&image).arg(&lower).succeeds();
+        fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).unwrap();
+        let before = info(&image);
+        let uuid = before.lines().find(|line| line.to_lowercase().contains("uuid")).unwrap();
+        mkfs().args(["--incremental=data"]).arg(&image).args(&source).succeeds();
+        assert_shows(&image, &both, &dir);
+        let after = info(&image);
+        assert!(after.contains(uuid) && after.contains("kept"), "{after}");
+        assert!(fs::metadata(&image).unwrap().len() < 20_000, "not compressed: {after}");
+        assert_eq!(fs::metadata(&image).unwrap().mode() & 0o7777, 0o640);
+    }
+}
+
+#[test]
+fn an_image_stays_as_it_is_if_nothing_can_be_added() {
+    let dir = Dir::new();
+    let [lower, upper, _] = trees(&dir);
+    let image = dir.join("image");
+    mkfs().arg(&image).arg(&lower).succeeds();
+    let before = fs::read(&image).unwrap();
+    mkfs().arg("--incremental").arg(&image).arg(dir.join("none")).ends_with(1);
+    mkfs().arg("--incremental").arg(&image).arg(&image).ends_with(1);
+    mkfs().args(["--incremental", "--tar=f"]).arg(&image).arg(upper.join("new")).ends_with(1);
+    assert!(fs::read(&image).unwrap() == before);
+    let nonsense = dir.write("nonsense", &[7; 5000]);
+    mkfs().arg("--incremental").arg(&nonsense).arg(&upper).ends_with(1);
+    assert_eq!(fs::read(&nonsense).unwrap(), [7; 5000]);
+    assert!(!dir.join("none").exists());
+    mkfs().arg("--incremental").arg(dir.join("none")).arg(&upper).ends_with(1);
+}
+
+#[test]
+fn the_list_of_an_archive_says_which_bytes_fill_which_blocks() {
+    let dir = Dir::new();
+    let [lower, ..] = trees(&dir);
+    let (image, archive, map) = (dir.join("image"), dir.join("a.tar"), dir.join("map"));
+    let tar = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&lower).arg(".").status();
+    assert!(tar.unwrap().success());
+    let option = format!("--tar=i,{}", map.display());
+    mkfs().arg(&option).arg(&image).arg(&archive).succeeds();
+    assert_shows(&image, &lower, &dir);
+    let (image, archive) = (fs::read(&image).unwrap(), fs::read(&archive).unwrap());
+    let text = fs::read_to_string(&map).unwrap();
+    let mut files = 0;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [block, blocks, from, zeros] = words[..] else { panic!("{line}") };
+        let hex = |word| usize::from_str_radix(word, 16).unwrap();
+        let place = hex(block) * 4096..(hex(block) + hex(blocks)) * 4096;
+        let bytes = place.len() - zeros.parse::<usize>().unwrap();
+        let data = &image[place];
+        assert!(data[..bytes] == archive[hex(from)..][..bytes], "{line}");
+        assert!(data[bytes..].iter().all(|byte| *byte == 0), "{line}");
+        files += 1;
+    }
+    // A hard link is listed once.
+    assert_eq!(files, 3, "{text}");
+}
