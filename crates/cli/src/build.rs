@@ -117,6 +117,7 @@ fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
+#[allow(clippy::too_many_lines, reason = "a table: one line for each option")]
 fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
     // Before there are threads, as large buffers move between them.
     set_mmap_threshold();
