@@ -34,7 +34,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BuildOutputs, ChunkIndexOutput, ErrorKind};
+use ferrofs_builder::{BuildOutputs, BuildReport, ChunkIndexOutput, ErrorKind};
 use ferrofs_workers::memory::set_mmap_threshold;
 use import::ImportedTree;
 use monitor::BuildMonitor;
@@ -117,7 +117,6 @@ fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-#[allow(clippy::too_many_lines, reason = "a table: one line for each option")]
 fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
     // Before there are threads, as large buffers move between them.
     set_mmap_threshold();
@@ -182,19 +181,30 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
         }
         _ => with_suggestion(&error, &stop),
     })?;
+    write_lists(&request, &tree, &report, places.as_ref())?;
+    let (options, took) = (&request.options, began.elapsed());
+    BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
+    Ok(CommandStatus::Success)
+}
+
+/// Writes the files that say where the contents lie, when the image is complete.
+fn write_lists(
+    request: &BuildRequest,
+    tree: &Tree,
+    report: &BuildReport,
+    places: Option<&Tree>,
+) -> anyhow::Result<()> {
     if let Some(path) = &request.android.block_list_file {
         let offset = request.options.output_mode.offset();
         block_list::write(path, &request.image, offset, &android::mount_point(&request.android))?;
     }
     if let Some(map) = &request.block_map {
-        block_map::write(&map.path, &request, places.as_ref())?;
+        block_map::write(&map.path, request, places)?;
     }
     if let Some(path) = &request.vmdk {
-        vmdk::write_descriptor(path, &request, &report, &tree)?;
+        vmdk::write_descriptor(path, request, report, tree)?;
     }
-    let (options, took) = (&request.options, began.elapsed());
-    BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
-    Ok(CommandStatus::Success)
+    Ok(())
 }
 
 /// Opens the places of the image and its blob. They are held from here on: what other processes do

@@ -82,9 +82,9 @@ fn an_image_stays_as_it_is_if_nothing_can_be_added() {
     mkfs().arg("--incremental").arg(&image).arg(&image).ends_with(1);
     mkfs().args(["--incremental", "--tar=f"]).arg(&image).arg(upper.join("new")).ends_with(1);
     assert!(fs::read(&image).unwrap() == before);
-    let nonsense = dir.write("nonsense", &[7; 5000]);
+    let nonsense = dir.write("nonsense", &vec![7; 5000]);
     mkfs().arg("--incremental").arg(&nonsense).arg(&upper).ends_with(1);
-    assert_eq!(fs::read(&nonsense).unwrap(), [7; 5000]);
+    assert_eq!(fs::read(&nonsense).unwrap(), vec![7; 5000]);
     assert!(!dir.join("none").exists());
     mkfs().arg("--incremental").arg(dir.join("none")).arg(&upper).ends_with(1);
 }

@@ -140,12 +140,23 @@ pub(crate) struct Load {
     expected: String,
 }
 
+/// A test that has failed leaves no program behind. Those that the shells have started end with the mount.
+impl Drop for Load {
+    fn drop(&mut self) {
+        fs::write(&self.stop, "").ok();
+        for program in &mut self.programs {
+            program.kill().ok();
+            program.wait().ok();
+        }
+    }
+}
+
 /// What the programs of a load have said: one line of the sum of all files for the first two, nothing for the third.
 impl Load {
-    fn stop(self) -> Vec<String> {
+    fn stop(mut self) -> Vec<String> {
         fs::write(&self.stop, "").unwrap();
         let began = Instant::now();
-        self.programs
+        std::mem::take(&mut self.programs)
             .into_iter()
             .map(|mut program| {
                 while program.try_wait().unwrap().is_none() {

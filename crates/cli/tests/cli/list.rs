@@ -124,6 +124,9 @@ fn a_mount_whose_process_is_stopped_delays_nobody() {
     let pid = mounts.list().remove(0)["pid"].as_u64().unwrap();
     let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
+    // The signal takes effect a little later.
+    let status = format!("/proc/{pid}/status");
+    while !fs::read_to_string(&status).unwrap().contains("\nState:\tT") {}
     let listed = mounts.list();
     kill_process(process, Signal::CONT).unwrap();
     assert_eq!(listed[0]["state"], "no answer", "{listed:?}");

@@ -30,6 +30,7 @@ mod feature;
 mod hung_source;
 #[cfg(test)]
 mod images;
+#[cfg(test)]
 mod incremental;
 #[cfg(test)]
 mod keep;
