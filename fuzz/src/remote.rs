@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use ferrofs_remote::cache::{CachedObject, ChunkLayout, ChunkRead, ObjectWriter};
 use ferrofs_remote::protocol::{ClientMessage, FETCH_RANGES_MAX, FetcherMessage, checked_ranges};
-use ferrofs_remote::{ChunkIndex, LayerSelector, Location, RemoteLocation, oci};
+use ferrofs_remote::{ChunkIndex, LayerSelector, Location, RemoteLocation, RemoteObject, oci};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::de::DeserializeOwned;
 
@@ -75,8 +75,11 @@ fn location(bytes: &[u8]) {
             let received: RemoteLocation = serde_json::from_slice(&sent).expect("the same");
             assert_eq!(received, location);
             let shown = location.to_string();
-            let query = shown.split_once('?').map(|(_, query)| query);
-            assert!(query.is_none_or(|query| query.starts_with('…')), "{shown}");
+            // Elsewhere a question mark is a part of a name.
+            if matches!(location.object, RemoteObject::Http { .. }) {
+                let query = shown.split_once('?').map(|(_, query)| query);
+                assert!(query.is_none_or(|query| query.starts_with('…')), "{shown}");
+            }
         }
         Ok(_) => {}
     }

@@ -418,7 +418,8 @@ pub(crate) struct BuildArguments {
 
     /// A directory; or tar archives, uncompressed or compressed with gzip, xz or zstd. Several
     /// archives are layers, the lowest first; - is standard input. Or a container image:
-    /// oci-layout:DIR[:TAG], docker-archive:FILE[:NAME:TAG] or oci://HOST/NAME[:TAG]
+    /// oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG; the name and the tag
+    /// may be left out
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
