@@ -5,10 +5,10 @@
 //! so that one input takes less than a second. `fuzz_targets/` calls them under libFuzzer,
 //! `tests/replay.rs` with the inputs that are kept.
 
+mod android;
 mod build_case;
 mod build_image;
 mod check;
-mod container;
 mod decoding;
 mod dirent;
 mod extract;
@@ -34,9 +34,9 @@ mod tar;
 mod write_tar;
 mod xattr;
 
+pub use android::android;
 pub use build_image::{build_image, built_image};
 pub use check::{check, patched};
-pub use container::container;
 pub use decoding::{deflate, lz4, lzma, zstd};
 pub use dirent::dirent;
 pub use extract::extract;
@@ -100,8 +100,8 @@ const MAP: Limits =
 /// A whole image, of which a body looks at 400 inodes and a few mebibytes.
 const IMAGE: Limits =
     Limits { heap_bytes: 64 << 20, heap_bytes_a_byte: 64, time_units: 1500, time_units_a_kib: 20 };
-/// A file of mebibytes, most of which is a hole.
-const CONTAINER: Limits =
+/// A document, and a file of mebibytes, most of which is a hole.
+const DOCUMENT: Limits =
     Limits { heap_bytes: 4 << 20, heap_bytes_a_byte: 64, time_units: 400, time_units_a_kib: 20 };
 /// Archives: a spool of up to 32 MiB, and what a decoder takes.
 const ARCHIVE: Limits = Limits {
@@ -137,8 +137,8 @@ pub const TARGETS: [Target; 25] = [
     Target { name: "zmap_compact", body: zmap_compact, limits: MAP },
     Target { name: "zmap_extents", body: zmap_extents, limits: MAP },
     Target { name: "chunk", body: chunk, limits: MAP },
-    Target { name: "container", body: container, limits: CONTAINER },
-    Target { name: "remote", body: remote, limits: CONTAINER },
+    Target { name: "android", body: android, limits: DOCUMENT },
+    Target { name: "remote", body: remote, limits: DOCUMENT },
     Target { name: "hints", body: hints, limits: TEXT },
     Target { name: "patched", body: patched, limits: IMAGE },
     Target { name: "check", body: check, limits: IMAGE },

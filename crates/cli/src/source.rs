@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use ferrofs_image::container::{PartitionSource, SparseSource};
+use ferrofs_image::android::{PartitionSource, SparseSource};
 use ferrofs_image::{FileSource, Image, ImageSource, OpenOptions};
 use ferrofs_ondisk::DeviceSlot;
 

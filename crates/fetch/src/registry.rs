@@ -94,11 +94,12 @@ impl Repository {
         named: RepositoryName<'_>,
     ) -> Self {
         let RepositoryName { registry, name, right, is_insecure } = named;
+        let (host, path) = resolve_docker_hub(registry, name);
         Self {
             client: client.clone(),
             stats: Arc::clone(stats),
-            registry: registry.to_owned(),
-            name: name.to_owned(),
+            registry: host.to_owned(),
+            name: path,
             scheme: if is_insecure { "http" } else { "https" },
             right,
             shown: format!("oci://{registry}/{name}"),
@@ -432,6 +433,18 @@ fn parse_challenge(value: &str) -> Option<Challenge> {
     Some(Challenge::Bearer { realm: realm?, service, scope })
 }
 
+/// The host and the path of a repository. Docker Hub is called `docker.io`, its registry has another
+/// host, and names of its own images leave out `library/`, as docker and podman understand them.
+fn resolve_docker_hub<'a>(registry: &'a str, name: &str) -> (&'a str, String) {
+    match registry {
+        "docker.io" | "index.docker.io" => {
+            let prefix = if name.contains('/') { "" } else { "library/" };
+            ("registry-1.docker.io", format!("{prefix}{name}"))
+        }
+        other => (other, name.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,6 +467,14 @@ mod tests {
         {
             assert_eq!(parse_challenge(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn docker_hub_has_a_host_and_short_names() {
+        let hub = |name: &str| ("registry-1.docker.io", name.to_owned());
+        assert_eq!(resolve_docker_hub("docker.io", "debian"), hub("library/debian"));
+        assert_eq!(resolve_docker_hub("index.docker.io", "me/app"), hub("me/app"));
+        assert_eq!(resolve_docker_hub("ghcr.io", "app"), ("ghcr.io", "app".to_owned()));
     }
 
     #[test]

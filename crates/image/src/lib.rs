@@ -47,7 +47,7 @@
     )
 )]
 
-pub mod container;
+pub mod android;
 mod dir;
 mod engine;
 mod error;

@@ -40,13 +40,13 @@ pub(crate) fn put(seed_set: &mut SeedSet) {
     page.extend_from_slice(b"9.8.7\0\0\0\0\0\0\0\0\0\0\0");
     page.resize(1 + 40 + 200, 7);
     seed_set.put("stats", "summary".to_owned(), page);
-    containers(seed_set);
+    android(seed_set);
     documents(seed_set);
     layers(seed_set);
 }
 
 /// A sparse image of each kind of chunk, and a super image with a partition of two extents.
-fn containers(seed_set: &mut SeedSet) {
+fn android(seed_set: &mut SeedSet) {
     let words =
         |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
     let mut sparse = vec![3];
@@ -54,7 +54,7 @@ fn containers(seed_set: &mut SeedSet) {
     sparse.extend(words(&[0xcac1, 2, 20, 0x6463_6261, 0x6867_6665]));
     sparse.extend(words(&[0xcac2, 2, 16, 0x3433_3231]));
     sparse.extend(words(&[0xcac3, 1, 12, 0xcac4, 0, 16, 0]));
-    seed_set.put("container", "sparse".to_owned(), sparse);
+    seed_set.put("android", "sparse".to_owned(), sparse);
     let mut partitions = vec![0];
     partitions.extend(words(&[65536, 1, 4096]));
     partitions.extend([8, 7]);
@@ -70,7 +70,7 @@ fn containers(seed_set: &mut SeedSet) {
     partitions.extend(words(&[1, 0, 0, 24, 0, 0]));
     partitions.extend(words(&[1, 0, 1, 0, 0, 0]));
     partitions.resize(1 + 12 + 2 + 128 + 112, 0);
-    seed_set.put("container", "super".to_owned(), partitions);
+    seed_set.put("android", "super".to_owned(), partitions);
 }
 
 /// What a registry, a server and another process say.

@@ -24,16 +24,8 @@ pub(crate) struct PullArguments {
     #[arg(short, long)]
     pub(crate) force: bool,
 
-    /// Print a summary as one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Print errors only: no summary
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
     #[command(flatten)]
-    pub(crate) progress: ProgressArguments,
+    pub(crate) summary: SummaryArguments,
 
     #[command(flatten)]
     pub(crate) remote: Box<RemoteArguments>,
@@ -51,6 +43,16 @@ pub(crate) struct PushArguments {
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
 
+    #[command(flatten)]
+    pub(crate) summary: SummaryArguments,
+
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArguments,
+}
+
+/// What a copy prints.
+#[derive(Args, Debug)]
+pub(crate) struct SummaryArguments {
     /// Print a summary as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -61,7 +63,4 @@ pub(crate) struct PushArguments {
 
     #[command(flatten)]
     pub(crate) progress: ProgressArguments,
-
-    #[command(flatten)]
-    pub(crate) connection: ConnectionArguments,
 }

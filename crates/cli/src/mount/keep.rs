@@ -135,15 +135,11 @@ pub(super) fn run(
     let ready = NegotiatedMount::new(device, &checked.settings(request));
     let ready = ready.map_err(|error| anyhow!("{error}"))?;
     let readahead = Readahead::raise(&attachment, ready.init_parameters().requested_readahead);
-    let control = ControlSocket::listen(&attachment.device_number());
-    let control = control.context("cannot create the socket of the holder")?;
+    let control = listen(&attachment)?;
     let command = command(&checked, mounted_at)?;
     let counts = HeldCounts { channels: ready.descriptors().count(), files: files.count() };
     let record = attachment.record(ready.init_parameters(), counts, command.encode());
-    if let Some(notifier) = notifier.as_ref() {
-        rustix::process::chdir("/").context("cannot change the directory to /")?;
-        notifier.outlive()?;
-    }
+    outlive(notifier.as_ref())?;
     let journal = RequestJournal::new(ready.listeners()).context("no memory for the journal")?;
     let mut kept = Kept {
         typed,
@@ -165,6 +161,19 @@ pub(super) fn run(
         HoldEnd::Ended(0) | HoldEnd::HandedOver => Ok(CommandStatus::Success),
         HoldEnd::Ended(_) | HoldEnd::NotTaken(_) => Ok(CommandStatus::Failure),
     }
+}
+
+/// Where another program asks for the mount (R1).
+fn listen(attachment: &Attachment) -> anyhow::Result<ControlSocket> {
+    ControlSocket::listen(&attachment.device_number())
+        .context("cannot create the socket of the holder")
+}
+
+/// A holder in the background occupies no directory, and goes on when whoever started it ends.
+fn outlive(notifier: Option<&ReadyNotifier>) -> anyhow::Result<()> {
+    let Some(notifier) = notifier else { return Ok(()) };
+    rustix::process::chdir("/").context("cannot change the directory to /")?;
+    notifier.outlive()
 }
 
 /// Why a mount in the foreground is not handed over.
@@ -227,12 +236,8 @@ fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::
     let journal = RequestJournal::of_file(offered.journal, ready.listeners());
     let journal = journal.context("the journal of the mount")?;
     let readahead = Readahead::raise(&attachment, terms.requested_readahead);
-    let control = ControlSocket::listen(&attachment.device_number());
-    let control = control.context("cannot create the socket of the holder")?;
-    rustix::process::chdir("/").context("cannot change the directory to /")?;
-    if let Some(notifier) = notifier {
-        notifier.outlive()?;
-    }
+    let control = listen(&attachment)?;
+    outlive(notifier.as_ref())?;
     let mut kept = Kept {
         typed: &typed,
         request: held,

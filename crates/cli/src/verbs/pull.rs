@@ -149,7 +149,7 @@ fn receive(
 ) -> anyhow::Result<ContentDigest> {
     let length = download.source.length();
     let total = || WorkAmount { entries: 0, bytes: length };
-    let mut progress = ProgressDisplay::new(arguments.progress.progress, "pull", total);
+    let mut progress = ProgressDisplay::new(arguments.summary.progress.progress, "pull", total);
     let mut output = file.file();
     output.set_len(0).and_then(|()| output.rewind()).context("cannot begin the file")?;
     let (sender, pieces) = sync_channel(PIECES_AHEAD);
@@ -221,9 +221,9 @@ fn next(pieces: &Receiver<Piece>, stop: &StopRequest) -> anyhow::Result<Option<V
 
 fn print(arguments: &PullArguments, report: &PullReport) -> anyhow::Result<()> {
     let mut output = Output::new();
-    if arguments.json {
+    if arguments.summary.json {
         output.json(report)?;
-    } else if !arguments.quiet {
+    } else if !arguments.summary.quiet {
         let name = escape(arguments.file.as_os_str().as_bytes());
         let bytes = human_bytes(report.bytes);
         writeln!(output, "{name}: {bytes} in {:.1} s", report.seconds)?;

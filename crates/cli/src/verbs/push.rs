@@ -58,7 +58,7 @@ pub(super) fn run(
     // Nothing is left behind that has to be removed.
     let stop = signals.into_stop_request(SecondSignal::Exits)?;
     let total = WorkAmount { entries: 0, bytes: image.length.saturating_mul(2) };
-    let mut progress = ProgressDisplay::new(arguments.progress.progress, "push", || total);
+    let mut progress = ProgressDisplay::new(arguments.summary.progress.progress, "push", || total);
     let blob = image.digest(&stop, &mut progress)?;
     let documents = ImageDocuments::new(&blob.layer, location.platform.as_deref());
     let digest = ContentDigest::of(documents.manifest.as_bytes()).to_string();
@@ -105,9 +105,9 @@ pub(super) fn run(
 
 fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()> {
     let mut output = Output::new();
-    if arguments.json {
+    if arguments.summary.json {
         output.json(summary)?;
-    } else if !arguments.quiet {
+    } else if !arguments.summary.quiet {
         let PushSummary { location, uploaded_bytes, present_bytes, .. } = summary;
         let (uploaded, present) = (human_bytes(*uploaded_bytes), human_bytes(*present_bytes));
         let seconds = summary.seconds;

@@ -329,7 +329,7 @@ fn has_checksum(bytes: &mut [u8], at: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::container::tests::Bytes;
+    use crate::android::tests::Bytes;
 
     /// A super image whose partition `b` is sector 41, a sector of zeros, and sector 40.
     fn super_image() -> Vec<u8> {

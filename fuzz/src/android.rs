@@ -1,4 +1,4 @@
-//! The target of files that contain an image: sparse images of Android, and partitions of super images.
+//! The target of the files that Android keeps images in: sparse images, and partitions of super images.
 //!
 //! Input: a byte of switches (1: a sparse image, else a super image; 2: its magic is right), then the bytes of a sparse
 //! image; or the geometry without its checksum, two bytes with the lengths of header and tables in units of 16 bytes,
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use ferrofs_image::ImageSource;
-use ferrofs_image::container::{PartitionError, PartitionSource, SparseSource};
+use ferrofs_image::android::{PartitionError, PartitionSource, SparseSource};
 use sha2::{Digest, Sha256};
 
 use crate::input::Input;
@@ -42,8 +42,8 @@ impl ImageSource for Memory {
     }
 }
 
-/// Opens a container, and reads what it contains in two ways.
-pub fn container(bytes: &[u8]) {
+/// Opens a file, and reads the image in it in two ways.
+pub fn android(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let switches = input.u8();
     if switches & 1 != 0 {

@@ -214,7 +214,7 @@ fn damaged(why: &str, at: u64) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::container::tests::Bytes;
+    use crate::android::tests::Bytes;
 
     /// A sparse image with these chunks: type, blocks of 4 bytes, and what follows the header.
     fn image(chunks: &[(u16, u32, &[u8])], blocks: u32) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! Files that contain an image among other things, as sources: a partition of a super image of
-//! Android, and the sparse form in which its build system ships images.
+//! The files in which Android keeps images, as sources: a partition of a super image, and the sparse
+//! form in which its build system ships images.
 
 mod partition;
 mod sparse;
