@@ -164,16 +164,20 @@ fn verify(
             }
             Err(error) => return Err(error).context(shown(&entry)),
         };
-        let problem = match damaged.len() as u64 {
-            0 => "its index is damaged; all of it is removed".to_owned(),
-            count => format!("{} damaged and removed", counted(count, "chunk is", "chunks are")),
-        };
-        output::print_path_message(shown(&entry).as_bytes(), problem);
         let client = match &client {
             Some(client) => client,
             None => client.insert(connect()?),
         };
-        discard(client, &entry, damaged)?;
+        let is_whole = damaged.is_empty();
+        let removed = discard(client, &entry, damaged)?;
+        let problem = match (is_whole, removed.objects) {
+            (true, 0) => "its index is damaged; it is in use, and stays".to_owned(),
+            (true, _) => "its index is damaged; all of it is removed".to_owned(),
+            (false, _) => {
+                format!("{} damaged and removed", counted(removed.chunks, "chunk is", "chunks are"))
+            }
+        };
+        output::print_path_message(shown(&entry).as_bytes(), problem);
     }
     if arguments.json {
         let mut output = Output::new();
@@ -209,14 +213,21 @@ fn damaged_chunks(
     Ok(damaged)
 }
 
-fn discard(client: &FetchClient, entry: &CacheEntry, damaged: Vec<u32>) -> anyhow::Result<()> {
+/// Has the fetcher remove chunks, or all of an object if there are none.
+fn discard(
+    client: &FetchClient,
+    entry: &CacheEntry,
+    damaged: Vec<u32>,
+) -> anyhow::Result<PruneReport> {
     let key = entry.key_text();
     let ranges = chunk_ranges(damaged);
-    let all = || client.discard(&key, &[], PRUNE_TIMEOUT).map(drop);
-    let some = |some: &[(u32, u32)]| client.discard(&key, some, PRUNE_TIMEOUT).map(drop);
-    let done = match ranges.is_empty() {
-        true => all(),
-        false => ranges.chunks(FETCH_RANGES_MAX).try_for_each(some),
-    };
-    done.with_context(|| shown(entry))
+    if ranges.is_empty() {
+        return client.discard(&key, &[], PRUNE_TIMEOUT).with_context(|| shown(entry));
+    }
+    let mut removed = PruneReport::default();
+    for some in ranges.chunks(FETCH_RANGES_MAX) {
+        let report = client.discard(&key, some, PRUNE_TIMEOUT).with_context(|| shown(entry))?;
+        removed.chunks += report.chunks;
+    }
+    Ok(removed)
 }

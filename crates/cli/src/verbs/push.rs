@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
+use ferrofs_image::FileSource;
+use ferrofs_image::android::SparseSource;
 use ferrofs_remote::oci::{ImageDocuments, PublishedLayer};
 use ferrofs_remote::protocol::{PushBlob, PushReport, PushRequest};
 use ferrofs_remote::{CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest};
@@ -26,9 +28,6 @@ use crate::source;
 
 /// Bytes of a chunk of an index that is made here, as `ferrofs build --chunk-index` has them.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// The magic number of EROFS in the superblock, little endian, and where it is.
-const MAGIC: [u8; 4] = [0xe2, 0xe1, 0xf5, 0xe0];
-const MAGIC_OFFSET: u64 = 1024;
 
 #[derive(Serialize)]
 struct PushSummary {
@@ -149,13 +148,12 @@ impl ImageFile {
         let end = superblock.block_size.offset_of(superblock.blocks);
         let file = File::open(&arguments.image).with_context(|| name.clone())?;
         let metadata = file.metadata().with_context(|| name.clone())?;
-        let mut magic = [0; 4];
-        file.read_exact_at(&mut magic, MAGIC_OFFSET).with_context(|| name.clone())?;
+        let stored = FileSource::open(&arguments.image, 0).with_context(|| name.clone())?;
+        if !metadata.is_file() || SparseSource::is_sparse(&stored).with_context(|| name.clone())? {
+            bail!("{name}: not a file with an image from its first byte on");
+        }
         let length = metadata.len();
         match end.filter(|end| *end <= length) {
-            _ if magic != MAGIC || !metadata.is_file() => {
-                bail!("{name}: not a file with an image from its first byte on")
-            }
             Some(end) => Ok(Self { name, file, length, end }),
             None => bail!("{name}: the file has {length} bytes and is shorter than its image"),
         }
