@@ -218,6 +218,10 @@ pub(crate) fn describe(error: reqwest::Error) -> String {
         text = format!("{text}: {error}");
         cause = error.source();
     }
+    // What rustls says of a certificate that no CA of the system has signed.
+    if text.contains("UnknownIssuer") {
+        text.push_str("; the certificates of its CA must be installed (package ca-certificates)");
+    }
     text
 }
 

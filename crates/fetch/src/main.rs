@@ -69,6 +69,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// The client of all requests. On a system without CA certificates it trusts no server with TLS; the
+/// cache and plain HTTP work.
+fn http_client() -> reqwest::Result<reqwest::Client> {
+    let builder = || {
+        reqwest::Client::builder()
+            .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::limited(REDIRECTS_MAX))
+            .connect_timeout(CONNECT_TIMEOUT)
+    };
+    builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
+}
+
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Credentials must not be in a core dump, nor readable by other processes of the user.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -81,12 +93,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         bail!("cannot set up TLS");
     }
-    let client = reqwest::Client::builder()
-        .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
-        .redirect(reqwest::redirect::Policy::limited(REDIRECTS_MAX))
-        .connect_timeout(CONNECT_TIMEOUT)
-        .build()
-        .context("cannot set up HTTP")?;
+    let client = http_client().context("cannot set up HTTP")?;
     let stats = Arc::new(Stats::default());
     let timeout = Duration::from_secs(arguments.timeout);
     let limits = Arc::new(Limits::new(timeout, Arc::clone(&stats)));

@@ -43,9 +43,14 @@ pub(crate) struct Verb<'a> {
 
 impl Verb<'_> {
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program);
         command.args(arguments).arg("--cache").arg(self.world.cache());
-        command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch")).output().unwrap()
+        command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
+        command
     }
 
     pub(crate) fn good(&self, arguments: &[&str]) -> Vec<u8> {
@@ -86,6 +91,18 @@ fn every_reading_verb_takes_a_url() {
         assert!(remote == archive(&local, &format!("{name}.local.tar")));
         verb.good(&["ls", &url, "--offline"]);
     }
+}
+
+#[test]
+fn a_system_without_ca_certificates_reads_plain_http() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    let mut command = verb.command(&["check", &server.url()]);
+    let output = command.env("SSL_CERT_FILE", "/nowhere").env("SSL_CERT_DIR", "/nowhere").output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
