@@ -44,7 +44,10 @@ impl Invocation {
         let usage = match self {
             Self::Fsck(_) | Self::Mkfs(_) => EROFS_UTILS_USAGE,
             Self::Dump(_) => DUMP_USAGE,
-            Self::Mount(_, MountInvocation { by: MountCaller::Erofsfuse, .. }) => EROFS_UTILS_USAGE,
+            Self::Mount(
+                _,
+                MountInvocation { by: MountCaller::Erofsfuse | MountCaller::MountErofs, .. },
+            ) => EROFS_UTILS_USAGE,
             Self::Mount(..) | Self::Verb(_) | Self::Companion(_) => {
                 CommandStatus::UsageError.code()
             }

@@ -246,7 +246,8 @@ pub(crate) const MOUNT_EROFS_VERSION: &str = DUMP_VERSION;
 
 pub(crate) const MOUNT_EROFS: &str = "\
 This is ferrofs, called as mount.erofs. It mounts with FUSE, so no root and no driver of Linux is
-needed. See `ferrofs mount --help` for the options of -o.
+needed. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax, by which the driver
+of Linux caches and reads, have no effect.
 
 Exit status: 0 success, 1 everything else.
 

@@ -103,9 +103,8 @@ pub(crate) struct HelperFlags {
 }
 
 impl HelperFlags {
-    fn into_invocation(self) -> MountInvocation {
-        let (is_sloppy, is_dry_run) = (self.sloppy, self.fake);
-        MountInvocation { by: MountCaller::MountProgram, is_sloppy, is_dry_run }
+    fn into_invocation(self, by: MountCaller) -> MountInvocation {
+        MountInvocation { by, is_sloppy: self.sloppy, is_dry_run: self.fake }
     }
 }
 
@@ -145,7 +144,7 @@ impl MountFuseArguments {
             explain: self.verbose,
             ..MountArguments::new(self.image, self.directory)
         };
-        (arguments, self.helper.into_invocation())
+        (arguments, self.helper.into_invocation(MountCaller::MountProgram))
     }
 }
 
@@ -167,7 +166,7 @@ pub(crate) struct MountErofsArguments {
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<OsString>,
 
-    /// The file system type: erofs or erofs.fuse, which are the same here
+    /// The file system type: erofs, erofs.fuse or erofs.local, which are the same here
     #[arg(short = 't', value_name = "TYPE[.SUBTYPE]", default_value = "erofs.fuse")]
     pub(crate) kind: String,
 
@@ -205,7 +204,7 @@ impl MountErofsArguments {
         }
         let typed = Self::try_parse_from(words)?;
         match typed.kind.as_str() {
-            "erofs" | "erofs.fuse" | "fuse" => Ok(typed),
+            "erofs" | "erofs.fuse" | "erofs.local" | "fuse" => Ok(typed),
             kind => {
                 let kind = kind.escape_debug();
                 Err(refused(&format!(
@@ -223,7 +222,7 @@ impl MountErofsArguments {
             explain: self.verbose || self.dbglevel >= VERBOSE_LEVEL,
             ..MountArguments::new(self.image, self.directory)
         };
-        (arguments, self.helper.into_invocation())
+        (arguments, self.helper.into_invocation(MountCaller::MountErofs))
     }
 }
 

@@ -170,6 +170,8 @@ pub(crate) enum MountCaller {
     Verb,
     /// A user or script, with the command line of erofsfuse.
     Erofsfuse,
+    /// A user or script, with the command line of mount.erofs; or mount(8), as below.
+    MountErofs,
     /// mount(8), which passes `rw` whenever `ro` is not given.
     MountProgram,
 }

@@ -94,6 +94,17 @@ const EDIT_DISTANCE_MAX: usize = 2;
 /// file.
 const ALWAYS_ON: [&[u8]; 5] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes", b"loop"];
 
+/// Options that say how the driver of Linux caches and reads, which change no byte. mount.erofs
+/// accepts them, since it takes the place of a program that passes them on.
+const DRIVER_OPTIONS: [&[u8]; 6] = [
+    b"cache_strategy=disabled",
+    b"cache_strategy=readahead",
+    b"cache_strategy=readaround",
+    b"dax",
+    b"dax=always",
+    b"dax=never",
+];
+
 /// Why a word of `-o` is refused.
 #[derive(Debug)]
 pub(super) enum MountOptionError {
@@ -173,7 +184,9 @@ fn take(
         Some(at) => parse_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
         None => parse_flag(request, word, invocation)?,
     };
+    let is_of_driver = invocation.by == MountCaller::MountErofs && DRIVER_OPTIONS.contains(&bytes);
     if parsed == OptionMatch::Accepted
+        || is_of_driver
         || request.attach.parse_option(word)? == OptionMatch::Accepted
         || invocation.is_sloppy
     {

@@ -17,8 +17,13 @@ const SCRIPT: &str = include_str!("../data/compatibility.sh");
 const TABLE: &str = include_str!("../../../../docs/compatibility.md");
 
 /// Programs by their names in the list.
-const PROGRAMS: [(&str, &str); 4] =
-    [("mkfs", "mkfs.erofs"), ("fsck", "fsck.erofs"), ("dump", "dump.erofs"), ("fuse", "erofsfuse")];
+const PROGRAMS: [(&str, &str); 5] = [
+    ("mkfs", "mkfs.erofs"),
+    ("fsck", "fsck.erofs"),
+    ("dump", "dump.erofs"),
+    ("fuse", "erofsfuse"),
+    ("mount", "mount.erofs"),
+];
 /// What a run changes: words of a call, and the names of the files that they become.
 const OUTPUTS: [(&str, &str); 9] = [
     ("OUT", "out"),
@@ -314,9 +319,16 @@ fn difference(call: &Call<'_>, theirs: &Side<'_>, ours: &Side<'_>) -> Option<Str
             &facts_of_tree(&theirs.output("dir")),
             &facts_of_tree(&ours.output("dir")),
         ),
-        "fuse" => {
-            let are_mounted = [theirs, ours].map(|side| is_mounted(&side.output("mnt")));
-            (are_mounted[0] != are_mounted[1]).then(|| format!("mounted: {are_mounted:?}"))
+        "fuse" | "mount" => {
+            let places = [theirs, ours].map(|side| side.output("mnt"));
+            let are_mounted = [&places[0], &places[1]].map(|place| is_mounted(place));
+            match are_mounted {
+                [true, true] if call.program == "mount" => {
+                    first_difference(&facts_of_tree(&places[0]), &facts_of_tree(&places[1]))
+                }
+                [one, other] if one == other => None,
+                _ => Some(format!("mounted: {are_mounted:?}")),
+            }
         }
         _ => None,
     }
@@ -328,6 +340,11 @@ fn compare(program: &str) {
         skip("erofs-utils 1.9.4 is not installed (FERROFS_ORIGINALS names its folder)");
         return;
     };
+    let name = PROGRAMS.iter().find(|(short, _)| *short == program).unwrap().1;
+    if !originals.join(name).is_file() {
+        skip(&format!("the folder of the originals has no {name}"));
+        return;
+    }
     let dir = Dir::new();
     prepare(&dir, &originals);
     let own = dir.join("bin");
@@ -368,13 +385,22 @@ fn dump_does_what_the_original_does() {
     compare("dump");
 }
 
-#[test]
-fn erofsfuse_does_what_the_original_does() {
+fn compare_mounts(program: &str) {
     if !Path::new("/dev/fuse").exists() || !is_root() {
         skip("mounting needs root and /dev/fuse");
         return;
     }
-    compare("fuse");
+    compare(program);
+}
+
+#[test]
+fn erofsfuse_does_what_the_original_does() {
+    compare_mounts("fuse");
+}
+
+#[test]
+fn mount_does_what_the_original_does() {
+    compare_mounts("mount");
 }
 
 #[test]
@@ -394,7 +420,7 @@ fn every_difference_has_a_row_in_the_table() {
 fn every_option_is_called() {
     use std::iter;
     // The options of erofs-utils 1.9.4, of which some are only in its help.
-    const OPTIONS: [(&str, &str); 4] = [
+    const OPTIONS: [(&str, &str); 5] = [
         (
             "mkfs",
             "-V --version -h --help -b -d -x -z -C -E -L -m -T -U --all-time --mkfs-time --zD --MZ --all-root \
@@ -412,6 +438,7 @@ fn every_option_is_called() {
         ),
         ("dump", "-V -h -S -e -s --blkid-udev --device --ls --cat --nid --offset --path"),
         ("fuse", "-V -h --offset --dbglevel --device -s -o"),
+        ("mount", "-V --version -h --help -d -o -t -u --disconnect --reattach"),
     ];
     for (program, options) in OPTIONS {
         for option in options.split_whitespace() {
