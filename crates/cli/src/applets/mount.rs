@@ -285,16 +285,16 @@ mod mount_fuse_tests {
                 ["mount.erofs"].iter().chain(words).map(Into::into).collect();
             MountErofsArguments::read(&words).map(MountErofsArguments::into_mount)
         };
-        for kind in ["erofs", "erofs.fuse"] {
+        for kind in ["erofs", "erofs.fuse", "erofs.local"] {
             let words = ["-t", kind, "image", "dir", "-o", "ro,fsoffset=4096", "-d", "3"];
             let (mount, invocation) = read(&words).unwrap();
-            assert_eq!(invocation.by, MountCaller::MountProgram);
+            assert_eq!(invocation.by, MountCaller::MountErofs);
             assert_eq!(mount.options, ["ro,fsoffset=4096"]);
             assert!(mount.explain);
         }
         for (words, remedy) in [
             (&["-t", "erofs.nbd", "image", "dir"][..], "use -t erofs.fuse"),
-            (&["-t", "erofs.local", "image", "dir"], "mount -i -t erofs"),
+            (&["-t", "ext4", "image", "dir"], "mount -i -t erofs"),
             (&["-u", "dir"], "umount MOUNTPOINT"),
             (&["--reattach", "dir"], "no NBD device"),
         ] {
