@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::http::{ExchangeError, RangeAnswer, RangeRequest, get_range};
+use crate::http::{ExchangeError, Patience, RangeAnswer, RangeRequest, get_range};
 use crate::registry::Repository;
 
 /// Where the bytes of an object come from.
 #[derive(Debug)]
 pub(crate) enum Backend {
     /// A web server.
-    Http { client: reqwest::Client, url: String },
+    Http { client: reqwest::Client, url: String, patience: Patience },
     /// A blob of a registry.
     Registry { repository: Arc<Repository>, digest: String },
 }
@@ -24,13 +24,14 @@ impl Backend {
         shown: &str,
     ) -> Result<RangeAnswer, ExchangeError> {
         match self {
-            Self::Http { client, url } => {
+            Self::Http { client, url, patience } => {
                 let request = RangeRequest {
                     url,
                     shown,
                     range: range.clone(),
                     authorization: None,
                     past_caches,
+                    patience: *patience,
                 };
                 get_range(client, &request).await
             }

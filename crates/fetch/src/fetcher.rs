@@ -24,14 +24,20 @@ pub(crate) struct Fetcher {
     pub(crate) limits: Arc<Limits>,
     pub(crate) space: Arc<CacheSpace>,
     objects: Mutex<HashMap<String, Weak<SharedObject>>>,
-    /// One client at a time opens a location, so that the others find it open.
-    opening: tokio::sync::Mutex<()>,
+    /// Held while an object of the cache gets its only writer.
+    creating: tokio::sync::Mutex<()>,
+    /// Locations that are being opened, with the options: whoever comes meanwhile gets the result.
+    opening: Mutex<HashMap<String, Arc<Opening>>>,
 }
+
+/// The result of an opening, when it is known.
+type Opening = tokio::sync::OnceCell<Result<Arc<SharedObject>, FetchError>>;
 
 impl Fetcher {
     pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>, space: Arc<CacheSpace>) -> Self {
-        let objects = Mutex::default();
-        Self { resolver, limits, space, objects, opening: tokio::sync::Mutex::default() }
+        let (objects, opening) = (Mutex::default(), Mutex::default());
+        let creating = tokio::sync::Mutex::default();
+        Self { resolver, limits, space, objects, creating, opening }
     }
 
     /// Opens a location. With `expected` the object must be that one.
@@ -44,15 +50,35 @@ impl Fetcher {
         if let Some(open) = expected.and_then(|expected| self.find(&expected.key)) {
             return Ok(open);
         }
-        let Resolution { object, answer } = self.resolver.resolve(location, options).await?;
-        let _turn = self.opening.lock().await;
-        let key = object.identity.key_text();
+        // Text that came as JSON.
+        let name = serde_json::to_string(&(location, options)).unwrap_or_default();
+        let opening = Arc::clone(locked(&self.opening).entry(name.clone()).or_default());
+        let opened = opening.get_or_init(|| self.ask(location, options)).await.clone();
+        // The next one who opens it asks the server again.
+        let mut all = locked(&self.opening);
+        if all.get(&name).is_some_and(|other| Arc::ptr_eq(other, &opening)) {
+            all.remove(&name);
+        }
+        drop(all);
+        let shared = opened?;
         if let Some(expected) = expected
-            && (expected.key != key || expected.length != object.length)
+            && (expected.key != shared.state.key || expected.length != shared.state.length)
         {
             let detail = "the object has changed on the server";
-            return Err(FetchError::new(FetchErrorKind::Changed, object.shown, detail));
+            return Err(FetchError::new(FetchErrorKind::Changed, shared.shown(), detail));
         }
+        Ok(shared)
+    }
+
+    /// Asks the server of a location what it is, and opens that.
+    async fn ask(
+        &self,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+    ) -> Result<Arc<SharedObject>, FetchError> {
+        let Resolution { object, answer } = self.resolver.resolve(location, options).await?;
+        let _turn = self.creating.lock().await;
+        let key = object.identity.key_text();
         let shared = match self.find(&key) {
             Some(shared) => shared,
             None => {

@@ -2,7 +2,7 @@
 //! caller's task; an error says whether it may help.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 use reqwest::header::{
@@ -11,8 +11,11 @@ use reqwest::header::{
 };
 use reqwest::{Response, StatusCode};
 
-/// A server that sends nothing for so long is given up, and the rest requested again.
-pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that sends no head, or less than [`STALL_BYTES`] of a body, in so long is given up, and
+/// the rest requested again; a shorter time limit of requests counts instead.
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// See [`STALL_MAX`]: a server that sends single bytes must not keep a request for ever.
+const STALL_BYTES: u64 = 32 << 10;
 /// The longest pause that a server can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -44,6 +47,23 @@ pub(crate) struct RangeRequest<'a> {
     pub(crate) authorization: Option<HeaderValue>,
     /// Asks caches between here and the server to pass the request on.
     pub(crate) past_caches: bool,
+    pub(crate) patience: Patience,
+}
+
+/// How long a server may send nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience(Duration);
+
+impl Patience {
+    /// For requests that are repeated until `timeout` is over.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self(timeout.clamp(Duration::from_secs(1), STALL_MAX))
+    }
+
+    fn stalled(self, shown: &str) -> ExchangeError {
+        let detail = format!("the server sent too little for {} s", self.0.as_secs());
+        ExchangeError::transient(FetchError::new(FetchErrorKind::TimedOut, shown, detail))
+    }
 }
 
 /// An answer whose head has been checked. The body is still to come.
@@ -55,7 +75,63 @@ pub(crate) struct RangeAnswer {
     pub(crate) length: u64,
     /// The strong validator, as in `etag "5f"`; `None` if the server gave none.
     pub(crate) validator: Option<String>,
-    pub(crate) response: Response,
+    pub(crate) body: Body,
+}
+
+/// The bytes of an answer, as they come.
+#[derive(Debug)]
+pub(crate) struct Body {
+    response: Response,
+    patience: Patience,
+    /// When the time began in which [`STALL_BYTES`] must come, and what has come of them.
+    since: Instant,
+    bytes: u64,
+}
+
+impl Body {
+    pub(crate) fn new(response: Response, patience: Patience) -> Self {
+        Self { response, patience, since: Instant::now(), bytes: 0 }
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn next(
+        &mut self,
+        shown: &str,
+    ) -> Result<Option<impl AsRef<[u8]> + use<>>, ExchangeError> {
+        let deadline = self.since + self.patience.0;
+        let bytes = match tokio::time::timeout_at(deadline.into(), self.response.chunk()).await {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(error)) => {
+                let kind = FetchErrorKind::Unreachable;
+                let error = FetchError::new(kind, shown, describe(error));
+                return Err(ExchangeError::transient(error));
+            }
+            Err(_) => return Err(self.patience.stalled(shown)),
+        };
+        self.bytes += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        if self.bytes >= STALL_BYTES {
+            (self.since, self.bytes) = (Instant::now(), 0);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads all bytes, at most `limit` of them.
+    pub(crate) async fn read_to_end(
+        mut self,
+        shown: &str,
+        limit: usize,
+    ) -> Result<Vec<u8>, ExchangeError> {
+        let mut body = Vec::new();
+        while let Some(bytes) = self.next(shown).await? {
+            let bytes = bytes.as_ref();
+            if body.len() + bytes.len() > limit {
+                let detail = format!("the answer is longer than {limit} bytes");
+                return Err(ExchangeError::permanent(protocol(shown, detail)));
+            }
+            body.extend_from_slice(bytes);
+        }
+        Ok(body)
+    }
 }
 
 /// Sends a request for a range. The answer may have other bytes than requested, from its start on:
@@ -75,7 +151,7 @@ pub(crate) async fn get_range(
     if request.past_caches {
         builder = builder.header(CACHE_CONTROL, "no-cache");
     }
-    let response = send(builder, request.shown).await?;
+    let response = send(builder, request.shown, request.patience).await?;
     let shown = request.shown;
     if response.headers().get(CONTENT_ENCODING).is_some_and(|value| value != "identity") {
         let detail = "the server encodes the content, although it was asked not to";
@@ -110,56 +186,25 @@ pub(crate) async fn get_range(
         }
         status => return Err(status_error(shown, status, response.headers())),
     };
-    Ok(RangeAnswer { range, length, validator, response })
+    let body = Body::new(response, request.patience);
+    Ok(RangeAnswer { range, length, validator, body })
 }
 
 /// Sends a request and waits for the head of the answer.
 pub(crate) async fn send(
     builder: reqwest::RequestBuilder,
     shown: &str,
+    patience: Patience,
 ) -> Result<Response, ExchangeError> {
-    match tokio::time::timeout(STALL_TIMEOUT, builder.send()).await {
+    match tokio::time::timeout(patience.0, builder.send()).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => {
             let kind = FetchErrorKind::Unreachable;
             let result = FetchError::new(kind, shown, describe(error));
             Err(ExchangeError::transient(result))
         }
-        Err(_) => Err(ExchangeError::transient(stalled(shown))),
+        Err(_) => Err(patience.stalled(shown)),
     }
-}
-
-/// The next bytes of a body; `None` at its end.
-pub(crate) async fn next_bytes(
-    response: &mut Response,
-    shown: &str,
-) -> Result<Option<impl AsRef<[u8]> + use<>>, ExchangeError> {
-    match tokio::time::timeout(STALL_TIMEOUT, response.chunk()).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) => {
-            let kind = FetchErrorKind::Unreachable;
-            Err(ExchangeError::transient(FetchError::new(kind, shown, describe(error))))
-        }
-        Err(_) => Err(ExchangeError::transient(stalled(shown))),
-    }
-}
-
-/// Reads a whole body of at most `limit` bytes.
-pub(crate) async fn read_body(
-    mut response: Response,
-    shown: &str,
-    limit: usize,
-) -> Result<Vec<u8>, ExchangeError> {
-    let mut body = Vec::new();
-    while let Some(bytes) = next_bytes(&mut response, shown).await? {
-        let bytes = bytes.as_ref();
-        if body.len() + bytes.len() > limit {
-            let detail = format!("the answer is longer than {limit} bytes");
-            return Err(ExchangeError::permanent(protocol(shown, detail)));
-        }
-        body.extend_from_slice(bytes);
-    }
-    Ok(body)
 }
 
 /// The error of a status that is not a success.
@@ -223,12 +268,6 @@ pub(crate) fn describe(error: reqwest::Error) -> String {
         text.push_str("; the certificates of its CA must be installed (package ca-certificates)");
     }
     text
-}
-
-fn stalled(shown: &str) -> FetchError {
-    let seconds = STALL_TIMEOUT.as_secs();
-    let detail = format!("the server sent nothing for {seconds} s");
-    FetchError::new(FetchErrorKind::TimedOut, shown, detail)
 }
 
 pub(crate) fn protocol(shown: &str, detail: impl Into<String>) -> FetchError {

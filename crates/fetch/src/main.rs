@@ -75,10 +75,22 @@ fn http_client() -> reqwest::Result<reqwest::Client> {
     let builder = || {
         reqwest::Client::builder()
             .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::limited(REDIRECTS_MAX))
+            .redirect(reqwest::redirect::Policy::custom(follow))
             .connect_timeout(CONNECT_TIMEOUT)
     };
     builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
+}
+
+/// Whether a redirect is followed. One from TLS to plain HTTP is not: the location promises TLS.
+fn follow(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
+    let was_secure = attempt.previous().iter().any(|url| url.scheme() == "https");
+    if attempt.previous().len() > REDIRECTS_MAX {
+        attempt.error(format!("more than {REDIRECTS_MAX} redirects"))
+    } else if was_secure && attempt.url().scheme() != "https" {
+        attempt.error("a redirect from https to http is refused")
+    } else {
+        attempt.follow()
+    }
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
-use crate::http::{ExchangeError, RangeAnswer, next_bytes};
+use crate::http::{ExchangeError, RangeAnswer};
 use crate::lock::locked;
 use crate::retry::Pauses;
 use crate::space::{CacheSpace, DiskObject};
@@ -98,7 +98,10 @@ pub(crate) struct SharedObject {
     pub(crate) index_file: Option<File>,
     backing: Mutex<Arc<Backing>>,
     in_flight: Mutex<HashMap<u32, Arc<Flight>>>,
-    has_ranges: bool,
+    /// Set while the server answers requests for ranges with ranges.
+    has_ranges: AtomicBool,
+    /// Held while a whole object is received that was not asked for.
+    whole: tokio::sync::Mutex<()>,
     limits: Arc<Limits>,
     /// Incremented when the files were replaced, so that connections tell their clients.
     pub(crate) replaced: watch::Sender<u64>,
@@ -185,7 +188,8 @@ impl SharedObject {
             index_file,
             backing: Mutex::new(Arc::new(backing)),
             in_flight: Mutex::default(),
-            has_ranges: resolved.has_ranges,
+            has_ranges: AtomicBool::new(resolved.has_ranges),
+            whole: tokio::sync::Mutex::default(),
             limits,
             replaced: watch::Sender::new(0),
         }))
@@ -258,7 +262,8 @@ impl SharedObject {
     ) {
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
-        let (range, longest) = if self.has_ranges {
+        // Relaxed: the answers decide, whatever is expected.
+        let (range, longest) = if self.has_ranges.load(Ordering::Relaxed) {
             (range.clone(), REQUEST_CHUNKS_MAX)
         } else {
             (0..self.layout.count(), u32::MAX)
@@ -402,6 +407,31 @@ impl SharedObject {
         let waited = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Stats::add(&stats.latency_us, waited);
         self.check(&answer)?;
+        if answer.range.end <= range.end {
+            return self.receive(answer, flight, next, end).await;
+        }
+        self.receive_whole(answer, flight, next, end, past_caches).await
+    }
+
+    /// The server has answered with more than the range, which is the whole object, and will do so
+    /// again. Of several such answers one is received, and the others are dropped.
+    async fn receive_whole(
+        self: &Arc<Self>,
+        answer: RangeAnswer,
+        flight: &Flight,
+        next: &mut u32,
+        end: u32,
+        past_caches: bool,
+    ) -> Result<(), ExchangeError> {
+        self.has_ranges.store(false, Ordering::Relaxed);
+        let _turn = self.whole.lock().await;
+        let backing = self.backing();
+        if !past_caches && (*next..end).all(|chunk| backing.writer().is_present(chunk)) {
+            *next = end;
+            flight.progress.send_modify(|progress| progress.stored = end);
+            return Ok(());
+        }
+        drop(backing);
         self.receive(answer, flight, next, end).await
     }
 
@@ -430,10 +460,10 @@ impl SharedObject {
     ) -> Result<(), ExchangeError> {
         let stats = &self.limits.stats;
         let mut assembler = Assembler::new(self.layout, self.index.clone(), answer.range.start);
-        let mut response = answer.response;
+        let mut body = answer.body;
         let mut received = 0;
         let mut stored_bytes = 0;
-        while let Some(bytes) = next_bytes(&mut response, &self.shown).await? {
+        while let Some(bytes) = body.next(&self.shown).await? {
             let bytes = bytes.as_ref();
             received += bytes.len() as u64;
             Stats::add(&stats.received_bytes, bytes.len() as u64);

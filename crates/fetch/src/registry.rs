@@ -16,14 +16,16 @@ use tokio::sync::Mutex;
 
 use crate::credentials::{Credentials, find_credentials};
 use crate::http::{
-    ExchangeError, RangeAnswer, RangeRequest, get_range, protocol, read_body, send, status_error,
+    Body, ExchangeError, Patience, RangeAnswer, RangeRequest, get_range, protocol, send,
+    status_error,
 };
 use crate::stats::Stats;
 
 /// The longest manifest, index or token answer, in bytes: the limit that registries have.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
-/// A token that does not say how long it is valid is valid for a minute (docker's rule).
-const TOKEN_DEFAULT: Duration = Duration::from_secs(60);
+/// A token that does not say how long it is valid, or says less, is valid for a minute (docker's
+/// rule). If it is not, the next refusal renews it; and no server makes each request ask for one.
+const TOKEN_MIN: Duration = Duration::from_secs(60);
 /// A token is renewed so long before it expires.
 const TOKEN_MARGIN: Duration = Duration::from_secs(10);
 const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
@@ -40,6 +42,7 @@ pub(crate) struct Repository {
     name: String,
     scheme: &'static str,
     right: AccessRight,
+    patience: Patience,
     /// `oci://REGISTRY/NAME`, for messages.
     shown: String,
     access: Mutex<Access>,
@@ -60,6 +63,7 @@ pub(crate) struct RepositoryName<'a> {
     pub(crate) right: AccessRight,
     /// Its registry speaks HTTP without TLS.
     pub(crate) is_insecure: bool,
+    pub(crate) patience: Patience,
 }
 
 /// How requests are authorized.
@@ -93,7 +97,7 @@ impl Repository {
         stats: &Arc<Stats>,
         named: RepositoryName<'_>,
     ) -> Self {
-        let RepositoryName { registry, name, right, is_insecure } = named;
+        let RepositoryName { registry, name, right, is_insecure, patience } = named;
         let (host, path) = resolve_docker_hub(registry, name);
         Self {
             client: client.clone(),
@@ -102,6 +106,7 @@ impl Repository {
             name: path,
             scheme: if is_insecure { "http" } else { "https" },
             right,
+            patience,
             shown: format!("oci://{registry}/{name}"),
             access: Mutex::default(),
         }
@@ -129,7 +134,8 @@ impl Repository {
         let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
         let media_type = media_type.trim().to_owned();
-        let bytes = read_body(response, &self.shown, DOCUMENT_MAX_BYTES).await?;
+        let body = Body::new(response, self.patience);
+        let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
         if let Ok(digest) = reference.parse::<ContentDigest>() {
             self.check_digest(&bytes, &digest)?;
         }
@@ -143,7 +149,7 @@ impl Repository {
         limit: usize,
     ) -> Result<Vec<u8>, ExchangeError> {
         let answer = self.get_blob(&digest.to_string(), &(0..limit as u64), false).await?;
-        let bytes = read_body(answer.response, &self.shown, limit).await?;
+        let bytes = answer.body.read_to_end(&self.shown, limit).await?;
         self.check_digest(&bytes, digest)?;
         Ok(bytes)
     }
@@ -173,11 +179,12 @@ impl Repository {
                 range: range.clone(),
                 authorization: header,
                 past_caches,
+                patience: self.patience,
             };
             match get_range(&self.client, &request).await {
                 Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
                     // The token has expired early, or this is the first request: ask why.
-                    let probe = send(self.client.head(&url), &self.shown).await?;
+                    let probe = send(self.client.head(&url), &self.shown, self.patience).await?;
                     self.renew(generation, &probe).await?;
                     (header, generation) = self.header().await?;
                 }
@@ -196,14 +203,14 @@ impl Repository {
     ) -> Result<Response, ExchangeError> {
         let (header, generation) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        let response = send(build(header), &self.shown).await?;
+        let response = send(build(header), &self.shown, self.patience).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         self.renew(generation, &response).await?;
         let (header, _) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        send(build(header), &self.shown).await
+        send(build(header), &self.shown, self.patience).await
     }
 
     /// The header to send, renewed if it is about to expire.
@@ -303,15 +310,16 @@ impl Repository {
             builder = builder.header(AUTHORIZATION, header);
         }
         Stats::add(&self.stats.token_requests, 1);
-        let response = send(builder, &self.shown).await?;
+        let response = send(builder, &self.shown, self.patience).await?;
         if !response.status().is_success() {
             return Err(status_error(&self.shown, response.status(), response.headers()));
         }
-        let bytes = read_body(response, &self.shown, DOCUMENT_MAX_BYTES).await?;
+        let body = Body::new(response, self.patience);
+        let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
         let malformed =
             || ExchangeError::permanent(protocol(&self.shown, "the token server sent no token"));
         let answer: TokenAnswer = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
-        let valid = answer.expires_in.map_or(TOKEN_DEFAULT, Duration::from_secs);
+        let valid = answer.expires_in.map_or(TOKEN_MIN, Duration::from_secs).max(TOKEN_MIN);
         let token = answer.token.or(answer.access_token).ok_or_else(malformed)?;
         Ok((token, Instant::now() + valid.min(Duration::from_secs(86_400))))
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_remote::cache::{CacheDirectory, ObjectIdentity};
+use ferrofs_remote::cache::{CacheDirectory, CachedObject, ChunkLayout, ObjectIdentity};
 use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, RemoteOptions, Verification, VerifyMode,
 };
@@ -13,7 +13,7 @@ use ferrofs_remote::{
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
-use crate::http::{ExchangeError, RangeAnswer, RangeRequest, get_range, read_body};
+use crate::http::{ExchangeError, Patience, RangeAnswer, RangeRequest, get_range};
 use crate::lock::locked;
 use crate::object::ResolvedObject;
 use crate::registry::{AccessRight, Repository, RepositoryName};
@@ -21,7 +21,8 @@ use crate::retry::repeat;
 use crate::stats::Stats;
 use ferrofs_remote::oci::{BlobReference, IndexPlace, Layer, choose_layer, choose_manifest};
 
-/// Bytes that are requested together with the length of an object: its first chunk.
+/// Bytes that are requested together with the length of an object: its first chunk. If the cache has
+/// that, one byte is requested, since a request must have one.
 const FIRST_BYTES: u64 = 1 << 20;
 
 /// Repositories whose tokens are kept.
@@ -100,24 +101,29 @@ impl Resolver {
             Some(digest) => Some(self.index_beside(location, url, digest).await?),
             None => None,
         };
-        let answer =
-            repeat(self.timeout, &self.stats, || self.get(url, &shown, FIRST_BYTES)).await?;
+        let bytes = if self.has_first_chunk(location) { 1 } else { FIRST_BYTES };
+        let answer = repeat(self.timeout, &self.stats, || self.get(url, &shown, bytes)).await?;
         let identity = http_identity(url, &answer).with_index(location.index.as_deref());
         self.remember(location, &identity, &answer);
         let verification =
             if index.is_some() { Verification::ChunkIndex } else { Verification::None };
         let object = ResolvedObject {
             shown,
-            backend: Backend::Http { client: self.client.clone(), url: url.to_owned() },
+            backend: self.http_backend(url),
             identity,
             length: answer.length,
             validator: answer.validator.clone(),
             verification,
             digest: None,
             index,
-            has_ranges: answer.range.end <= FIRST_BYTES,
+            has_ranges: answer.range.end <= bytes,
         };
         Ok(Resolution { object, answer: Some(answer) })
+    }
+
+    fn http_backend(&self, url: &str) -> Backend {
+        let patience = Patience::new(self.timeout);
+        Backend::Http { client: self.client.clone(), url: url.to_owned(), patience }
     }
 
     /// Without a server: as it was when it was opened last.
@@ -125,7 +131,7 @@ impl Resolver {
         let record = self.recall(location)?;
         let object = ResolvedObject {
             shown: location.to_string(),
-            backend: Backend::Http { client: self.client.clone(), url: url.to_owned() },
+            backend: self.http_backend(url),
             identity: record.identity,
             length: record.length,
             validator: record.validator,
@@ -151,7 +157,7 @@ impl Resolver {
         let (url, shown) = (&url, &shown);
         let bytes = repeat(self.timeout, &self.stats, || async move {
             let answer = self.get(url, shown, CHUNK_INDEX_MAX_BYTES as u64).await?;
-            read_body(answer.response, shown, CHUNK_INDEX_MAX_BYTES).await
+            answer.body.read_to_end(shown, CHUNK_INDEX_MAX_BYTES).await
         })
         .await?;
         parse_index(shown, bytes, Some(digest))
@@ -160,7 +166,9 @@ impl Resolver {
     /// The first bytes of an object of a web server.
     async fn get(&self, url: &str, shown: &str, bytes: u64) -> Result<RangeAnswer, ExchangeError> {
         let range = 0..bytes;
-        let request = RangeRequest { url, shown, range, authorization: None, past_caches: false };
+        let (authorization, past_caches) = (None, false);
+        let patience = Patience::new(self.timeout);
+        let request = RangeRequest { url, shown, range, authorization, past_caches, patience };
         get_range(&self.client, &request).await
     }
 
@@ -172,7 +180,8 @@ impl Resolver {
         right: AccessRight,
     ) -> Arc<Repository> {
         let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
-        let named = RepositoryName { registry, name, right, is_insecure };
+        let patience = Patience::new(self.timeout);
+        let named = RepositoryName { registry, name, right, is_insecure, patience };
         let mut all = locked(&self.repositories);
         let key = format!("{registry}/{name}/{is_insecure}/{right:?}");
         if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
@@ -273,7 +282,7 @@ impl Resolver {
                 let (blob, shown) = (&layer.digest.to_string(), &shown);
                 let bytes = repeat(self.timeout, &self.stats, || async move {
                     let answer = repository.get_blob(blob, range, false).await?;
-                    read_body(answer.response, shown, limit).await
+                    answer.body.read_to_end(shown, limit).await
                 })
                 .await?;
                 (bytes, digest.as_ref())
@@ -300,6 +309,17 @@ impl Resolver {
             // Only opening without a server needs it.
             cache.remember(&key_text(location), &record).ok();
         }
+    }
+
+    /// Whether the first chunk of what a location was last is in the cache.
+    fn has_first_chunk(&self, location: &RemoteLocation) -> bool {
+        let (Ok(record), Some(cache)) = (self.recall(location), &self.cache) else { return false };
+        let Some(layout) = ChunkLayout::new(record.length) else { return false };
+        let key = record.identity.key();
+        let opened = cache
+            .reader_files(&key)
+            .and_then(|(data, records)| CachedObject::new(key, layout, data, records, None));
+        opened.is_ok_and(|object| object.is_present(0))
     }
 
     fn recall(&self, location: &RemoteLocation) -> Result<LocationRecord, FetchError> {

@@ -15,6 +15,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Pauses {
     next: Duration,
+    timeout: Duration,
     deadline: Instant,
     seed: u64,
 }
@@ -24,7 +25,7 @@ impl Pauses {
     pub(crate) fn new(timeout: Duration) -> Self {
         let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let seed = u64::from(clock.subsec_nanos()) | 1;
-        Self { next: PAUSE_MIN, deadline: Instant::now() + timeout, seed }
+        Self { next: PAUSE_MIN, timeout, deadline: Instant::now() + timeout, seed }
     }
 
     /// The pause before the next attempt, at least `least`; `None` if there is no time for it.
@@ -39,8 +40,9 @@ impl Pauses {
         (Instant::now() + pause <= self.deadline).then_some(pause)
     }
 
-    /// Something was received: the next pause is short again.
+    /// Something was received: the next pause is short again, and the time begins anew.
     pub(crate) fn reset(&mut self) {
+        self.deadline = Instant::now() + self.timeout;
         self.next = PAUSE_MIN;
     }
 }

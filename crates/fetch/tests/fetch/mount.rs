@@ -12,13 +12,13 @@ use crate::server::Server;
 use crate::world::World;
 
 /// A mount in a folder of its own; dropping it unmounts.
-struct Mount {
+pub(crate) struct Mount {
     directory: tempfile::TempDir,
 }
 
 /// Mounts `image`, with these arguments beside it. `None` where nobody can mount; the test is
 /// reported as skipped.
-fn mount(world: &World, image: &str, arguments: &[&str]) -> Option<Mount> {
+pub(crate) fn mount(world: &World, image: &str, arguments: &[&str]) -> Option<Mount> {
     let program = ferrofs()?;
     let has_fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
@@ -51,7 +51,7 @@ fn run_mount(
 }
 
 impl Mount {
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 

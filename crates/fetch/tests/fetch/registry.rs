@@ -31,6 +31,8 @@ pub(crate) struct State {
     /// So many answers with bytes of blobs are damaged.
     damaged: AtomicU64,
     tokens: AtomicU64,
+    /// Bytes of blobs that were sent.
+    pub(crate) sent: AtomicU64,
 }
 
 impl Registry {
@@ -93,6 +95,7 @@ impl Registry {
             written: Mutex::default(),
             damaged: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
         });
         let serving = Arc::clone(&state);
         thread::Builder::new()
@@ -175,6 +178,7 @@ impl State {
         if self.damaged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
             bytes[0] ^= 1;
         }
+        self.sent.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         ("206 Partial Content", headers + &range, bytes)
     }
 

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a server answers a request for a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,10 @@ pub(crate) struct State {
     pub(crate) body: Vec<u8>,
     pub(crate) tag: Mutex<String>,
     pub(crate) delay: Mutex<Duration>,
+    /// Bytes per second of all answers together; 0 for no limit.
+    pub(crate) bandwidth: AtomicU64,
+    /// When the line is free again.
+    line_free: Mutex<Instant>,
     /// The fault of request `n`.
     pub(crate) fault: Mutex<FaultOf>,
     pub(crate) requests: AtomicU64,
@@ -67,6 +71,8 @@ impl Server {
             body,
             tag: Mutex::new("\"one\"".to_owned()),
             delay: Mutex::new(Duration::ZERO),
+            bandwidth: AtomicU64::new(0),
+            line_free: Mutex::new(Instant::now()),
             fault: Mutex::new(|_| Fault::None),
             requests: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -148,11 +154,28 @@ impl State {
         );
         stream.write_all(head.as_bytes()).ok()?;
         if fault == Fault::Cut {
-            stream.write_all(&body[..body.len() / 2]).ok()?;
+            self.send(stream, &body[..body.len() / 2])?;
             return None;
         }
-        self.sent.fetch_add(body.len() as u64, Ordering::SeqCst);
-        stream.write_all(&body).ok()
+        self.send(stream, &body)
+    }
+
+    /// Sends as fast as the line is; `None` when the client has gone.
+    fn send(&self, mut stream: &TcpStream, body: &[u8]) -> Option<()> {
+        for piece in body.chunks(64 << 10) {
+            let bandwidth = self.bandwidth.load(Ordering::SeqCst);
+            if bandwidth > 0 {
+                let time = Duration::from_nanos(piece.len() as u64 * 1_000_000_000 / bandwidth);
+                let mut free = self.line_free.lock().unwrap();
+                *free = (*free).max(Instant::now()) + time;
+                let until = *free;
+                drop(free);
+                thread::sleep(until.saturating_duration_since(Instant::now()));
+            }
+            stream.write_all(piece).ok()?;
+            self.sent.fetch_add(piece.len() as u64, Ordering::SeqCst);
+        }
+        Some(())
     }
 }
 
