@@ -164,8 +164,8 @@ impl State {
     fn send(&self, mut stream: &TcpStream, body: &[u8]) -> Option<()> {
         for piece in body.chunks(64 << 10) {
             let bandwidth = self.bandwidth.load(Ordering::SeqCst);
-            if bandwidth > 0 {
-                let time = Duration::from_nanos(piece.len() as u64 * 1_000_000_000 / bandwidth);
+            let time = (piece.len() as u64 * 1_000_000_000).checked_div(bandwidth);
+            if let Some(time) = time.map(Duration::from_nanos) {
                 let mut free = self.line_free.lock().unwrap();
                 *free = (*free).max(Instant::now()) + time;
                 let until = *free;

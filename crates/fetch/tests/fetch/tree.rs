@@ -49,10 +49,10 @@ impl Tree {
             let name = format!("d{folder}/f{}", files.len());
             let span = FILE_BYTES.end - FILE_BYTES.start;
             let length = FILE_BYTES.start + steps.next().unwrap() % span;
-            let words = length.div_ceil(8);
-            let mut content: Vec<u8> =
-                steps.by_ref().take(words as usize).flat_map(u64::to_le_bytes).collect();
-            content.truncate(length as usize);
+            let count = usize::try_from(length).unwrap();
+            let words = steps.by_ref().take(count.div_ceil(8));
+            let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+            content.truncate(count);
             fs::write(root.join(&name), content).unwrap();
             files.push(name);
             written += length;
