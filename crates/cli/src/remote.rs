@@ -15,7 +15,7 @@ use ferrofs_remote::cache::CacheDirectory;
 use ferrofs_remote::protocol::{PushReport, PushRequest, RemoteOptions, Verification, VerifyMode};
 use ferrofs_remote::{
     Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteObject,
-    RemoteSource, push_image, serve_companion,
+    RemoteSource, StoreSettings, push_image, serve_companion,
 };
 use serde::Serialize;
 
@@ -263,6 +263,8 @@ impl RemoteMount {
         let companion = Companion::start(&mut command);
         let companion = companion.context("the process that connects to ferrofs-fetch")?;
         let companion = Arc::new(companion.cache_limit(arguments.cache_size));
+        // The companion has them; what decodes must not.
+        ferrofs_mount::sandbox::clear_environment(StoreSettings::names());
         let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
         Ok(Self { client: Arc::new(client), companion, opened: RefCell::default() })
     }
@@ -299,6 +301,9 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     let [cache, program] = words else {
         return Err(usage_error(format_args!("{COMPANION_NAME} is started by mounts only")));
     };
+    // It has the credentials of object stores in its environment, which no other process should read.
+    let hidden = rustix::process::DumpableBehavior::NotDumpable;
+    rustix::process::set_dumpable_behavior(hidden)?;
     let cache = CacheDirectory::open(Path::new(cache))?;
     let fetcher = FetcherProgram::new(cache, PathBuf::from(program), Vec::new());
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;

@@ -1,28 +1,29 @@
 //! The servers that an object can come from, behind one request: a range.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use crate::http::{ExchangeError, Patience, RangeAnswer, RangeRequest, get_range};
+use crate::http::{ExchangeError, ObjectRange, Patience, RangeAnswer, RangeRequest, get_range};
 use crate::registry::Repository;
+use crate::store::StoreObject;
 
 /// Where the bytes of an object come from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Backend {
     /// A web server.
     Http { client: reqwest::Client, url: String, patience: Patience },
     /// A blob of a registry.
     Registry { repository: Arc<Repository>, digest: String },
+    /// An object store.
+    Store(StoreObject),
 }
 
 impl Backend {
     /// Requests a range of the object.
     pub(crate) async fn get_range(
         &self,
-        range: &Range<u64>,
-        past_caches: bool,
-        shown: &str,
+        wanted: &ObjectRange<'_>,
     ) -> Result<RangeAnswer, ExchangeError> {
+        let &ObjectRange { range, past_caches, shown, .. } = wanted;
         match self {
             Self::Http { client, url, patience } => {
                 let request = RangeRequest {
@@ -40,6 +41,7 @@ impl Backend {
                 // The digest names the bytes; redirects lead to servers with tags of their own.
                 Ok(RangeAnswer { validator: None, ..answer })
             }
+            Self::Store(object) => object.get_range(wanted).await,
         }
     }
 }

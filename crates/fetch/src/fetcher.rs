@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchStats, ObjectState, PushRequest, RemoteOptions,
 };
-use ferrofs_remote::{RemoteLocation, RemoteObject};
+use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 
 use crate::lock::locked;
 use crate::object::{Limits, SharedObject, document_file};
@@ -26,12 +26,22 @@ pub(crate) struct Fetcher {
     objects: Mutex<HashMap<String, Weak<SharedObject>>>,
     /// Held while an object of the cache gets its only writer.
     creating: tokio::sync::Mutex<()>,
-    /// Locations that are being opened, with the options: whoever comes meanwhile gets the result.
-    opening: Mutex<HashMap<String, Arc<Opening>>>,
+    /// Locations that are being opened, with options and settings: whoever comes meanwhile gets the result.
+    opening: Mutex<HashMap<(String, StoreSettings), Arc<Opening>>>,
 }
 
 /// The result of an opening, when it is known.
 type Opening = tokio::sync::OnceCell<Result<Arc<SharedObject>, FetchError>>;
+
+/// How a location is opened.
+#[derive(Debug)]
+pub(crate) struct OpeningRequest<'a> {
+    pub(crate) options: &'a RemoteOptions,
+    /// The object must be this one.
+    pub(crate) expected: Option<&'a ObjectState>,
+    /// Of object stores, as the client has them.
+    pub(crate) settings: &'a StoreSettings,
+}
 
 impl Fetcher {
     pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>, space: Arc<CacheSpace>) -> Self {
@@ -40,20 +50,22 @@ impl Fetcher {
         Self { resolver, limits, space, objects, creating, opening }
     }
 
-    /// Opens a location. With `expected` the object must be that one.
+    /// Opens a location.
     pub(crate) async fn open(
         &self,
         location: &RemoteLocation,
-        options: &RemoteOptions,
-        expected: Option<&ObjectState>,
+        request: &OpeningRequest<'_>,
     ) -> Result<Arc<SharedObject>, FetchError> {
+        let &OpeningRequest { options, expected, settings } = request;
         if let Some(open) = expected.and_then(|expected| self.find(&expected.key)) {
             return Ok(open);
         }
         // Text that came as JSON.
         let name = serde_json::to_string(&(location, options)).unwrap_or_default();
+        // Who may read it depends on the settings.
+        let name = (name, settings.clone());
         let opening = Arc::clone(locked(&self.opening).entry(name.clone()).or_default());
-        let opened = opening.get_or_init(|| self.ask(location, options)).await.clone();
+        let opened = opening.get_or_init(|| self.ask(location, options, settings)).await.clone();
         // The next one who opens it asks the server again.
         let mut all = locked(&self.opening);
         if all.get(&name).is_some_and(|other| Arc::ptr_eq(other, &opening)) {
@@ -75,12 +87,17 @@ impl Fetcher {
         &self,
         location: &RemoteLocation,
         options: &RemoteOptions,
+        settings: &StoreSettings,
     ) -> Result<Arc<SharedObject>, FetchError> {
-        let Resolution { object, answer } = self.resolver.resolve(location, options).await?;
+        let Resolution { object, answer } =
+            self.resolver.resolve(location, options, settings).await?;
         let _turn = self.creating.lock().await;
         let key = object.identity.key_text();
         let shared = match self.find(&key) {
-            Some(shared) => shared,
+            Some(shared) => {
+                shared.request_from(object.backend);
+                shared
+            }
             None => {
                 let shared = SharedObject::new(object, &self.space, Arc::clone(&self.limits))?;
                 let mut objects = locked(&self.objects);

@@ -66,6 +66,17 @@ impl Patience {
     }
 }
 
+/// A part of an object, of whatever server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObjectRange<'a> {
+    pub(crate) range: &'a Range<u64>,
+    /// The validator that the object had when it was opened.
+    pub(crate) validator: Option<&'a str>,
+    pub(crate) past_caches: bool,
+    /// How the location is shown in errors.
+    pub(crate) shown: &'a str,
+}
+
 /// An answer whose head has been checked. The body is still to come.
 #[derive(Debug)]
 pub(crate) struct RangeAnswer {
@@ -115,6 +126,17 @@ impl Body {
         Ok(bytes)
     }
 
+    /// The beginning, as far as it comes: of an error document.
+    pub(crate) async fn read_some(mut self, limit: usize) -> Vec<u8> {
+        let mut body = Vec::new();
+        while body.len() < limit
+            && let Ok(Some(bytes)) = self.next("").await
+        {
+            body.extend_from_slice(bytes.as_ref());
+        }
+        body
+    }
+
     /// Reads all bytes, at most `limit` of them.
     pub(crate) async fn read_to_end(
         mut self,
@@ -134,24 +156,40 @@ impl Body {
     }
 }
 
+impl RangeRequest<'_> {
+    /// The request.
+    pub(crate) fn builder(&self, client: &reqwest::Client) -> reqwest::RequestBuilder {
+        let last = self.range.end.saturating_sub(1);
+        let mut builder = client
+            .get(self.url)
+            .header(RANGE, format!("bytes={}-{last}", self.range.start))
+            .header(ACCEPT_ENCODING, "identity");
+        if let Some(authorization) = &self.authorization {
+            builder = builder.header(AUTHORIZATION, authorization);
+        }
+        if self.past_caches {
+            builder = builder.header(CACHE_CONTROL, "no-cache");
+        }
+        builder
+    }
+}
+
 /// Sends a request for a range. The answer may have other bytes than requested, from its start on:
 /// all of the object from a server without ranges, fewer at the end.
 pub(crate) async fn get_range(
     client: &reqwest::Client,
     request: &RangeRequest<'_>,
 ) -> Result<RangeAnswer, ExchangeError> {
+    let response = send(request.builder(client), request.shown, request.patience).await?;
+    check_answer(response, request)
+}
+
+/// Compares the head of an answer with what was requested.
+pub(crate) fn check_answer(
+    response: Response,
+    request: &RangeRequest<'_>,
+) -> Result<RangeAnswer, ExchangeError> {
     let last = request.range.end.saturating_sub(1);
-    let mut builder = client
-        .get(request.url)
-        .header(RANGE, format!("bytes={}-{last}", request.range.start))
-        .header(ACCEPT_ENCODING, "identity");
-    if let Some(authorization) = &request.authorization {
-        builder = builder.header(AUTHORIZATION, authorization);
-    }
-    if request.past_caches {
-        builder = builder.header(CACHE_CONTROL, "no-cache");
-    }
-    let response = send(builder, request.shown, request.patience).await?;
     let shown = request.shown;
     if response.headers().get(CONTENT_ENCODING).is_some_and(|value| value != "identity") {
         let detail = "the server encodes the content, although it was asked not to";

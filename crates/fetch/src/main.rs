@@ -6,6 +6,7 @@
 
 mod assemble;
 mod backend;
+mod credential_http;
 mod credentials;
 mod fetcher;
 mod http;
@@ -17,6 +18,10 @@ mod retry;
 mod server;
 mod space;
 mod stats;
+mod store;
+mod store_access;
+mod store_place;
+mod store_refusal;
 mod upload;
 
 use std::path::PathBuf;
@@ -69,13 +74,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// The client of all requests. On a system without CA certificates it trusts no server with TLS; the
+/// Whether a client follows redirects.
+enum Redirects {
+    Followed,
+    Refused,
+}
+
+/// A client. On a system without CA certificates it trusts no server with TLS; the
 /// cache and plain HTTP work.
-fn http_client() -> reqwest::Result<reqwest::Client> {
+fn http_client(redirects: &Redirects) -> reqwest::Result<reqwest::Client> {
     let builder = || {
+        let policy = match redirects {
+            Redirects::Followed => reqwest::redirect::Policy::custom(follow),
+            Redirects::Refused => reqwest::redirect::Policy::none(),
+        };
         reqwest::Client::builder()
             .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::custom(follow))
+            .redirect(policy)
             .connect_timeout(CONNECT_TIMEOUT)
     };
     builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
@@ -105,16 +120,19 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         bail!("cannot set up TLS");
     }
-    let client = http_client().context("cannot set up HTTP")?;
+    let client = http_client(&Redirects::Followed).context("cannot set up HTTP")?;
+    let store_client = http_client(&Redirects::Refused).context("cannot set up HTTP")?;
     let stats = Arc::new(Stats::default());
     let timeout = Duration::from_secs(arguments.timeout);
     let limits = Arc::new(Limits::new(timeout, Arc::clone(&stats)));
     let resolver = Resolver {
         client,
+        store_client,
         cache: Some(cache),
         stats,
         timeout,
         repositories: std::sync::Mutex::default(),
+        stores: std::sync::Mutex::default(),
     };
     let fetcher = Arc::new(Fetcher::new(resolver, limits, space));
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
-use crate::http::{ExchangeError, RangeAnswer};
+use crate::http::{ExchangeError, ObjectRange, RangeAnswer};
 use crate::lock::locked;
 use crate::retry::Pauses;
 use crate::space::{CacheSpace, DiskObject};
@@ -91,7 +91,8 @@ pub(crate) struct SharedObject {
     pub(crate) state: ObjectState,
     shown: String,
     layout: ChunkLayout,
-    backend: Backend,
+    /// That of the client that opened it last: its credentials are the newest.
+    backend: Mutex<Backend>,
     /// The validator that each answer must have.
     validator: Option<String>,
     index: Option<Arc<ChunkIndex>>,
@@ -182,7 +183,7 @@ impl SharedObject {
                 .with_digest(resolved.digest),
             shown,
             layout,
-            backend,
+            backend: Mutex::new(backend),
             validator: resolved.validator,
             index,
             index_file,
@@ -201,6 +202,11 @@ impl SharedObject {
 
     pub(crate) fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// Another client has opened the same object, maybe with newer credentials.
+    pub(crate) fn request_from(&self, backend: Backend) {
+        *locked(&self.backend) = backend;
     }
 
     pub(crate) fn backing(&self) -> Arc<Backing> {
@@ -403,7 +409,10 @@ impl SharedObject {
         let began = Instant::now();
         Stats::add(&stats.requests, 1);
         let _counted = stats.in_flight();
-        let answer = self.backend.get_range(&range, past_caches, &self.shown).await?;
+        let backend = locked(&self.backend).clone();
+        let (validator, shown) = (self.validator.as_deref(), &*self.shown);
+        let wanted = ObjectRange { range: &range, validator, past_caches, shown };
+        let answer = backend.get_range(&wanted).await?;
         let waited = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Stats::add(&stats.latency_us, waited);
         self.check(&answer)?;

@@ -8,17 +8,21 @@ use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, RemoteOptions, Verification, VerifyMode,
 };
 use ferrofs_remote::{
-    CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest, RemoteLocation, RemoteObject,
+    CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest, RemoteLocation, RemoteObject, StoreSettings,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
-use crate::http::{ExchangeError, Patience, RangeAnswer, RangeRequest, get_range};
+use crate::credential_http::CredentialHttp;
+use crate::http::{ObjectRange, Patience, RangeAnswer};
 use crate::lock::locked;
 use crate::object::ResolvedObject;
 use crate::registry::{AccessRight, Repository, RepositoryName};
 use crate::retry::repeat;
 use crate::stats::Stats;
+use crate::store::StoreObject;
+use crate::store_access::StoreAccess;
+use crate::store_place::StorePlace;
 use ferrofs_remote::oci::{BlobReference, IndexPlace, Layer, choose_layer, choose_manifest};
 
 /// Bytes that are requested together with the length of an object: its first chunk. If the cache has
@@ -42,15 +46,28 @@ pub(crate) struct Resolution {
     pub(crate) answer: Option<RangeAnswer>,
 }
 
+/// An object with a name, whose content may change.
+struct NamedObject {
+    /// For its identity; without credentials.
+    url: String,
+    backend: Backend,
+    /// Its chunk index.
+    beside: Backend,
+}
+
 /// Finds objects.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     pub(crate) client: reqwest::Client,
+    /// Follows no redirect.
+    pub(crate) store_client: reqwest::Client,
     pub(crate) cache: Option<Arc<CacheDirectory>>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) timeout: std::time::Duration,
     /// The repositories that were used last, so that all requests of one share a token.
     pub(crate) repositories: std::sync::Mutex<Vec<(String, Arc<Repository>)>>,
+    /// The same for buckets, with what each client set for them.
+    pub(crate) stores: std::sync::Mutex<Vec<Arc<StoreAccess>>>,
 }
 
 impl Resolver {
@@ -58,6 +75,7 @@ impl Resolver {
         &self,
         location: &RemoteLocation,
         options: &RemoteOptions,
+        settings: &StoreSettings,
     ) -> Result<Resolution, FetchError> {
         if let (RemoteObject::Oci { registry, repository, .. }, Some(blob)) =
             (&location.object, location.blob)
@@ -66,8 +84,6 @@ impl Resolver {
             return Ok(Resolution { object: blob_object(repository, blob), answer: None });
         }
         let resolution = match &location.object {
-            RemoteObject::Http { url } if options.offline => self.recall_http(location, url)?,
-            RemoteObject::Http { url } => self.resolve_http(location, url).await?,
             RemoteObject::Oci { .. } if options.offline => {
                 let detail =
                     "opening an image of a registry asks the registry, which --offline forbids";
@@ -78,9 +94,13 @@ impl Resolver {
                 let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
                 self.resolve_oci(location, options, repository, reference).await?
             }
-            _ => {
-                let detail = "this kind of location is not supported by this fetcher";
-                return Err(error(FetchErrorKind::Refused, location, detail));
+            object => {
+                let named = self.named(location, object, settings)?;
+                if options.offline {
+                    self.recall_named(location, named)?
+                } else {
+                    self.resolve_named(location, named).await?
+                }
             }
         };
         let verification = resolution.object.verification;
@@ -91,25 +111,76 @@ impl Resolver {
         Ok(resolution)
     }
 
-    async fn resolve_http(
+    /// An object that has a name of its own, and no digest.
+    fn named(
         &self,
         location: &RemoteLocation,
-        url: &str,
+        object: &RemoteObject,
+        settings: &StoreSettings,
+    ) -> Result<NamedObject, FetchError> {
+        if let RemoteObject::Http { url } = object {
+            let (path, query) = url.split_once('?').map_or((&**url, ""), |parts| parts);
+            let separator = if query.is_empty() { "" } else { "?" };
+            let patience = Patience::new(self.timeout);
+            let of = |url: String| Backend::Http { client: self.client.clone(), url, patience };
+            return Ok(NamedObject {
+                url: url.clone(),
+                backend: of(url.clone()),
+                beside: of(format!("{path}.chunk-index{separator}{query}")),
+            });
+        }
+        let Some((place, key)) = StorePlace::of(object) else {
+            let detail = "this kind of location is not supported by this fetcher";
+            return Err(error(FetchErrorKind::Refused, location, detail));
+        };
+        let access = self.store_access(place, settings);
+        let patience = Patience::new(self.timeout);
+        let of = |key: &str| StoreObject::new(&self.store_client, &access, key, patience);
+        let (object, beside) = (of(key)?, of(&format!("{key}.chunk-index"))?);
+        let url = object.url.clone();
+        Ok(NamedObject { url, backend: Backend::Store(object), beside: Backend::Store(beside) })
+    }
+
+    /// The access to a bucket with these settings, so that all its objects share credentials.
+    fn store_access(&self, place: StorePlace, settings: &StoreSettings) -> Arc<StoreAccess> {
+        let mut all = locked(&self.stores);
+        let is_it = |one: &&Arc<StoreAccess>| one.place == place && one.settings == *settings;
+        if let Some(access) = all.iter().find(is_it) {
+            return Arc::clone(access);
+        }
+        let http =
+            CredentialHttp::new(&self.store_client, &self.stats, Patience::new(self.timeout));
+        let access = Arc::new(StoreAccess::new(place, settings.clone(), http));
+        if all.len() >= REPOSITORIES_MAX {
+            all.remove(0);
+        }
+        all.push(Arc::clone(&access));
+        access
+    }
+
+    async fn resolve_named(
+        &self,
+        location: &RemoteLocation,
+        named: NamedObject,
     ) -> Result<Resolution, FetchError> {
         let shown = location.to_string();
         let index = match &location.index {
-            Some(digest) => Some(self.index_beside(location, url, digest).await?),
+            Some(digest) => Some(self.index_beside(location, &named.beside, digest).await?),
             None => None,
         };
-        let bytes = if self.has_first_chunk(location) { 1 } else { FIRST_BYTES };
-        let answer = repeat(self.timeout, &self.stats, || self.get(url, &shown, bytes)).await?;
-        let identity = http_identity(url, &answer).with_index(location.index.as_deref());
-        self.remember(location, &identity, &answer);
+        let record_key = named.record_key(location);
+        let bytes = if self.has_first_chunk(location, &record_key) { 1 } else { FIRST_BYTES };
+        let (range, shown_here, past_caches) = (&(0..bytes), &*shown, false);
+        let wanted = ObjectRange { range, validator: None, past_caches, shown: shown_here };
+        let backend = &named.backend;
+        let answer = repeat(self.timeout, &self.stats, || backend.get_range(&wanted)).await?;
+        let identity = named_identity(&named.url, &answer).with_index(location.index.as_deref());
+        self.remember(&record_key, &identity, &answer);
         let verification =
             if index.is_some() { Verification::ChunkIndex } else { Verification::None };
         let object = ResolvedObject {
             shown,
-            backend: self.http_backend(url),
+            backend: named.backend,
             identity,
             length: answer.length,
             validator: answer.validator.clone(),
@@ -121,17 +192,16 @@ impl Resolver {
         Ok(Resolution { object, answer: Some(answer) })
     }
 
-    fn http_backend(&self, url: &str) -> Backend {
-        let patience = Patience::new(self.timeout);
-        Backend::Http { client: self.client.clone(), url: url.to_owned(), patience }
-    }
-
     /// Without a server: as it was when it was opened last.
-    fn recall_http(&self, location: &RemoteLocation, url: &str) -> Result<Resolution, FetchError> {
-        let record = self.recall(location)?;
+    fn recall_named(
+        &self,
+        location: &RemoteLocation,
+        named: NamedObject,
+    ) -> Result<Resolution, FetchError> {
+        let record = self.recall(location, &named.record_key(location))?;
         let object = ResolvedObject {
             shown: location.to_string(),
-            backend: self.http_backend(url),
+            backend: named.backend,
             identity: record.identity,
             length: record.length,
             validator: record.validator,
@@ -143,33 +213,23 @@ impl Resolver {
         Ok(Resolution { object, answer: None })
     }
 
-    /// The chunk index of an object of a web server, at its URL with `.chunk-index`.
+    /// The chunk index that lies beside an object.
     async fn index_beside(
         &self,
         location: &RemoteLocation,
-        url: &str,
+        beside: &Backend,
         digest: &str,
     ) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
-        let (path, query) = url.split_once('?').map_or((url, ""), |(path, query)| (path, query));
-        let separator = if query.is_empty() { "" } else { "?" };
-        let url = format!("{path}.chunk-index{separator}{query}");
-        let shown = format!("{location}.chunk-index");
-        let (url, shown) = (&url, &shown);
+        let shown = &format!("{location}.chunk-index");
+        let range = &(0..CHUNK_INDEX_MAX_BYTES as u64);
+        let wanted = ObjectRange { range, validator: None, past_caches: false, shown };
+        let wanted = &wanted;
         let bytes = repeat(self.timeout, &self.stats, || async move {
-            let answer = self.get(url, shown, CHUNK_INDEX_MAX_BYTES as u64).await?;
+            let answer = beside.get_range(wanted).await?;
             answer.body.read_to_end(shown, CHUNK_INDEX_MAX_BYTES).await
         })
         .await?;
         parse_index(shown, bytes, Some(digest))
-    }
-
-    /// The first bytes of an object of a web server.
-    async fn get(&self, url: &str, shown: &str, bytes: u64) -> Result<RangeAnswer, ExchangeError> {
-        let range = 0..bytes;
-        let (authorization, past_caches) = (None, false);
-        let patience = Patience::new(self.timeout);
-        let request = RangeRequest { url, shown, range, authorization, past_caches, patience };
-        get_range(&self.client, &request).await
     }
 
     pub(crate) fn repository(
@@ -298,7 +358,7 @@ impl Resolver {
         parse_index(&shown, bytes, digest.map(ToString::to_string).as_deref())
     }
 
-    fn remember(&self, location: &RemoteLocation, identity: &ObjectIdentity, answer: &RangeAnswer) {
+    fn remember(&self, record_key: &str, identity: &ObjectIdentity, answer: &RangeAnswer) {
         let Some(cache) = &self.cache else { return };
         let record = LocationRecord {
             identity: identity.clone(),
@@ -307,13 +367,14 @@ impl Resolver {
         };
         if let Ok(record) = serde_json::to_vec(&record) {
             // Only opening without a server needs it.
-            cache.remember(&key_text(location), &record).ok();
+            cache.remember(record_key, &record).ok();
         }
     }
 
     /// Whether the first chunk of what a location was last is in the cache.
-    fn has_first_chunk(&self, location: &RemoteLocation) -> bool {
-        let (Ok(record), Some(cache)) = (self.recall(location), &self.cache) else { return false };
+    fn has_first_chunk(&self, location: &RemoteLocation, record_key: &str) -> bool {
+        let recalled = self.recall(location, record_key);
+        let (Ok(record), Some(cache)) = (recalled, &self.cache) else { return false };
         let Some(layout) = ChunkLayout::new(record.length) else { return false };
         let key = record.identity.key();
         let opened = cache
@@ -322,13 +383,17 @@ impl Resolver {
         opened.is_ok_and(|object| object.is_present(0))
     }
 
-    fn recall(&self, location: &RemoteLocation) -> Result<LocationRecord, FetchError> {
+    fn recall(
+        &self,
+        location: &RemoteLocation,
+        record_key: &str,
+    ) -> Result<LocationRecord, FetchError> {
         let absent = || {
             let detail = "it is not in the cache, and --offline forbids to ask its server";
             error(FetchErrorKind::Offline, location, detail)
         };
         let cache = self.cache.as_ref().ok_or_else(absent)?;
-        let record = cache.recall(&key_text(location)).map_err(|_| absent())?;
+        let record = cache.recall(record_key).map_err(|_| absent())?;
         serde_json::from_slice(&record).map_err(|_| absent())
     }
 }
@@ -349,13 +414,20 @@ fn blob_object(repository: Arc<Repository>, blob: BlobReference) -> ResolvedObje
     }
 }
 
-/// The whole location as text, its query included.
-fn key_text(location: &RemoteLocation) -> String {
-    // A location has no part that JSON cannot hold.
-    serde_json::to_string(location).unwrap_or_default()
+impl NamedObject {
+    /// Names the record of what it was: the whole location with its query, and for an object store
+    /// the URL, which depends on settings.
+    fn record_key(&self, location: &RemoteLocation) -> String {
+        // A location has no part that JSON cannot hold.
+        let text = serde_json::to_string(location).unwrap_or_default();
+        match &self.backend {
+            Backend::Store(object) => format!("{text} {}", object.url),
+            _ => text,
+        }
+    }
 }
 
-fn http_identity(url: &str, answer: &RangeAnswer) -> ObjectIdentity {
+fn named_identity(url: &str, answer: &RangeAnswer) -> ObjectIdentity {
     let validator = answer.validator.clone().unwrap_or_else(|| {
         // Without a validator the object cannot be recognized: it is cached for this run only.
         let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();

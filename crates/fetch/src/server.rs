@@ -13,12 +13,12 @@ use ferrofs_remote::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
     PROTOCOL_VERSION, PruneReport, PushRequest, checked_ranges,
 };
-use ferrofs_remote::{Connection, ContentDigest};
+use ferrofs_remote::{Connection, ContentDigest, StoreSettings};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::fetcher::Fetcher;
+use crate::fetcher::{Fetcher, OpeningRequest};
 use crate::lock::locked;
 use crate::object::SharedObject;
 
@@ -106,6 +106,8 @@ struct Peer {
     /// Names it among all clients of this fetcher.
     number: u64,
     connection: Connection,
+    /// Of object stores; empty unless the client sent some.
+    settings: Mutex<Arc<StoreSettings>>,
     fetcher: Arc<Fetcher>,
     runtime: Handle,
     objects: Mutex<HashMap<u64, OpenHandle>>,
@@ -132,6 +134,7 @@ impl Peer {
         Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             connection,
+            settings: Mutex::default(),
             fetcher,
             runtime,
             objects: Mutex::default(),
@@ -146,6 +149,9 @@ impl Peer {
         let mut has_greeted = false;
         while let Ok(Some((message, files))) = self.connection.receive() {
             match message {
+                ClientMessage::Settings { settings } if !has_greeted => {
+                    *locked(&self.settings) = Arc::new(settings);
+                }
                 ClientMessage::Hello { cache_limit, .. } if !has_greeted => {
                     has_greeted = true;
                     self.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]);
@@ -199,7 +205,10 @@ impl Peer {
     async fn answer(self: &Arc<Self>, request: ClientMessage, files: Vec<File>) {
         match request {
             ClientMessage::Open { id, object, location, options, expected } => {
-                let opened = self.fetcher.open(&location, &options, expected.as_ref()).await;
+                let settings = locked(&self.settings).clone();
+                let expected = expected.as_ref();
+                let opening = OpeningRequest { options: &options, expected, settings: &settings };
+                let opened = self.fetcher.open(&location, &opening).await;
                 let opened = opened.and_then(|shared| {
                     let is_offline = options.offline;
                     self.keep(object, OpenHandle { shared: Arc::clone(&shared), is_offline })?;

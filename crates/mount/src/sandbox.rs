@@ -3,6 +3,7 @@
 //! background requests to a daemon with `CAP_SYS_ADMIN`), and before it reports that it is ready.
 
 mod descriptor;
+mod environment;
 mod paths;
 #[cfg(all(
     target_pointer_width = "64",
@@ -28,6 +29,7 @@ use rustix::thread::{
 };
 
 pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
+pub use environment::clear_environment;
 pub use paths::PathConfinement;
 pub use rustix::thread::CapabilitySet;
 pub use status::{FilterState, SandboxStatus};

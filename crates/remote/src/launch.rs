@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use crate::cache::CacheDirectory;
 use crate::client::Connector;
 use crate::connection::Connection;
+use crate::protocol::ClientMessage;
+use crate::store_settings::StoreSettings;
 
 /// The name of the program.
 const PROGRAM: &str = "ferrofs-fetch";
@@ -23,19 +25,29 @@ pub struct FetcherProgram {
     program: PathBuf,
     arguments: Vec<OsString>,
     cache_limit: Option<u64>,
+    settings: StoreSettings,
 }
 
 impl FetcherProgram {
-    /// Uses `program`, with `arguments` beside `--cache DIR`.
+    /// Uses `program`, with `arguments` beside `--cache DIR`. Objects of object stores are requested
+    /// with the settings of this process' environment.
     #[must_use]
     pub fn new(cache: CacheDirectory, program: PathBuf, arguments: Vec<OsString>) -> Self {
-        Self { cache, program, arguments, cache_limit: None }
+        let settings = StoreSettings::from_environment();
+        Self { cache, program, arguments, cache_limit: None, settings }
     }
 
     /// The same, with a limit of the bytes that the cache may take while a connection lasts.
     #[must_use]
     pub fn cache_limit(mut self, bytes: Option<u64>) -> Self {
         self.cache_limit = bytes;
+        self
+    }
+
+    /// The same, with these settings of object stores instead of those of the environment.
+    #[must_use]
+    pub fn settings(mut self, settings: StoreSettings) -> Self {
+        self.settings = settings;
         self
     }
 
@@ -52,6 +64,10 @@ impl FetcherProgram {
         let mut command = Command::new(&self.program);
         command.arg("--cache").arg(self.cache.path()).args(&self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null());
+        // The fetcher serves many processes, each with the settings that it sends.
+        for name in StoreSettings::names() {
+            command.env_remove(name);
+        }
         // Signals of the terminal end the verb, and not the fetcher that others use, too.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(|error| {
@@ -65,14 +81,8 @@ impl FetcherProgram {
         let waiting = std::thread::Builder::new().name("fetch-wait".to_owned());
         waiting.spawn(move || child.wait().map(drop)).map(drop)
     }
-}
 
-impl Connector for FetcherProgram {
-    fn cache_limit(&self) -> Option<u64> {
-        self.cache_limit
-    }
-
-    fn connect(&self) -> io::Result<Connection> {
+    fn connect_or_start(&self) -> io::Result<Connection> {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
@@ -89,5 +99,20 @@ impl Connector for FetcherProgram {
                 other => return other,
             }
         }
+    }
+}
+
+impl Connector for FetcherProgram {
+    fn cache_limit(&self) -> Option<u64> {
+        self.cache_limit
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let connection = self.connect_or_start()?;
+        if !self.settings.is_empty() {
+            let settings = self.settings.clone();
+            connection.send(&ClientMessage::Settings { settings }, &[])?;
+        }
+        Ok(connection)
     }
 }

@@ -23,6 +23,7 @@ pub mod protocol;
 mod push;
 mod readahead;
 mod source;
+mod store_settings;
 mod use_log;
 
 pub use chunk_index::{
@@ -39,6 +40,7 @@ pub use location::{
 };
 pub use push::push_image;
 pub use source::RemoteSource;
+pub use store_settings::StoreSettings;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
+use crate::store_settings::StoreSettings;
 
 /// The version of this protocol. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// Most ranges of one `fetch`.
@@ -28,7 +29,14 @@ pub const NO_REPLY: u64 = 0;
 #[serde(tag = "type", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ClientMessage {
-    /// The first message of a connection.
+    /// Before `hello`, or never: with which settings and credentials the objects of this connection
+    /// are requested from object stores. It comes from the process that connects, which for a mount
+    /// is not the one that reads.
+    Settings {
+        /// The settings.
+        settings: StoreSettings,
+    },
+    /// The first message of a connection but `settings`.
     Hello {
         /// [`PROTOCOL_VERSION`] of the sender.
         version: u32,

@@ -50,6 +50,7 @@ impl Verb<'_> {
         let mut command = Command::new(self.program);
         command.args(arguments).arg("--cache").arg(self.world.cache());
         command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
+        command.envs(self.world.settings.starting_with(""));
         command
     }
 

@@ -47,6 +47,7 @@ fn run_mount(
     let mut command = Command::new(program);
     command.arg("mount").arg(image).arg(directory).arg("--cache").arg(world.cache());
     command.args(arguments).env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
+    command.envs(world.settings.starting_with(""));
     command.output().unwrap()
 }
 
@@ -56,7 +57,7 @@ impl Mount {
     }
 
     /// The names of all files, and their content.
-    fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
+    pub(crate) fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         read_tree(self.path(), Path::new(""), &mut found);
         found
@@ -95,7 +96,7 @@ fn read_tree(root: &Path, below: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
 }
 
 /// A local mount of the same image has the same files.
-fn local_tree(world: &World, name: &str) -> Option<Vec<(PathBuf, Vec<u8>)>> {
+pub(crate) fn local_tree(world: &World, name: &str) -> Option<Vec<(PathBuf, Vec<u8>)>> {
     let path = data(name);
     Some(mount(world, path.to_str().unwrap(), &[])?.tree())
 }

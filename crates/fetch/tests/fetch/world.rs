@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferrofs_image::ImageSource;
 use ferrofs_remote::cache::CacheDirectory;
 use ferrofs_remote::protocol::RemoteOptions;
-use ferrofs_remote::{FetchClient, FetcherProgram, RemoteSource};
+use ferrofs_remote::{FetchClient, FetcherProgram, RemoteSource, StoreSettings};
 
 pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
@@ -15,6 +15,8 @@ pub(crate) struct World {
     pub(crate) timeout_seconds: u32,
     /// What clients ask for.
     pub(crate) cache_limit: Option<u64>,
+    /// Of object stores.
+    pub(crate) settings: StoreSettings,
 }
 
 /// Byte `at` of every object.
@@ -28,7 +30,12 @@ pub(crate) fn body(length: u64) -> Vec<u8> {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), timeout_seconds: 20, cache_limit: None }
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            timeout_seconds: 20,
+            cache_limit: None,
+            settings: StoreSettings::default(),
+        }
     }
 
     pub(crate) fn cache(&self) -> PathBuf {
@@ -40,8 +47,9 @@ impl World {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_ferrofs-fetch"));
         let timeout = self.timeout_seconds.to_string();
         let arguments = ["--idle", "2", "--timeout", &timeout].map(Into::into).to_vec();
-        let connector =
-            FetcherProgram::new(cache, program, arguments).cache_limit(self.cache_limit);
+        let connector = FetcherProgram::new(cache, program, arguments)
+            .settings(self.settings.clone())
+            .cache_limit(self.cache_limit);
         Arc::new(FetchClient::new(Box::new(connector)).unwrap())
     }
 

@@ -1,0 +1,82 @@
+//! The HTTP client of `object_store` for credentials: requests to token servers and to the metadata
+//! service of the machine, over the client of this process. Objects are not requested by it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::client::{
+    ClientConfigKey, ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind,
+    HttpRequest, HttpResponse, HttpService,
+};
+
+use crate::http::{Body, Patience, describe};
+use crate::stats::Stats;
+
+/// The longest answer of a token server, in bytes.
+const ANSWER_MAX_BYTES: usize = 1 << 20;
+/// How long a token server may take. The metadata service of a machine that has none answers never.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Sends requests for credentials.
+#[derive(Clone, Debug)]
+pub(crate) struct CredentialHttp {
+    /// Follows no redirect.
+    pub(crate) client: reqwest::Client,
+    pub(crate) stats: Arc<Stats>,
+    allows_http: bool,
+    patience: Patience,
+}
+
+impl CredentialHttp {
+    pub(crate) fn new(client: &reqwest::Client, stats: &Arc<Stats>, patience: Patience) -> Self {
+        Self { client: client.clone(), stats: Arc::clone(stats), allows_http: false, patience }
+    }
+
+    async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let failed = |kind, text: String| HttpError::new_boxed(kind, text.into());
+        let (head, body) = request.into_parts();
+        if head.uri.scheme_str() != Some("https") && !self.allows_http {
+            let text = "a server for credentials must use TLS";
+            return Err(failed(HttpErrorKind::Unknown, text.to_owned()));
+        }
+        let mut builder = self.client.request(head.method, head.uri.to_string());
+        builder = builder.headers(head.headers);
+        if let Some(bytes) = body.as_bytes().filter(|bytes| !bytes.is_empty()) {
+            builder = builder.body(bytes.to_vec());
+        }
+        Stats::add(&self.stats.token_requests, 1);
+        let response = builder.send().await;
+        let mut response =
+            response.map_err(|error| failed(HttpErrorKind::Connect, describe(error)))?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let body = Body::new(response, self.patience);
+        let body = body.read_to_end("the server for credentials", ANSWER_MAX_BYTES).await;
+        let body =
+            body.map_err(|error| failed(HttpErrorKind::Interrupted, error.error.to_string()))?;
+        let mut answer = HttpResponse::new(body.into());
+        (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
+        Ok(answer)
+    }
+}
+
+impl HttpConnector for CredentialHttp {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp);
+        let allows_http = allows_http.as_deref() == Some("true");
+        Ok(HttpClient::new(Self { allows_http, ..self.clone() }))
+    }
+}
+
+#[async_trait]
+impl HttpService for CredentialHttp {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        match tokio::time::timeout(ANSWER_TIMEOUT, self.exchange(request)).await {
+            Ok(result) => result,
+            Err(_) => {
+                let text = "the server for credentials did not answer";
+                Err(HttpError::new_boxed(HttpErrorKind::Timeout, text.into()))
+            }
+        }
+    }
+}

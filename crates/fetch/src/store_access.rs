@@ -1,0 +1,319 @@
+//! Access to an object store: the credentials that the settings of a client name, and the headers
+//! that authorize a request. `object_store` finds and renews credentials, and signs; the requests
+//! for objects are ours. One request renews credentials for all that wait.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofs_remote::StoreSettings;
+use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
+use object_store::RetryConfig;
+use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredentialProvider};
+use object_store::azure::{
+    AzureAuthorizer, AzureConfigKey, AzureCredentialProvider, MicrosoftAzureBuilder,
+};
+use object_store::client::{HttpRequest, HttpRequestBody};
+use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use tokio::sync::Mutex;
+
+use crate::credential_http::CredentialHttp;
+use crate::http::ExchangeError;
+use crate::store_place::{StorePlace, is_on, region};
+
+/// Repetitions of a request for credentials.
+const CREDENTIAL_RETRIES: usize = 3;
+const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Credentials that a store refuses are requested anew at most so often.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
+
+/// The access of one client to one bucket.
+pub(crate) struct StoreAccess {
+    pub(crate) place: StorePlace,
+    pub(crate) settings: StoreSettings,
+    http: CredentialHttp,
+    state: Mutex<AccessState>,
+}
+
+#[derive(Default)]
+struct AccessState {
+    provider: Option<Provider>,
+    /// Incremented when the provider is replaced.
+    generation: u64,
+    renewed: Option<Instant>,
+    /// There were credentials once: they exist, and a failure to renew them may pass.
+    has_worked: bool,
+}
+
+#[derive(Clone)]
+enum Provider {
+    Anonymous,
+    Aws(AwsCredentialProvider),
+    Gcp(GcpCredentialProvider),
+    Azure(AzureCredentialProvider),
+}
+
+/// An authorized request.
+#[derive(Debug)]
+pub(crate) struct Authorized {
+    /// With the query of an access signature, if that is the credential.
+    pub(crate) url: String,
+    pub(crate) headers: HeaderMap,
+    generation: u64,
+}
+
+impl fmt::Debug for StoreAccess {
+    /// Without credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreAccess").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl StoreAccess {
+    pub(crate) fn new(place: StorePlace, settings: StoreSettings, http: CredentialHttp) -> Self {
+        Self { place, settings, http, state: Mutex::default() }
+    }
+
+    /// Adds to `headers` what authorizes a request for `url`.
+    pub(crate) async fn authorize(
+        &self,
+        url: &str,
+        headers: HeaderMap,
+    ) -> Result<Authorized, ExchangeError> {
+        let (provider, generation, has_worked) = self.provider().await?;
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.uri_mut() = url.parse().map_err(|_| self.denied("the key has no URL"))?;
+        *request.headers_mut() = headers;
+        if let Err(error) = self.sign(&provider, &mut request).await {
+            return Err(self.unavailable(&error, has_worked));
+        }
+        self.state.lock().await.has_worked = true;
+        let mut headers = std::mem::take(request.headers_mut());
+        headers.values_mut().for_each(|value| value.set_sensitive(true));
+        Ok(Authorized { url: request.uri().to_string(), headers, generation })
+    }
+
+    /// Forgets the credentials of a refused request, so that the next one gets new ones; `false` if
+    /// there can be none. Those that come while others have done so use what these got.
+    pub(crate) async fn renew(&self, refused: &Authorized) -> bool {
+        let mut state = self.state.lock().await;
+        if state.generation != refused.generation {
+            return true;
+        }
+        let is_soon = state.renewed.is_some_and(|time| time.elapsed() < RENEWAL_PAUSE);
+        if is_soon || self.is_fixed() {
+            return false;
+        }
+        state.provider = None;
+        state.generation += 1;
+        state.renewed = Some(Instant::now());
+        true
+    }
+
+    /// What names the credentials, for messages.
+    pub(crate) fn source(&self) -> &'static str {
+        let has = |name| self.settings.get(name).is_some();
+        match &self.place {
+            _ if self.is_anonymous() => "none, as the settings say",
+            StorePlace::S3 { .. } if has("AWS_ACCESS_KEY_ID") => "AWS_ACCESS_KEY_ID",
+            StorePlace::S3 { .. } if has("AWS_WEB_IDENTITY_TOKEN_FILE") => {
+                "AWS_WEB_IDENTITY_TOKEN_FILE"
+            }
+            StorePlace::S3 { .. }
+                if has("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+                    || has("AWS_CONTAINER_CREDENTIALS_FULL_URI") =>
+            {
+                "those of the container"
+            }
+            StorePlace::Gcs { .. } if has("GOOGLE_APPLICATION_CREDENTIALS") => {
+                "GOOGLE_APPLICATION_CREDENTIALS"
+            }
+            StorePlace::Azure { .. } if has("AZURE_STORAGE_TOKEN") => "AZURE_STORAGE_TOKEN",
+            StorePlace::Azure { .. } if has("AZURE_STORAGE_KEY") => "AZURE_STORAGE_KEY",
+            StorePlace::Azure { .. } if has("AZURE_CLIENT_ID") => "AZURE_CLIENT_ID",
+            StorePlace::Azure { .. } if has("AZURE_STORAGE_SAS_TOKEN") => "AZURE_STORAGE_SAS_TOKEN",
+            _ => "those of the machine",
+        }
+    }
+
+    /// What to set if there are no credentials, or wrong ones.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match &self.place {
+            StorePlace::S3 { .. } if self.settings.get("AWS_PROFILE").is_some() => {
+                "profiles are not read: eval \"$(aws configure export-credentials --format env)\" \
+                 sets AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
+            }
+            StorePlace::S3 { .. } => {
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a \
+                 public bucket"
+            }
+            StorePlace::Gcs { .. } => {
+                "set GOOGLE_APPLICATION_CREDENTIALS, or GOOGLE_SKIP_SIGNATURE=true for a public \
+                 bucket"
+            }
+            StorePlace::Azure { .. } => {
+                "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or AZURE_SKIP_SIGNATURE=true \
+                 for a public container"
+            }
+        }
+    }
+
+    fn is_anonymous(&self) -> bool {
+        is_on(&self.settings, &format!("{}_SKIP_SIGNATURE", self.place.prefix()))
+            || self.place.is_emulated(&self.settings)
+    }
+
+    /// The credentials are in the settings themselves, so that there are no newer ones.
+    fn is_fixed(&self) -> bool {
+        let names: &[&str] = match &self.place {
+            StorePlace::S3 { .. } => &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
+            StorePlace::Gcs { .. } => &[],
+            StorePlace::Azure { .. } => {
+                &["AZURE_STORAGE_TOKEN", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"]
+            }
+        };
+        self.is_anonymous() || names.iter().any(|name| self.settings.get(name).is_some())
+    }
+
+    async fn provider(&self) -> Result<(Provider, u64, bool), ExchangeError> {
+        let mut state = self.state.lock().await;
+        let provider = match &state.provider {
+            Some(provider) => provider.clone(),
+            None => {
+                self.check_settings().map_err(|detail| self.denied(&detail))?;
+                let made = self.make_provider();
+                let provider = made.map_err(|error| self.unavailable(&error.to_string(), false))?;
+                state.provider.insert(provider).clone()
+            }
+        };
+        Ok((provider, state.generation, state.has_worked))
+    }
+
+    /// Headers are made of these without another check, and files are opened by the fetcher, which
+    /// has another working directory than the client.
+    fn check_settings(&self) -> Result<(), String> {
+        let prefix = self.place.prefix();
+        for (name, value) in self.settings.starting_with(prefix) {
+            if !value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+                return Err(format!("{name} has a character that it cannot have"));
+            }
+            let is_path = name.ends_with("_FILE") || name == "GOOGLE_APPLICATION_CREDENTIALS";
+            if is_path && !value.starts_with('/') {
+                return Err(format!("{name} must be an absolute path"));
+            }
+        }
+        let is_without_metadata = is_on(&self.settings, "AWS_EC2_METADATA_DISABLED");
+        let is_machine = self.source() == "those of the machine";
+        if matches!(self.place, StorePlace::S3 { .. }) && is_machine && is_without_metadata {
+            return Err(format!("no credentials were found; {}", self.remedy()));
+        }
+        Ok(())
+    }
+
+    fn make_provider(&self) -> object_store::Result<Provider> {
+        if self.is_anonymous() {
+            return Ok(Provider::Anonymous);
+        }
+        let retry = RetryConfig {
+            max_retries: CREDENTIAL_RETRIES,
+            retry_timeout: CREDENTIAL_TIMEOUT,
+            ..RetryConfig::default()
+        };
+        let http = self.http.clone();
+        let settings = self.settings.starting_with(self.place.prefix());
+        let settings = settings.map(|(name, value)| (name.to_ascii_lowercase(), value));
+        Ok(match &self.place {
+            StorePlace::S3 { bucket } => {
+                let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+                for (name, value) in settings {
+                    if let Ok(key) = name.parse() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+                let store = builder.with_retry(retry).with_http_connector(http).build()?;
+                Provider::Aws(Arc::clone(store.credentials()))
+            }
+            StorePlace::Gcs { bucket } => {
+                let mut builder = GoogleCloudStorageBuilder::new().with_bucket_name(bucket);
+                for (name, value) in settings {
+                    if let Ok(key) = name.parse() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+                let store = builder.with_retry(retry).with_http_connector(http).build()?;
+                Provider::Gcp(Arc::clone(store.credentials()))
+            }
+            StorePlace::Azure { account, container } => {
+                let mut builder = MicrosoftAzureBuilder::new();
+                for (name, value) in settings {
+                    // The name that Azure's own command has.
+                    let key = if name == "azure_storage_key" {
+                        Ok(AzureConfigKey::AccessKey)
+                    } else {
+                        name.parse()
+                    };
+                    if let Ok(key) = key {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+                let builder = builder.with_account(account).with_container_name(container);
+                let store = builder.with_retry(retry).with_http_connector(http).build()?;
+                Provider::Azure(Arc::clone(store.credentials()))
+            }
+        })
+    }
+
+    async fn sign(&self, provider: &Provider, request: &mut HttpRequest) -> Result<(), String> {
+        let text = |error: object_store::Error| error.to_string();
+        match provider {
+            Provider::Anonymous => Ok(()),
+            Provider::Aws(provider) => {
+                let credential = provider.get_credential().await.map_err(text)?;
+                let parts = [Some(&credential.key_id), credential.token.as_ref()];
+                if !parts
+                    .into_iter()
+                    .flatten()
+                    .all(|part| part.bytes().all(|b| b.is_ascii_graphic()))
+                {
+                    return Err("they have characters that no header has".to_owned());
+                }
+                AwsAuthorizer::new(&credential, "s3", region(&self.settings))
+                    .with_request_payer(is_on(&self.settings, "AWS_REQUEST_PAYER"))
+                    .try_authorize(request, None)
+                    .map_err(text)
+            }
+            Provider::Gcp(provider) => {
+                let credential = provider.get_credential().await.map_err(text)?;
+                if !credential.bearer.is_empty() {
+                    let value = HeaderValue::from_str(&format!("Bearer {}", credential.bearer));
+                    let value = value.map_err(|_| "the token is none".to_owned())?;
+                    request.headers_mut().insert(AUTHORIZATION, value);
+                }
+                Ok(())
+            }
+            Provider::Azure(provider) => {
+                let StorePlace::Azure { account, .. } = &self.place else { return Ok(()) };
+                let credential = provider.get_credential().await.map_err(text)?;
+                AzureAuthorizer::new(&credential, account).try_authorize(request).map_err(text)
+            }
+        }
+    }
+
+    fn denied(&self, detail: &str) -> ExchangeError {
+        let kind = FetchErrorKind::Denied;
+        ExchangeError::permanent(FetchError::new(kind, self.place.shown(), detail))
+    }
+
+    fn unavailable(&self, error: &str, has_worked: bool) -> ExchangeError {
+        let what = if has_worked { "cannot be renewed" } else { "were not found" };
+        let source = self.source();
+        // Texts of servers end somewhere.
+        let error: String = error.chars().take(300).collect();
+        let remedy = self.remedy();
+        let detail = format!("the credentials ({source}) {what}; {remedy} ({error})");
+        let kind = FetchErrorKind::Denied;
+        let error = FetchError::new(kind, self.place.shown(), detail);
+        if has_worked { ExchangeError::transient(error) } else { ExchangeError::permanent(error) }
+    }
+}
