@@ -58,6 +58,7 @@ impl Fetcher {
     ) -> Result<Arc<SharedObject>, FetchError> {
         let &OpeningRequest { options, expected, settings } = request;
         if let Some(open) = expected.and_then(|expected| self.find(&expected.key)) {
+            open.restore();
             return Ok(open);
         }
         // Text that came as JSON.
@@ -96,6 +97,7 @@ impl Fetcher {
         let shared = match self.find(&key) {
             Some(shared) => {
                 shared.request_from(object.backend);
+                shared.restore();
                 shared
             }
             None => {

@@ -237,9 +237,14 @@ pub(crate) async fn send(
     match tokio::time::timeout(patience.0, builder.send()).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => {
+            // A redirect that is refused, and a certificate that nobody trusts, stay so.
+            let is_permanent = error.is_redirect() || error.is_builder();
+            let detail = describe(error);
+            if is_permanent || detail.contains("invalid peer certificate") {
+                return Err(ExchangeError::permanent(protocol(shown, detail)));
+            }
             let kind = FetchErrorKind::Unreachable;
-            let result = FetchError::new(kind, shown, describe(error));
-            Err(ExchangeError::transient(result))
+            Err(ExchangeError::transient(FetchError::new(kind, shown, detail)))
         }
         Err(_) => Err(patience.stalled(shown)),
     }

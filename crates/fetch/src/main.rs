@@ -96,15 +96,30 @@ fn http_client(redirects: &Redirects) -> reqwest::Result<reqwest::Client> {
     builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
 }
 
-/// Whether a redirect is followed. One from TLS to plain HTTP is not: the location promises TLS.
+/// Whether a redirect is followed. One from TLS to plain HTTP is not: the location promises TLS. Nor
+/// is one to a link-local address, where machines of a cloud find their credentials.
 fn follow(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
     let was_secure = attempt.previous().iter().any(|url| url.scheme() == "https");
     if attempt.previous().len() > REDIRECTS_MAX {
         attempt.error(format!("more than {REDIRECTS_MAX} redirects"))
     } else if was_secure && attempt.url().scheme() != "https" {
         attempt.error("a redirect from https to http is refused")
+    } else if is_link_local(attempt.url()) {
+        attempt.error("a redirect to a link-local address is refused")
     } else {
         attempt.follow()
+    }
+}
+
+fn is_link_local(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    match host.parse() {
+        Ok(std::net::IpAddr::V4(address)) => address.is_link_local(),
+        Ok(std::net::IpAddr::V6(address)) => {
+            address.is_unicast_link_local()
+                || address.to_ipv4_mapped().is_some_and(|address| address.is_link_local())
+        }
+        Err(_) => false,
     }
 }
 

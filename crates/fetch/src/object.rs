@@ -213,6 +213,12 @@ impl SharedObject {
         Arc::clone(&locked(&self.backing))
     }
 
+    /// Mends the files before another client opens them, if somebody else has changed them.
+    pub(crate) fn restore(&self) {
+        // A client that gets files which cannot be mended says what is wrong with them.
+        self.backing().writer().restore().ok();
+    }
+
     /// Stores all chunks of `ranges`, or waits until other requests have.
     pub(crate) async fn fetch(
         self: &Arc<Self>,

@@ -22,6 +22,8 @@ use crate::protocol::{
 
 /// The pauses between attempts to reach a fetcher.
 const RETRY_MIN: Duration = Duration::from_millis(20);
+/// Fetchers that may end while they are greeted, before that is an error.
+const GREETINGS_MAX: u32 = 10;
 const RETRY_MAX: Duration = Duration::from_secs(3);
 
 /// The longest document that is taken from the fetcher, which has the same limit.
@@ -369,8 +371,24 @@ impl State {
 impl Shared {
     /// A connection on which both sides have said hello.
     fn connect(&self) -> io::Result<Arc<Connection>> {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
         let cache_limit = self.connector.cache_limit();
-        greeted(self.connector.connect()?, cache_limit).map(Arc::new)
+        let mut attempts = 0;
+        loop {
+            let greeted = greeted(self.connector.connect()?, cache_limit);
+            let error = match greeted {
+                Ok(connection) => return Ok(Arc::new(connection)),
+                Err(error) => error,
+            };
+            attempts += 1;
+            // A fetcher that ends, as it was idle or was killed, takes connections until then.
+            let has_ended =
+                matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe);
+            if !has_ended || attempts == GREETINGS_MAX {
+                return Err(error);
+            }
+            std::thread::sleep(RETRY_MIN);
+        }
     }
 
     /// The loop of the receiver (R1, R2).
@@ -495,6 +513,10 @@ impl Shared {
     /// Opens all objects again and repeats all requests. From then on callers use the connection.
     fn repeat(&self, connection: &Arc<Connection>) -> io::Result<()> {
         let mut state = locked(&self.state);
+        // Nobody would end this connection: the client was dropped while it was made.
+        if state.is_closed {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         state.pending.retain(|_, pending| matches!(pending, Pending::Call { .. }));
         state.objects.retain(|_, object| object.strong_count() > 0);
         let objects: Vec<_> = state

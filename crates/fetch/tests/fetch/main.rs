@@ -10,6 +10,9 @@ mod command;
 #[path = "../../../cli/tests/cli/container_image.rs"]
 mod container_image;
 mod convert;
+mod damaged;
+mod damaged_cache;
+mod documents;
 mod http;
 mod moto;
 mod mount;
@@ -21,4 +24,5 @@ mod server;
 mod store;
 mod store_server;
 mod tree;
+mod wire;
 mod world;

@@ -237,16 +237,29 @@ impl ObjectWriter {
         records: File,
         seed: u32,
     ) -> io::Result<Self> {
-        let wanted = header(&key, &layout);
-        let mut found = [0; HEADER_BYTES];
-        if !read_whole(&records, 0, &mut found)? || found != wanted {
-            records.set_len(0)?;
-            records.write_all_at(&wanted, 0)?;
-        }
-        records.set_len(ChunkRecord::offset(layout.count()))?;
-        data.set_len(layout.length())?;
         let changing = std::array::from_fn(|_| Mutex::new(()));
-        Ok(Self { key, layout, data, records, generation: AtomicU32::new(seed), changing })
+        let generation = AtomicU32::new(seed);
+        let writer = Self { key, layout, data, records, generation, changing };
+        writer.restore()?;
+        writer.records.set_len(ChunkRecord::offset(layout.count()))?;
+        writer.data.set_len(layout.length())?;
+        Ok(writer)
+    }
+
+    /// Empties an index whose header somebody else has changed since it was opened, so that new
+    /// readers accept it. All chunks are absent then. Nothing happens to an index that is right.
+    ///
+    /// # Errors
+    /// The index cannot be read or written.
+    pub fn restore(&self) -> io::Result<()> {
+        let wanted = header(&self.key, &self.layout);
+        let mut found = [0; HEADER_BYTES];
+        if read_whole(&self.records, 0, &mut found)? && found == wanted {
+            return Ok(());
+        }
+        self.records.set_len(0)?;
+        self.records.write_all_at(&wanted, 0)?;
+        self.records.set_len(ChunkRecord::offset(self.layout.count()))
     }
 
     /// How the object is divided.
