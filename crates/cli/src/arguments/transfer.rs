@@ -12,7 +12,7 @@ use crate::help;
 #[derive(Args, Debug)]
 #[command(after_help = help::PULL)]
 pub(crate) struct PullArguments {
-    /// Where the image is, such as https://host/app.erofs or oci://host/name:tag
+    /// Where the image is, such as https://host/app.erofs, s3://bucket/app.erofs or oci://host/name:tag
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
 
