@@ -189,7 +189,7 @@ def measure(arguments: argparse.Namespace, image: Path) -> None:
         cpu = statistics.median(run["cpu"] for run in runs)
         print(f"| {name} | {threads} | {middle:.0f} ({rates[0]:.0f}, {rates[-1]:.0f}) | {ratio} | {cpu:.2f} | {runs[0]['bytes'] / 1e6:.1f} |")
     for (name, threads), why in missing.items():
-        print(f"left out: {name}, {threads} threads: {why}", file=sys.stderr)
+        print(f"left out: {name}, threads: {threads}: {why}", file=sys.stderr)
 
 
 def main() -> None:

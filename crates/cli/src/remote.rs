@@ -264,7 +264,8 @@ impl RemoteMount {
         let companion = companion.context("the process that connects to ferrofs-fetch")?;
         let companion = Arc::new(companion.cache_limit(arguments.cache_size));
         // The companion has them; what decodes must not.
-        ferrofs_mount::sandbox::clear_environment(StoreSettings::names());
+        ferrofs_mount::sandbox::clear_environment(StoreSettings::names())
+            .context("the credentials cannot be removed from the memory of the mount")?;
         let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
         Ok(Self { client: Arc::new(client), companion, opened: RefCell::default() })
     }
