@@ -61,8 +61,16 @@ impl Invocation {
 
 /// Reads the command line. After wrong usage and requests for help, which it answers, it returns
 /// the exit status.
+///
+/// This is done in a thread, with which stack, heap and what the allocator keeps for it can be given back: hundreds of KiB
+/// that would stay with each mount.
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
-    parse_words(std::env::args_os().collect())
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let of_thread = words.clone();
+    match std::thread::Builder::new().spawn(|| parse_words(of_thread)) {
+        Ok(parsing) => parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(_) => parse_words(words),
+    }
 }
 
 /// The same for the words of another process.

@@ -27,6 +27,7 @@ const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 const FORCED_EXIT_STATUS: i32 = 1;
 /// The bytes that a [`SessionWaker`] writes; handlers write other ones.
 const UNMOUNTED: u8 = b',';
+const FAILED: u8 = b'!';
 const ENDED: u8 = b'.';
 /// How long requests may still take after the mount is gone and no process waits for their replies.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -195,6 +196,8 @@ fn ignored() -> u64 {
 pub(crate) enum MountEvent {
     /// A signal arrived; the mount must be unmounted.
     Signal(Signal),
+    /// The session is about to end.
+    Ending,
     /// The session has ended.
     Ended,
     /// The mount is gone for some time, and requests have not ended: they hang.
@@ -292,7 +295,9 @@ impl MountEvents {
             match rustix::io::read(&self.reader, &mut byte) {
                 Ok(1) if byte == [UNMOUNTED] => {
                     self.deadline = Some(Instant::now() + DRAIN_TIMEOUT);
+                    return MountEvent::Ending;
                 }
+                Ok(1) if byte == [FAILED] => return MountEvent::Ending,
                 Ok(1) if byte == [ENDED] => return MountEvent::Ended,
                 Ok(1) => return MountEvent::Signal(self.last().unwrap_or(Signal(0))),
                 Err(Errno::INTR) => {}
@@ -330,6 +335,11 @@ impl SessionWaker {
     /// The mount is gone.
     pub(crate) fn wake_unmounted(&self) {
         self.write(UNMOUNTED);
+    }
+
+    /// The device has failed, so that a listener has ended.
+    pub(crate) fn wake_failed(&self) {
+        self.write(FAILED);
     }
 
     /// The session has ended.

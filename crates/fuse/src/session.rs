@@ -24,7 +24,7 @@ use crate::init::{
 use crate::reply::Reply;
 use crate::request::Request;
 use listener::Listener;
-use state::{EventCallback, SessionStart, SessionState, spawn_thread};
+use state::{EventCallback, SessionStart, SessionState, lock, spawn_thread};
 use watchdog::RequestWatchdog;
 
 pub use growth::ListenerGrowth;
@@ -175,8 +175,8 @@ impl NegotiatedSession {
         let start = continued.as_ref().map_or(SessionStart::Whole, |continued| continued.start);
         let state = SessionState::new(file_system, channels, &options, on_event, continued);
         let state = Arc::new(state);
-        let mut session = Session { state, init_parameters, listeners: Vec::new(), watchdog: None };
-        match session.start_threads(options.time_limit, spawn) {
+        let mut session = Session { state, init_parameters, listeners: Vec::new() };
+        match session.start_threads(spawn) {
             Ok(()) => {
                 session.state.signal_start(start);
                 Ok(session)
@@ -199,7 +199,6 @@ pub struct Session {
     state: Arc<SessionState>,
     init_parameters: InitParameters,
     listeners: Vec<JoinHandle<()>>,
-    watchdog: Option<JoinHandle<()>>,
 }
 
 impl fmt::Debug for Session {
@@ -213,19 +212,12 @@ impl fmt::Debug for Session {
 impl Session {
     /// The listeners wait in [`SessionState::wait_for_start`], so that all threads can still be ended if one of them
     /// cannot be started: a thread that reads from the device cannot be woken.
-    fn start_threads(
-        &mut self,
-        time_limit: Option<Duration>,
-        spawn: &mut SpawnThread<'_>,
-    ) -> std::io::Result<()> {
+    fn start_threads(&mut self, spawn: &mut SpawnThread<'_>) -> std::io::Result<()> {
         for index in 0..self.state.listeners() {
             let listener = Listener { state: Arc::clone(&self.state), index, is_spare: false };
             let thread = spawn(listener.thread_name(), Box::new(move || listener.run()))?;
             self.listeners.push(thread);
         }
-        let watchdog = RequestWatchdog::new(Arc::clone(&self.state), time_limit);
-        let thread = spawn("fuse-watchdog".to_owned(), Box::new(move || watchdog.run()))?;
-        self.watchdog = Some(thread);
         Ok(())
     }
 
@@ -260,13 +252,28 @@ impl Session {
             thread.join().ok();
         }
         self.state.signal_end();
-        if let Some(watchdog) = self.watchdog.take() {
-            watchdog.join().ok();
-        }
-        // One that ends now may have started another before.
-        while let Some(spare) = self.state.take_spare() {
+        // Watchdog and spare listeners start each other.
+        loop {
+            if let Some(watchdog) = self.state.take_watchdog() {
+                watchdog.join().ok();
+            }
+            let Some(spare) = self.state.take_spare() else { break };
             spare.join().ok();
         }
+    }
+}
+
+/// Starts the watchdog of a session that has none: called by listeners that have a request.
+fn start_watchdog(state: &Arc<SessionState>) {
+    let watchdog = RequestWatchdog::new(Arc::clone(state));
+    let mut last = lock(&state.watchdog_thread);
+    if let Some(thread) = last.take() {
+        // It is about to end.
+        thread.join().ok();
+    }
+    match spawn_thread("fuse-watchdog".to_owned(), Box::new(move || watchdog.run())) {
+        Ok(thread) => *last = Some(thread),
+        Err(_) => state.report_no_watchdog(),
     }
 }
 

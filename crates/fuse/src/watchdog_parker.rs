@@ -1,5 +1,5 @@
 //! Whether the watchdog sleeps until there is a request: an idle mount wakes no thread. A listener that reads the first
-//! request wakes it (docs/workers.md, protocol R, steps R6 and R7). It decides only; `session::state` has the lock and the
+//! request wakes or starts it (docs/workers.md, protocol R, steps R6 and R7). It decides only; `session::state` has the lock and the
 //! condition variable for the sleep itself.
 
 use crate::sync::{AtomicBool, Ordering, fence};
@@ -12,8 +12,9 @@ pub(crate) struct WatchdogParker {
 }
 
 impl WatchdogParker {
+    /// Of a session whose watchdog is started by the first request.
     pub(crate) fn new() -> Self {
-        Self { is_parked: AtomicBool::new(false) }
+        Self { is_parked: AtomicBool::new(true) }
     }
 
     /// R6: the watchdog is about to sleep. It must look at all slots once more after this, and call [`wake`](Self::wake)
@@ -44,6 +45,7 @@ mod tests {
     #[test]
     fn one_listener_wakes_a_sleeping_watchdog() {
         let parker = WatchdogParker::new();
+        assert!(parker.wake());
         assert!(!parker.wake());
         parker.park();
         assert!(parker.is_parked());

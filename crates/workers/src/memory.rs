@@ -28,7 +28,7 @@ pub use mapping::{Mapping, PageSize, PopulateMethod, PrefaultReport};
 pub use page_pool::{
     FRAMES_MAX, Frame, PagePool, PagePoolSettings, PagePoolStats, RequestFrameList,
 };
-pub use process::{available_memory_bytes, set_mmap_threshold, trim_heap};
+pub use process::{available_memory_bytes, set_mmap_threshold, trim_heap, trim_stack};
 pub use system_memory::FaultPlan;
 
 /// Bytes of a frame.

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use ferrofs_mount::sandbox::{
     FilterState, PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
 };
 use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount, ServingProcess};
+use ferrofs_workers::memory::{trim_heap, trim_stack};
 use ferrofs_workers::priority::{InheritedPriority, PriorityRequest};
 
 use super::daemonize::{self, ReadyNotifier};
@@ -75,6 +76,7 @@ pub(super) fn run(
     let handlers = SignalHandlers::new(is_foreground)?;
     let mut attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
+    release_start_memory();
     start_unmount_helper(&mut attachment, typed)?;
     let ready = negotiate(&attachment, request, &resources, remote.is_some())?;
     let requested = ready.init_parameters().requested_readahead;
@@ -130,36 +132,88 @@ pub(super) fn serve(
     }
     let served = ready.serve(image, move |notice| match notice {
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
-        _ => log.log(severity(notice), notice),
+        _ => {
+            log.log(severity(notice), notice);
+            if let MountLogEvent::Session(SessionEvent::DeviceFailed { .. }) = notice {
+                unmounted.wake_failed();
+            }
+        }
     });
     drop(inherited);
     let served = served.map_err(|error| anyhow!("{error}"))?;
     let confined = server.attachment.wait_for_unmount_helper();
     confined.map_err(|error| helper_error(&error))?;
     server.explain(&served, entered.as_ref(), notifier.as_ref(), remote)?;
-    let end = wait_elsewhere(served, waker)?;
     if let Some(start) = server.start.take() {
         fault_point("ready", start.number);
         start.ready.send();
     }
     server.notify_ready(notifier.take())?;
-    if server.wait(&mut signals) == MountEvent::Overdue {
+    release_start_memory();
+    let mut end = SessionEnd::Running { served, waker };
+    if server.wait(&mut signals, &mut end) == MountEvent::Overdue {
         // Closing the image would wait for the requests that hang.
         let mut server = ManuallyDrop::new(server);
         return Ok(server.exit_with_pending());
     }
-    // It has sent its event.
-    end.join().ok();
+    end.join();
     server.end()
 }
 
-/// Starts a thread that waits for the end of the session and wakes the main thread.
-fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<JoinHandle<()>> {
-    let waiting = std::thread::Builder::new().name("mount-end".to_owned()).spawn(move || {
-        served.join();
-        waker.wake_ended();
-    });
-    waiting.context("cannot start a thread")
+/// How far a session is.
+enum SessionEnd {
+    /// No listener is known to have ended.
+    Running { served: ServedMount, waker: SessionWaker },
+    /// A thread waits for the last one, and sends an event then.
+    Ending(JoinHandle<()>),
+    /// All have ended.
+    Ended,
+}
+
+impl SessionEnd {
+    /// Starts the thread that waits, unless it was started before. Without a thread this one waits.
+    fn begin(&mut self) {
+        let before = std::mem::replace(self, Self::Ended);
+        let Self::Running { served, waker } = before else {
+            *self = before;
+            return;
+        };
+        let (sender, served_there) = mpsc::channel::<ServedMount>();
+        let waiting = std::thread::Builder::new().name("mount-end".to_owned()).spawn({
+            let waker = waker.clone();
+            move || {
+                if let Ok(served) = served_there.recv() {
+                    served.join();
+                }
+                waker.wake_ended();
+            }
+        });
+        match waiting {
+            Ok(thread) => {
+                sender.send(served).ok();
+                *self = Self::Ending(thread);
+            }
+            Err(_) => {
+                served.join();
+                waker.wake_ended();
+            }
+        }
+    }
+
+    fn join(self) {
+        match self {
+            Self::Running { served, .. } => served.join(),
+            // It has sent its event.
+            Self::Ending(thread) => drop(thread.join()),
+            Self::Ended => {}
+        }
+    }
+}
+
+/// Gives memory back that only the start has used: most of all, options are parsed in hundreds of KiB.
+pub(super) fn release_start_memory() {
+    trim_heap();
+    trim_stack();
 }
 
 /// Standard output as a descriptor that outlives the stream.
@@ -322,12 +376,16 @@ impl MountServer<'_> {
     }
 
     /// Returns how the mount ended.
-    fn wait(&mut self, signals: &mut MountEvents) -> MountEvent {
+    fn wait(&mut self, signals: &mut MountEvents, end: &mut SessionEnd) -> MountEvent {
         let mut is_unmounting = false;
         loop {
             let signal = match signals.wait() {
                 MountEvent::Signal(signal) => signal,
-                end => return end,
+                MountEvent::Ending => {
+                    end.begin();
+                    continue;
+                }
+                ended => return ended,
             };
             // Further signals during unmounting change nothing.
             if std::mem::replace(&mut is_unmounting, true) {

@@ -341,6 +341,7 @@ impl Kept<'_> {
     /// K3 and K4: from here on, this process only holds the mount.
     fn hold(&mut self, attachment: &mut Attachment, plan: HolderPlan) -> anyhow::Result<HoldEnd> {
         self.enter_sandbox(attachment, &plan)?;
+        daemon::release_start_memory();
         // Before threads; a name is only for people.
         rustix::thread::set_name(NAME).ok();
         attachment.hold(plan, self).context("cannot start the process that serves")

@@ -8,6 +8,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::growth::RequestTimes;
+use super::start_watchdog;
 use super::state::{SessionState, lock, spawn_thread};
 use crate::channel::Channel;
 use crate::event::SessionEvent;
@@ -202,7 +203,9 @@ impl Listener {
     fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) -> Instant {
         let received_at = Instant::now();
         slot.begin(request.unique, request.pid, self.state.millis_at(received_at));
-        self.state.wake_watchdog();
+        if self.state.wake_watchdog() {
+            start_watchdog(&self.state);
+        }
         let reply = Reply::new(channel, slot, request.unique, received_at);
         let file_system = &self.state.file_system;
         // A panic drops the reply, which then sends EIO.

@@ -79,14 +79,29 @@ pub(crate) struct SessionState {
     pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
     pub(super) added: AddedListeners,
     watchdog: WatchdogParker,
+    /// The thread of the watchdog, or the last one.
+    pub(super) watchdog_thread: Mutex<Option<JoinHandle<()>>>,
+    /// How long a request may take.
+    pub(super) time_limit: Option<Duration>,
     interrupts: AtomicU64,
     unknown_interrupts: UnknownInterrupts,
     is_unmounted: AtomicBool,
     started_at: Instant,
     on_event: Box<EventCallback>,
-    phase: Mutex<SessionPhase>,
-    phase_changed: Condvar,
+    progress: Mutex<SessionProgress>,
+    progressed: Condvar,
 }
+
+/// What threads of a session wait for.
+#[derive(Clone, Copy, Debug)]
+struct SessionProgress {
+    phase: SessionPhase,
+    /// Whether a watchdog runs or sleeps. Written with the flag of the parker set or just cleared.
+    has_watchdog: bool,
+}
+
+/// How long a watchdog sleeps before it ends: idle mounts have no thread for it, and busy ones do not start it often.
+const WATCHDOG_STAY: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 10_000 });
 
 /// How often an interrupt is repeated at once. A listener needs a few instructions to call `begin`.
 const REPEATED_AT_ONCE: u32 = 16;
@@ -157,19 +172,29 @@ impl SessionState {
             spares: Mutex::default(),
             added: AddedListeners::new(options.growth),
             watchdog: WatchdogParker::new(),
+            watchdog_thread: Mutex::default(),
+            time_limit: options.time_limit,
             interrupts: AtomicU64::new(0),
             unknown_interrupts: UnknownInterrupts::default(),
             is_unmounted: AtomicBool::new(false),
             started_at: Instant::now(),
             on_event,
-            phase: Mutex::new(SessionPhase::Starting),
-            phase_changed: Condvar::new(),
+            progress: Mutex::new(SessionProgress {
+                phase: SessionPhase::Starting,
+                has_watchdog: false,
+            }),
+            progressed: Condvar::new(),
         }
     }
 
     /// A thread that is not one of the permanent listeners, to be joined.
     pub(super) fn take_spare(&self) -> Option<JoinHandle<()>> {
         lock(&self.spares).pop()
+    }
+
+    /// The thread of the watchdog, to be joined.
+    pub(super) fn take_watchdog(&self) -> Option<JoinHandle<()>> {
+        lock(&self.watchdog_thread).take()
     }
 
     /// The number of permanent listeners.
@@ -285,7 +310,7 @@ impl SessionState {
 
     /// Whether the session is in its trial.
     pub(super) fn is_in_trial(&self) -> bool {
-        *lock(&self.phase) == SessionPhase::Trial
+        lock(&self.progress).phase == SessionPhase::Trial
     }
 
     /// Lets all threads end that do not read from the device.
@@ -294,55 +319,77 @@ impl SessionState {
     }
 
     fn enter_phase(&self, phase: SessionPhase) {
-        *lock(&self.phase) = phase;
-        self.phase_changed.notify_all();
+        lock(&self.progress).phase = phase;
+        self.progressed.notify_all();
     }
 
     /// Waits until all threads have been started. `false`: they have not, and this one has to end.
     /// `runs_in_trial`: it need not wait for the end of the trial.
     pub(super) fn wait_for_start(&self, runs_in_trial: bool) -> bool {
-        let mut phase = lock(&self.phase);
+        let mut progress = lock(&self.progress);
         let waits = |phase| match phase {
             SessionPhase::Starting => true,
             SessionPhase::Trial => !runs_in_trial,
             SessionPhase::Running | SessionPhase::Ended => false,
         };
-        while waits(*phase) {
-            phase = self.phase_changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
+        while waits(progress.phase) {
+            progress = self.progressed.wait(progress).unwrap_or_else(PoisonError::into_inner);
         }
-        *phase != SessionPhase::Ended
+        progress.phase != SessionPhase::Ended
     }
 
     /// Waits until the session ends, but not longer than `time`. Returns whether it has ended.
     pub(super) fn wait_for_end(&self, time: Duration) -> bool {
-        let phase = lock(&self.phase);
-        let is_running = |phase: &mut SessionPhase| *phase != SessionPhase::Ended;
-        let waited = self.phase_changed.wait_timeout_while(phase, time, is_running);
-        let (phase, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *phase == SessionPhase::Ended
+        let progress = lock(&self.progress);
+        let is_running = |progress: &mut SessionProgress| progress.phase != SessionPhase::Ended;
+        let waited = self.progressed.wait_timeout_while(progress, time, is_running);
+        let (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        progress.phase == SessionPhase::Ended
     }
 
-    /// Waits until a listener has a request or the session ends, for as long as that takes: nothing wakes a thread of a
-    /// session without requests. Only the watchdog calls it.
-    pub(super) fn wait_for_request(&self) {
+    /// Waits until a listener has a request or the session ends. `false`: neither for some time, and the watchdog has to
+    /// end; the next request starts another. Only the watchdog calls it.
+    pub(super) fn wait_for_request(&self) -> bool {
         self.watchdog.park();
         if self.slots.iter().any(|slot| slot.in_flight().is_some()) {
             self.watchdog.wake();
-            return;
+            return true;
         }
-        let phase = lock(&self.phase);
-        let is_idle =
-            |phase: &mut SessionPhase| *phase != SessionPhase::Ended && self.watchdog.is_parked();
-        drop(self.phase_changed.wait_while(phase, is_idle));
+        let progress = lock(&self.progress);
+        let is_idle = |progress: &mut SessionProgress| {
+            progress.phase != SessionPhase::Ended && self.watchdog.is_parked()
+        };
+        let waited = self.progressed.wait_timeout_while(progress, WATCHDOG_STAY, is_idle);
+        let (mut progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: a listener that clears the flag now finds that there is no watchdog.
+        progress.has_watchdog = !is_idle(&mut progress);
+        progress.has_watchdog
     }
 
-    /// Wakes the watchdog if it waits for a request. Listeners call it after they have begun with one.
-    pub(super) fn wake_watchdog(&self) {
-        if self.watchdog.wake() {
-            // The lock, so that the watchdog cannot be between its check of the flag and its sleep.
-            drop(lock(&self.phase));
-            self.phase_changed.notify_all();
+    /// Wakes the watchdog if it waits for a request. Listeners call it after they have begun with one. `true`: there is no
+    /// watchdog, and the caller has to start one, or to report that it has not.
+    pub(super) fn wake_watchdog(&self) -> bool {
+        if !self.watchdog.wake() {
+            return false;
         }
+        // The lock, so that the watchdog cannot be between its check of the flag and its sleep.
+        let had_watchdog = std::mem::replace(&mut lock(&self.progress).has_watchdog, true);
+        if had_watchdog {
+            self.progressed.notify_all();
+        }
+        !had_watchdog
+    }
+
+    /// No watchdog could be started: the next request tries again.
+    pub(super) fn report_no_watchdog(&self) {
+        lock(&self.progress).has_watchdog = false;
+        self.watchdog.park();
+    }
+
+    /// Whether there is a thread of the watchdog.
+    #[cfg(test)]
+    pub(super) fn has_watchdog(&self) -> bool {
+        lock(&self.progress).has_watchdog
     }
 
     /// Whether the watchdog sleeps until there is a request.

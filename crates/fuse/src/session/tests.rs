@@ -345,6 +345,27 @@ fn the_watchdog_of_an_idle_session_sleeps_until_there_is_a_request() {
     kernel.wait_until_watchdog_sleeps();
 }
 
+/// An idle mount had a thread more.
+#[test]
+fn a_watchdog_is_started_by_a_request_and_ends_without_any() {
+    let kernel = FakeKernel::start(Some(Duration::from_secs(1)));
+    let state = Arc::clone(&kernel.session.as_ref().unwrap().state);
+    assert!(!state.has_watchdog() && state.take_watchdog().is_none());
+    for unique in [4, 8] {
+        kernel.look_up(unique, 0, b"hang");
+        assert_eq!(kernel.receive(), (unique, EIO, 0));
+        assert!(state.has_watchdog());
+        kernel.gate.open();
+        let began = Instant::now();
+        while state.has_watchdog() {
+            assert!(began.elapsed() < ANSWER_TIMEOUT, "the watchdog should end");
+            std::thread::yield_now();
+        }
+        *kernel.gate.is_open.lock().unwrap() = false;
+    }
+    assert!(state.take_watchdog().is_some());
+}
+
 #[test]
 fn the_end_of_a_mount_is_reported_once_while_a_request_hangs() {
     let kernel = FakeKernel::start(None);

@@ -1,6 +1,7 @@
 //! The thread that looks for requests that hang, most likely because the storage of the image does. It replies `EINTR`
 //! to callers that are being killed and `EIO` to requests over the time limit. While all listeners are busy it starts
-//! spare ones, so that the kernel's requests are always read. Started by `session`.
+//! spare ones, so that the kernel's requests are always read. A listener starts it when there is a request, and it ends when
+//! there was none for some time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,17 +38,18 @@ pub(super) struct RequestWatchdog {
 }
 
 impl RequestWatchdog {
-    pub(super) fn new(state: Arc<SessionState>, time_limit: Option<Duration>) -> Self {
-        let limit_ms = time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+    pub(super) fn new(state: Arc<SessionState>) -> Self {
+        let milliseconds = |limit: Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let limit_ms = state.time_limit.map(milliseconds);
         Self { state, limit_ms }
     }
 
-    /// Scans until the session ends. After a scan that finds no request it sleeps until there is one.
+    /// Scans while there are requests. After a scan that finds none it sleeps until there is one, or ends.
     pub(super) fn run(self) {
-        let mut found = RequestsFound::None;
+        let mut found = RequestsFound::Some;
         loop {
-            if found == RequestsFound::None {
-                self.state.wait_for_request();
+            if found == RequestsFound::None && !self.state.wait_for_request() {
+                return;
             }
             if self.state.wait_for_end(SCAN_PERIOD) {
                 return;

@@ -6,9 +6,14 @@
 
 use std::num::NonZeroU64;
 
+#[cfg(not(loom))]
+use zerocopy::FromZeros;
+
+#[cfg(not(loom))]
+use super::mapping::ZeroedSlice;
+use crate::Error;
 use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU64, Ordering, PlainAtomicU64};
-use crate::{Error, ErrorKind};
 
 /// The index of no frame.
 const NONE: u32 = u32::MAX;
@@ -77,22 +82,61 @@ impl FrameSource {
     const COUNT: usize = 3;
 }
 
-/// What is known of one frame.
+/// What is known of one frame. All zeroes is the state of a frame that was never used, so that memory which the system has
+/// just cleared is a stack of them: an idle process does not pay for links.
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(FromZeros))]
 struct FrameSlot {
     /// The index of the frame below, and the depth of the stack with this frame on it. A frame is
-    /// on one stack at a time, so stacks share the links.
+    /// on one stack at a time, so stacks share the links. See [`FrameLink`].
     link: AtomicU64,
     /// Leases from each source. Only the holder of the frame's key counts, so counting needs no
     /// atomic addition and shares no cache line that is not held anyway.
     leases: [PlainAtomicU64; FrameSource::COUNT],
 }
 
+/// The link of one frame. In memory it is combined, by exclusive or, with the link that the frame has at first.
+#[derive(Clone, Copy)]
+struct FrameLink<'a> {
+    stored: &'a AtomicU64,
+    first: u64,
+}
+
+impl FrameLink<'_> {
+    fn load(self, order: Ordering) -> u64 {
+        self.stored.load(order) ^ self.first
+    }
+
+    fn store(self, link: u64, order: Ordering) {
+        self.stored.store(link ^ self.first, order);
+    }
+}
+
 /// The links of an arena's frames: a slot for each frame.
 #[derive(Debug)]
 pub(super) struct FrameLinks {
     arena: ArenaId,
-    slots: Box<[FrameSlot]>,
+    /// The number of slots.
+    frames: u32,
+    slots: Slots,
+}
+
+#[cfg(not(loom))]
+type Slots = ZeroedSlice<FrameSlot>;
+/// The atomics of a model are no plain words.
+#[cfg(loom)]
+type Slots = Box<[FrameSlot]>;
+
+/// Slots of frames that were never used.
+#[cfg(not(loom))]
+fn unused_slots(count: usize) -> Result<Slots, Error> {
+    ZeroedSlice::new(count)
+}
+
+#[cfg(loom)]
+fn unused_slots(count: usize) -> Result<Slots, Error> {
+    let unused = || FrameSlot { link: AtomicU64::new(0), leases: Default::default() };
+    Ok(std::iter::repeat_with(unused).take(count).collect())
 }
 
 impl FrameLinks {
@@ -104,17 +148,8 @@ impl FrameLinks {
     /// Links and keys for `frames` frames, and the stack that holds all keys in order: frame 0 on
     /// top.
     pub(super) fn with_stack(frames: u32) -> Result<(Self, FrameStack), Error> {
-        let mut slots = Vec::new();
-        if slots.try_reserve_exact(frames as usize).is_err() {
-            return Err(Error::new(ErrorKind::OutOfMemory, "the links of the frames")
-                .with_amount(Self::bytes_for(frames), Self::bytes_for(frames)));
-        }
-        for index in 0..frames {
-            let below = if index + 1 < frames { index + 1 } else { NONE };
-            let link = AtomicU64::new(word(frames - index, below));
-            slots.push(FrameSlot { link, leases: Default::default() });
-        }
-        let links = Self { arena: ArenaId::next(), slots: slots.into_boxed_slice() };
+        let slots = unused_slots(frames as usize)?;
+        let links = Self { arena: ArenaId::next(), frames, slots };
         let top = if frames > 0 { 0 } else { NONE };
         let stack = FrameStack::with_head(&links, word(0, top));
         Ok((links, stack))
@@ -168,8 +203,11 @@ impl FrameLinks {
         key.index
     }
 
-    fn link(&self, index: u32) -> Option<&AtomicU64> {
-        self.slots.get(index as usize).map(|slot| &slot.link)
+    fn link(&self, index: u32) -> Option<FrameLink<'_>> {
+        let slot = self.slots.get(index as usize)?;
+        // At first all frames are on one stack, in order.
+        let below = if index + 1 < self.frames { index + 1 } else { NONE };
+        Some(FrameLink { stored: &slot.link, first: word(self.frames - index, below) })
     }
 }
 

@@ -4,12 +4,18 @@
 #![allow(unsafe_code, reason = "mapping, faulting in, returning and unmapping")]
 
 use std::ffi::c_void;
+#[cfg(not(loom))]
+use std::marker::PhantomData;
+#[cfg(not(loom))]
+use std::ops::Deref;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm;
+#[cfg(not(loom))]
+use zerocopy::FromZeros;
 
 use crate::jobs::PendingStarts;
 use crate::jobs::{ParallelFor, ParallelForReport};
@@ -381,6 +387,44 @@ impl Drop for Mapping {
         // that was split off keeps its own. Nobody borrows from a value that is dropped.
         let ended = unsafe { mm::munmap(start, self.length) };
         debug_assert_eq!(ended, Ok(()), "a mapping ends once");
+    }
+}
+
+/// A slice in a mapping of its own, whose values are all zeroes at first. Pages that are never written to cost no memory;
+/// a heap clears what it gives out again, and has it resident then.
+#[derive(Debug)]
+#[cfg(not(loom))]
+pub(super) struct ZeroedSlice<T> {
+    mapping: Mapping,
+    count: usize,
+    values: PhantomData<T>,
+}
+
+#[cfg(not(loom))]
+impl<T: FromZeros> ZeroedSlice<T> {
+    /// A slice of so many values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mapping::anonymous`].
+    pub(super) fn new(count: usize) -> Result<Self, Error> {
+        const { assert!(!std::mem::needs_drop::<T>()) };
+        // At least a page: a mapping is never empty.
+        let bytes = count.saturating_mul(size_of::<T>()).max(1);
+        let mapping = Mapping::anonymous(bytes, PageSize::Small)?;
+        Ok(Self { mapping, count, values: PhantomData })
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Deref for ZeroedSlice<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new`, the only way to make one, has mapped at least `count` values of T, and page boundaries suit every
+        // type of at most a page. Zeroes are a value of T (`FromZeros`). The mapping is this value's own and is written to
+        // only through the slice, so only as `&T` allows; its bytes are never borrowed otherwise.
+        unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr().cast::<T>(), self.count) }
     }
 }
 

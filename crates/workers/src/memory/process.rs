@@ -1,9 +1,13 @@
 //! What the process may use of the machine's memory, and calls to the heap of the C library. It
 //! owns nothing and remembers nothing: every call reads the system again.
-#![allow(unsafe_code, reason = "malloc_trim and mallopt have no safe binding")]
+#![allow(
+    unsafe_code,
+    reason = "malloc_trim, mallopt, and madvise below the stack have no safe binding"
+)]
 
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Files of /proc and of cgroups are a few lines.
@@ -38,6 +42,37 @@ pub fn trim_heap() {
         // call the function. It changes no byte of an allocated block.
         let _has_trimmed = unsafe { malloc_trim(0) };
     }
+}
+
+/// Gives the pages of the first thread's stack back that deeper calls have used before. Does nothing in another thread, or
+/// if the kernel does not show where the stack is.
+pub fn trim_stack() {
+    let Some(maps) = read(Path::new("/proc/self/maps")) else { return };
+    let Some(stack) = stack_of(&maps) else { return };
+    let marker = 0_u8;
+    let here = std::ptr::from_ref(&marker).addr();
+    if !stack.contains(&here) {
+        return;
+    }
+    let page_bytes = rustix::param::page_size();
+    let unused = here.saturating_sub(STACK_RESERVE_BYTES) / page_bytes * page_bytes;
+    let Some(length) = unused.checked_sub(stack.start) else { return };
+    let start = std::ptr::with_exposed_provenance_mut(stack.start);
+    // SAFETY: the range is a part of this thread's own stack, from its first page to at least 16 KiB below the frame of this
+    // function. No frame that will return lies there: `marker` is in the frame of this function, and those of the call
+    // below are smaller. The kernel keeps the range mapped, and later calls find zeroes in it.
+    unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxDontNeed).ok() };
+}
+
+/// Left below the frame that asks: more than the frames of one system call, and of a signal handler on top of it.
+const STACK_RESERVE_BYTES: usize = 16 << 10;
+
+/// The addresses of the first thread's stack.
+fn stack_of(maps: &str) -> Option<Range<usize>> {
+    let line = maps.lines().find(|line| line.ends_with(" [stack]"))?;
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let address = |digits| usize::from_str_radix(digits, 16).ok();
+    Some(address(start)?..address(end)?)
 }
 
 /// Makes the heap map each block of 1 MiB or more on its own, for good. Called once, before threads
@@ -182,6 +217,16 @@ mod tests {
         let machine = machine.and_then(|text| total_bytes(&text));
         let available = available_memory_bytes();
         assert!(available > 0 && machine.is_none_or(|machine| available <= machine));
+    }
+
+    #[test]
+    fn the_stack_is_found_and_what_is_in_use_stays() {
+        let maps = "00400000-00452000 r-xp 00000000 08:02 173521 /bin/a\n7ffd1000-7ffd3000 rw-p 0 0:0 0 [stack]\n";
+        assert_eq!(stack_of(maps), Some(0x7ffd_1000..0x7ffd_3000));
+        assert_eq!(stack_of("x [stack]"), None);
+        let bytes = std::hint::black_box([7_u8; 2048]);
+        trim_stack();
+        assert_eq!(std::hint::black_box(bytes), [7; 2048]);
     }
 
     #[test]
