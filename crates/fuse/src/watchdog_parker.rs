@@ -66,6 +66,8 @@ mod loom_tests {
     fn no_request_is_missed_by_a_watchdog_that_falls_asleep() {
         loom::model(|| {
             let shared = Arc::new((RequestSlot::new(), WatchdogParker::new()));
+            // A watchdog was started, and is awake.
+            assert!(shared.1.wake());
             shared.0.begin_wait();
             let listener = {
                 let shared = shared.clone();
