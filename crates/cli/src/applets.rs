@@ -62,10 +62,14 @@ impl Invocation {
 /// Reads the command line. After wrong usage and requests for help, which it answers, it returns
 /// the exit status.
 ///
-/// This is done in a thread, with which stack, heap and what the allocator keeps for it can be given back: hundreds of KiB
-/// that would stay with each mount.
+/// In a process that will serve a mount this is done in a thread, with which stack, heap and what the allocator keeps for it
+/// can be given back: hundreds of KiB that would stay with the mount.
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
+    let is_foreground = |word: &OsString| word == "-f" || word == "--foreground";
+    if !crate::mount::is_daemon() && !words.iter().any(is_foreground) {
+        return parse_words(words);
+    }
     let of_thread = words.clone();
     match std::thread::Builder::new().spawn(|| parse_words(of_thread)) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),

@@ -14,6 +14,7 @@ mod serving_user;
 use std::io::Write;
 
 use daemonize::ReadyNotifier;
+pub(crate) use daemonize::is_daemon;
 use request::MountRequest;
 
 use crate::arguments::{MountArguments, MountCaller, MountInvocation};

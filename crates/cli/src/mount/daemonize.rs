@@ -76,6 +76,11 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
+/// Whether this process was started as a daemon.
+pub(crate) fn is_daemon() -> bool {
+    std::env::var_os(NOTIFY_VARIABLE).is_some()
+}
+
 /// The socket to the process that waits until this one is ready.
 #[derive(Debug)]
 pub(super) struct ReadyNotifier(UnixStream);
@@ -87,7 +92,7 @@ impl ReadyNotifier {
     /// # Errors
     /// The variable is set, but standard input is no socket; or the system has no descriptors left.
     pub(super) fn of_this_process() -> anyhow::Result<Option<Self>> {
-        if std::env::var_os(NOTIFY_VARIABLE).is_none() {
+        if !is_daemon() {
             return Ok(None);
         }
         let input = rustix::stdio::stdin();
