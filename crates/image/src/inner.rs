@@ -147,6 +147,9 @@ impl ImageInner {
         let start = usize::try_from(offset % WINDOW_BYTES).unwrap_or(usize::MAX);
         let end = start.saturating_add(bytes);
         if end <= window.len() || window.len() < window_bytes() {
+            if end > window.len() {
+                self.check_end(space, index, window.len())?;
+            }
             let end = end.min(window.len());
             return Ok(MetaBytes { bytes: window, range: start.min(end)..end });
         }
@@ -165,6 +168,7 @@ impl ImageInner {
             let part = window.get(start..).unwrap_or_default();
             let count = part.len().min(target.len());
             if count == 0 {
+                self.check_end(space, at / WINDOW_BYTES, window.len())?;
                 break;
             }
             let (target, part) = (target.get_mut(..count), part.get(..count));
@@ -174,6 +178,24 @@ impl ImageInner {
             filled = filled.saturating_add(count);
         }
         Ok(MetaBytes { bytes: Arc::new(joined), range: 0..filled })
+    }
+
+    /// That a window of so many bytes ends with its space, and not because the source was truncated
+    /// while it is in use.
+    fn check_end(&self, space: AddressSpace, index: u64, window_length: usize) -> Result<()> {
+        let start = address(index.checked_mul(WINDOW_BYTES))?;
+        let wanted = match space {
+            AddressSpace::Image => {
+                let source = self.engine.devices.primary();
+                source.length().saturating_sub(start).min(WINDOW_BYTES)
+            }
+            // Reading a file fails where the source does.
+            AddressSpace::Metabox => 0,
+        };
+        if u64::try_from(window_length).unwrap_or(u64::MAX) >= wanted {
+            return Ok(());
+        }
+        Err(outside(start, wanted, self.engine.devices.primary().current_length()))
     }
 
     /// A window of metadata. It is shorter at the end of its space and empty behind it.
@@ -197,7 +219,10 @@ impl ImageInner {
         };
         bytes.truncate(filled);
         let window: SharedBytes = Arc::new(bytes);
-        self.metadata_cache.cache.put(key, &window);
+        // What a truncated source lacks may come back.
+        if self.check_end(space, index, filled).is_ok() {
+            self.metadata_cache.cache.put(key, &window);
+        }
         Ok(window)
     }
 
@@ -355,10 +380,14 @@ fn window_bytes() -> usize {
 }
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::image::Image;
+    use crate::open::OpenOptions;
+    use crate::source::ImageSource;
 
     const K: usize = 1 << 10;
 
@@ -383,6 +412,58 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(cache.get(&far(98), 0).is_some() && cache.get(&far(1), 0).is_none());
+    }
+
+    /// A file that others truncate and extend.
+    #[derive(Debug)]
+    struct TruncatedSource {
+        bytes: Vec<u8>,
+        length_now: AtomicUsize,
+    }
+
+    impl ImageSource for TruncatedSource {
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            let at = usize::try_from(offset).unwrap();
+            let present = self.bytes.get(..self.length_now.load(Ordering::Relaxed)).unwrap();
+            let rest = present.get(at..).unwrap_or_default();
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            Ok(count)
+        }
+
+        fn length(&self) -> u64 {
+            self.bytes.len() as u64
+        }
+
+        fn current_length(&self) -> u64 {
+            self.length_now.load(Ordering::Relaxed) as u64
+        }
+    }
+
+    #[test]
+    fn metadata_of_a_truncated_source_is_an_error_until_its_bytes_are_back() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/plain.erofs");
+        let bytes = std::fs::read(path).unwrap();
+        let whole = bytes.len();
+        let source = Arc::new(TruncatedSource { bytes, length_now: AtomicUsize::new(whole) });
+        let shared: Arc<dyn ImageSource> = Arc::clone(&source) as _;
+        let image = OpenOptions::default().open_sources(shared, Vec::new()).unwrap();
+        let inner = image.inner();
+        let last = whole - 8;
+        for cut in [whole - 4, last & !4095, 0] {
+            inner.metadata_cache.cache.shrink(0);
+            source.length_now.store(cut, Ordering::Relaxed);
+            let error = inner.metadata_up_to(AddressSpace::Image, last as u64, 8).unwrap_err();
+            let now = cut as u64;
+            assert!(
+                matches!(error.kind(), ErrorKind::OutsideImage { length, .. } if *length == now)
+            );
+            source.length_now.store(whole, Ordering::Relaxed);
+            assert_eq!(inner.metadata(AddressSpace::Image, last as u64, 8).unwrap().len(), 8);
+        }
+        // Nothing is missing there.
+        let after = inner.metadata_up_to(AddressSpace::Image, whole as u64 + (1 << 20), 8);
+        assert_eq!(after.unwrap().len(), 0);
     }
 
     #[test]
