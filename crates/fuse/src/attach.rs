@@ -14,6 +14,7 @@
 mod control;
 mod direct;
 mod error;
+mod former_server;
 mod fusermount;
 mod handover;
 mod holder;

@@ -368,7 +368,7 @@ impl Kept<'_> {
         let kept = kept.chain(self.notifier.as_ref().map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
         let kept = kept.chain(plan.control.as_ref().map(AsFd::as_fd));
-        let kept = kept.chain(plan.handover.as_ref().map(HandoverSocket::descriptor));
+        let kept = kept.chain(plan.handover.iter().flat_map(HandoverSocket::descriptors));
         let kept = kept.chain([self.record.as_fd(), self.journal.descriptor()]);
         let sandbox = Sandbox::new().role(role).streams(streams).may_raise_priority(true);
         let sandbox = kept.fold(sandbox, Sandbox::keep);

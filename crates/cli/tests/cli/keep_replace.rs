@@ -109,6 +109,67 @@ fn a_former_holder_that_dies_after_its_server_leaves_the_mount_to_the_new_one() 
 }
 
 #[test]
+fn a_former_holder_that_dies_before_it_hands_over_leaves_the_mount_to_the_new_one() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    for is_ordinary in [false, true] {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        for point in ["killed", "retired"] {
+            let scene = Scene::new(is_ordinary);
+            let kept = scene.mount(&[("FERROFS_FAULT", &format!("{point}:1"))]);
+            let load = scene.load();
+            replace(&scene).succeeds();
+            let now = taken_from(&scene, kept.holder);
+            assert_ne!(now.holder, kept.holder, "{point}");
+            now.kill_servers(2);
+            load.stop_without_failure(&format!("{point}: {}", scene.log()));
+        }
+    }
+}
+
+/// The former holder dies before it has ended its server. The mount is served either way: by that server, or, if it ends,
+/// by the new one.
+#[test]
+fn a_former_holder_that_dies_before_its_server_leaves_the_mount_with_one() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    for is_server_killed in [false, true] {
+        let scene = Scene::new(false);
+        let kept = scene.mount(&[("FERROFS_FAULT", "asked:1")]);
+        let server = kept.server(None);
+        let load = scene.load();
+        std::thread::scope(|scope| {
+            let replacing = scope.spawn(|| match is_server_killed {
+                false => Some(replace(&scene).ends_with(1).stderr),
+                true => {
+                    replace(&scene).succeeds();
+                    None
+                }
+            });
+            let until = Instant::now() + LIMIT;
+            while rustix::process::test_kill_process(kept.holder).is_ok() {
+                assert!(Instant::now() < until, "{}", scene.log());
+                wait_for(Duration::from_millis(1));
+            }
+            if is_server_killed {
+                kill_process(server, Signal::KILL).unwrap();
+            }
+            let said = replacing.join().unwrap();
+            assert!(said.is_none_or(|said| said.contains("goes on without it")));
+        });
+        load.stop_without_failure(&scene.log());
+        match is_server_killed {
+            true => drop(taken_from(&scene, kept.holder)),
+            false => kill_process(server, Signal::KILL).unwrap(),
+        }
+    }
+}
+
+#[test]
 fn root_takes_over_the_mount_of_a_user_as_that_user() {
     if !has_fuse() || !has_resend() || !has_ordinary_mounts() {
         return;

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::control::{self, Peer};
 use super::direct::DirectUnmount;
+use super::former_server::FormerServer;
 use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
 use super::{Attachment, MountMethod, Unmounting};
@@ -241,13 +242,14 @@ pub struct HandoverSocket {
     pub(super) socket: OwnedFd,
     /// The number of its server.
     pub(super) number: u64,
+    /// Its server; `None` if it is not known.
+    pub(super) server: Option<FormerServer>,
 }
 
 impl HandoverSocket {
-    /// The descriptor that it needs.
-    #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The descriptors that it needs.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.socket.as_fd()].into_iter().chain(self.server.as_ref().map(AsFd::as_fd))
     }
 }
 
@@ -334,6 +336,7 @@ impl OfferedMount {
     pub fn request(directory: &Path) -> Result<Self, HandoverError> {
         let (connection, answer) = HolderConnection::open_and_ask(directory, control::TAKE_OVER)?;
         let number = answer.number;
+        let server = FormerServer::open(&answer.text, connection.peer.process);
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         loop {
             let message = control::receive(connection.socket.as_fd(), ANSWER_LIMIT);
@@ -368,7 +371,7 @@ impl OfferedMount {
             return Err(HandoverError::Malformed);
         }
         let Peer { user, group, .. } = connection.peer;
-        let handover = HandoverSocket { socket: connection.socket, number };
+        let handover = HandoverSocket { socket: connection.socket, number, server };
         Ok(Self { user, group, record, record_file, journal, channels, files, unmount, handover })
     }
 

@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use super::control::{self, ControlSocket};
+use super::former_server::FormerServer;
 use super::handover::HandoverSocket;
 use super::restart_limiter::{EndedServer, RestartLimiter};
 use super::unmount_helper::{self, UnmountHelper};
@@ -39,6 +40,11 @@ const TURN_LIMIT: Duration = Duration::from_secs(10);
 const HANDOVER_LIMIT: Duration = Duration::from_secs(15);
 /// How long the former holder takes for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+const STARTED_AGAIN: &str = "a process was started again meanwhile; try again";
+/// Why a mount is not taken over whose holder was killed before it has ended its server.
+const ORPHANED: &str = "the process that holds the mount was killed, and the one that serves goes on without it: it is \
+                        not started again when it ends";
 
 /// A server that is about to start, as it sees itself.
 #[derive(Debug)]
@@ -262,8 +268,24 @@ enum Wanted {
 struct Taking {
     from: HandoverSocket,
     is_handed: bool,
+    /// Whether the former holder was killed before it has handed the mount over, so that the end of its server does it.
+    is_orphaned: bool,
     deadline: Option<Instant>,
     failure: String,
+}
+
+impl Taking {
+    /// What changes next.
+    fn awaited(&self) -> BorrowedFd<'_> {
+        match &self.from.server {
+            Some(server) if self.is_orphaned => server.as_fd(),
+            _ => self.from.socket.as_fd(),
+        }
+    }
+
+    fn has_former_server_ended(&self) -> bool {
+        self.from.server.as_ref().is_some_and(FormerServer::has_ended)
+    }
 }
 
 /// The loop of the holder.
@@ -290,8 +312,13 @@ impl Attachment {
     pub fn hold(&mut self, plan: HolderPlan, held: &mut dyn HeldMount) -> io::Result<HoldEnd> {
         let HolderPlan { signals, control, refusal, handover } = plan;
         let number = handover.as_ref().map_or(1, |from| from.number.saturating_add(1));
-        let taking =
-            |from| Taking { from, is_handed: false, deadline: None, failure: String::new() };
+        let taking = |from| Taking {
+            from,
+            is_handed: false,
+            is_orphaned: false,
+            deadline: None,
+            failure: String::new(),
+        };
         let holder = MountHolder {
             attachment: self,
             signals,
@@ -389,7 +416,15 @@ impl MountHolder<'_> {
             if self.is_unmounting {
                 return Ok(HoldEnd::Ended(code));
             }
+            self.withdraw_offer();
             self.number = self.number.saturating_add(1);
+        }
+    }
+
+    /// An offer is for one server: a program that watches that one must know before there is another one.
+    fn withdraw_offer(&mut self) {
+        if let Some(candidate) = self.candidate.take_if(|candidate| candidate.number > 0) {
+            refuse(&candidate.socket, STARTED_AGAIN);
         }
     }
 
@@ -445,8 +480,8 @@ impl MountHolder<'_> {
     fn poll(&self, server: Option<&RunningServer>, deadline: Option<Instant>) {
         let server = server.filter(|server| server.is_connected).map(|server| &server.socket);
         let candidate = self.candidate.as_ref().map(|candidate| &candidate.socket);
-        let taking = self.taking.as_ref().map(|taking| &taking.from.socket);
-        let others = [server, candidate, taking].into_iter().flatten().map(AsFd::as_fd);
+        let taking = self.taking.as_ref().map(Taking::awaited);
+        let others = [server, candidate].into_iter().flatten().map(AsFd::as_fd).chain(taking);
         let control = self.control.as_ref().map(AsFd::as_fd);
         let all = [self.signals.descriptor()].into_iter().chain(others).chain(control);
         let mut polled: Vec<PollFd<'_>> =
@@ -469,7 +504,9 @@ impl MountHolder<'_> {
             }
             if self.take_requests(Some(&server), held) == Wanted::Mount {
                 self.is_handing_over = true;
+                fault_point("asked", self.number);
                 kill_process(server.process, Signal::KILL).ok();
+                fault_point("killed", self.number);
             }
             if let Ok(Some((_, status))) = waitpid(Some(server.process), WaitOptions::NOHANG) {
                 if server.is_connected {
@@ -570,6 +607,9 @@ impl MountHolder<'_> {
     /// R5 on the side of the new holder: what the former one says, and the time limit.
     fn advance_taking(&mut self, server: &RunningServer) {
         let Some(taking) = &mut self.taking else { return };
+        if taking.is_orphaned {
+            return self.advance_orphaned(server);
+        }
         let message = control::receive_now(taking.from.socket.as_fd());
         match message {
             Some(message) if message.kind == control::HANDED => {
@@ -580,6 +620,12 @@ impl MountHolder<'_> {
             }
             // It has ended, most likely since the new server has told it to, whose report to this process comes next.
             Some(message) if message.kind == 0 && taking.is_handed => return self.commit(),
+            // It was killed, perhaps after its server: then the mount is held by this process only.
+            Some(message) if message.kind == 0 && taking.from.server.is_some() => {
+                taking.is_orphaned = true;
+                taking.deadline.get_or_insert_with(|| Instant::now() + TURN_LIMIT);
+                return self.advance_orphaned(server);
+            }
             Some(message) => {
                 taking.failure = match message.kind {
                     control::REFUSED => message.text,
@@ -594,6 +640,20 @@ impl MountHolder<'_> {
         // Once: its end is what comes next.
         taking.deadline = None;
         kill_process(server.process, Signal::KILL).ok();
+    }
+
+    /// The same without a former holder: the end of its server makes this process the holder.
+    fn advance_orphaned(&mut self, server: &RunningServer) {
+        let Some(taking) = &mut self.taking else { return };
+        if taking.has_former_server_ended() {
+            unmount_helper::send(&server.socket, unmount_helper::TURN, "");
+            return self.commit();
+        }
+        if taking.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            taking.deadline = None;
+            taking.failure = String::from(ORPHANED);
+            kill_process(server.process, Signal::KILL).ok();
+        }
     }
 
     /// What programs that have connected want.
@@ -624,7 +684,9 @@ impl MountHolder<'_> {
                     let offer =
                         held.offer().into_iter().chain(self.attachment.unmount_descriptor());
                     let offer: Vec<BorrowedFd<'_>> = offer.collect();
-                    let offered = control::send(socket, control::OFFER, self.number, "")
+                    let process = server.map(|server| server.process.as_raw_pid().to_string());
+                    let process = process.unwrap_or_default();
+                    let offered = control::send(socket, control::OFFER, self.number, &process)
                         .and_then(|()| control::send_descriptors(socket, control::OFFER, &offer));
                     if offered.is_err() {
                         self.candidate = None;
@@ -636,7 +698,7 @@ impl MountHolder<'_> {
                     if is_current && self.was_ready && !self.is_unmounting {
                         return Wanted::Mount;
                     }
-                    refuse(&candidate.socket, "a process was started again meanwhile; try again");
+                    refuse(&candidate.socket, STARTED_AGAIN);
                 }
                 _ => {
                     self.candidate = None;
@@ -698,6 +760,9 @@ fn refuse(socket: &OwnedFd, text: &str) {
 /// The first server of a mount that is being taken over has ended. Returns whether the former holder serves on; otherwise
 /// it has ended, and this process is the holder.
 fn is_taken_back(taking: &Taking) -> bool {
+    if taking.is_orphaned {
+        return !taking.has_former_server_ended();
+    }
     if !taking.is_handed {
         return true;
     }

@@ -4,6 +4,11 @@
 
 use std::ffi::CString;
 use std::io;
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take for the end of a thread, and how often it is looked at.
+const ENDING_LIMIT: Duration = Duration::from_secs(1);
+const ENDING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Overwrites the values of these variables where the system has put them; they are empty afterwards.
 ///
@@ -16,7 +21,7 @@ pub fn clear_environment(names: &[&str]) -> io::Result<()> {
         .filter(is_set)
         .map(|name| CString::new(*name).map_err(io::Error::other))
         .collect::<io::Result<_>>()?;
-    if !names.is_empty() && std::fs::read_dir("/proc/self/task")?.count() != 1 {
+    if !names.is_empty() && !has_one_thread()? {
         return Err(io::Error::other("other threads may read the environment"));
     }
     for name in names {
@@ -32,6 +37,18 @@ pub fn clear_environment(names: &[&str]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether this process has one thread. One that was joined is listed until the kernel is done with it.
+fn has_one_thread() -> io::Result<bool> {
+    let until = Instant::now() + ENDING_LIMIT;
+    loop {
+        let has_one = std::fs::read_dir("/proc/self/task")?.count() == 1;
+        if has_one || Instant::now() >= until {
+            return Ok(has_one);
+        }
+        std::thread::sleep(ENDING_PAUSE);
+    }
 }
 
 #[cfg(test)]
