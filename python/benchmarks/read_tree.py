@@ -131,7 +131,7 @@ def make_archives(tree: Path, work: Path, image: Path, peers: Path) -> None:
     if not image.exists():
         import ferrofs
 
-        ferrofs.build(tree, image, compression="lz4hc", cluster_size=65536)
+        ferrofs.build(tree, image, compression="lz4hc", pcluster_size=65536)
 
 
 @contextlib.contextmanager

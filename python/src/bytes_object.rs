@@ -9,6 +9,9 @@ use crate::errors::{Failure, Outcome};
 /// wait for the interpreter.
 const COPIED_MAX: usize = 32 << 10;
 
+/// As [`COPIED_MAX`], for reads that do not pay for so large a buffer.
+const SMALL_COPIED_MAX: usize = 4 << 10;
+
 /// A `bytes` object of `count` bytes that `read` fills, detached from the interpreter. It may fill
 /// fewer.
 pub(crate) fn read_bytes<'py>(
@@ -17,11 +20,11 @@ pub(crate) fn read_bytes<'py>(
     read: impl Fn(&mut [u8]) -> Outcome<usize> + Send + Sync,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let count = usize::try_from(count).map_err(|_| too_long(py))?;
+    if count <= SMALL_COPIED_MAX {
+        return read_copied::<SMALL_COPIED_MAX>(py, |buffer| read(&mut buffer[..count]));
+    }
     if count <= COPIED_MAX {
-        let mut buffer = [0u8; COPIED_MAX];
-        let filled = py.detach(|| read(&mut buffer[..count]));
-        let filled = filled.map_err(|failure| failure.raise(py))?;
-        return Ok(PyBytes::new(py, &buffer[..filled]));
+        return read_copied::<COPIED_MAX>(py, |buffer| read(&mut buffer[..count]));
     }
     let mut filled = 0;
     let bytes = PyBytes::new_with(py, count, |buffer| {
@@ -34,6 +37,39 @@ pub(crate) fn read_bytes<'py>(
         true => Ok(bytes),
         false => Ok(PyBytes::new(py, &bytes.as_bytes()[..filled])),
     }
+}
+
+/// As [`read_bytes`], of a source that `find` names together with how many bytes are to be read of
+/// it. A small one is found and read in one wait for the interpreter.
+pub(crate) fn find_and_read_bytes<'py, S: Send + Sync>(
+    py: Python<'py>,
+    find: impl FnOnce() -> Outcome<(S, u64)> + Send,
+    read: impl Fn(&S, &mut [u8]) -> Outcome<usize> + Send + Sync,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut large = None;
+    let small = read_copied::<COPIED_MAX>(py, |buffer| {
+        let (source, count) = find()?;
+        match usize::try_from(count).ok().and_then(|count| buffer.get_mut(..count)) {
+            Some(part) => read(&source, part),
+            None => {
+                large = Some((source, count));
+                Ok(0)
+            }
+        }
+    })?;
+    match large {
+        Some((source, count)) => read_bytes(py, count, |buffer| read(&source, buffer)),
+        None => Ok(small),
+    }
+}
+
+fn read_copied<'py, const BYTES: usize>(
+    py: Python<'py>,
+    read: impl FnOnce(&mut [u8; BYTES]) -> Outcome<usize> + Send,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut buffer = [0u8; BYTES];
+    let filled = py.detach(|| read(&mut buffer)).map_err(|failure| failure.raise(py))?;
+    Ok(PyBytes::new(py, &buffer[..filled]))
 }
 
 fn too_long(py: Python<'_>) -> PyErr {

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrofs_image::{Image, MemoryPool, Nid, OpenOptions};
+use ferrofs_image::{Image, Inode, MemoryPool, Nid, OpenOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::bytes_object::read_bytes;
+use crate::bytes_object::{find_and_read_bytes, read_bytes};
 use crate::check::{CheckTuple, check};
 use crate::errors::{Failure, Outcome};
 use crate::extract::{ExtractTuple, GivenExtraction, extract};
@@ -177,12 +177,31 @@ impl NativeImage {
         part: Option<(u64, u64)>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let image = self.image(py)?;
-        let found = py.detach(|| regular_file(&image, path));
-        let inode = found.map_err(|failure| failure.raise(py))?;
         let (offset, count) = part.unwrap_or((0, u64::MAX));
-        let count = count.min(inode.size().saturating_sub(offset));
-        read_bytes(py, count, |buffer| {
-            let read = image.read_at(&inode, offset, buffer);
+        let find = || -> Outcome<(Inode, u64)> {
+            let inode = regular_file(&image, path)?;
+            let count = count.min(inode.size().saturating_sub(offset));
+            Ok((inode, count))
+        };
+        find_and_read_bytes(py, find, |inode, buffer| {
+            let read = image.read_at(inode, offset, buffer);
+            read.map_err(|error| Failure::from(error).at(path))
+        })
+    }
+
+    /// All bytes of the regular file with this number. Its size is known from a listing, so it is
+    /// read in one wait for the interpreter. `path` is for errors.
+    fn read_nid<'py>(
+        &self,
+        py: Python<'py>,
+        nid: u64,
+        size: u64,
+        path: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let image = self.image(py)?;
+        read_bytes(py, size, |buffer| {
+            let read =
+                image.inode(Nid::new(nid)).and_then(|inode| image.read_at(&inode, 0, buffer));
             read.map_err(|error| Failure::from(error).at(path))
         })
     }

@@ -260,3 +260,29 @@ def test_a_url_needs_the_fetcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ferrofs.Image(url)
     assert (raised.value.errno, raised.value.path) == (2, url)
     assert not isinstance(raised.value, FileNotFoundError)
+
+
+def test_read_takes_infos_of_this_and_of_other_images(
+    image: ferrofs.Image, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    infos = {info.filename: info for info in image.infolist()}
+    for name, content in files.items():
+        assert image.read(infos[name]) == image.read(image.getinfo(name)) == content, name
+    assert image.read(infos["link"]) == files["hello.txt"]
+    with pytest.raises(IsADirectoryError):
+        image.read(infos["docs/"])
+    with pytest.raises(ferrofs.ErofsError, match="not a regular file"):
+        image.read(infos["fifo"])
+    # In an image where the numbers of inodes mean other files, the name counts; and so it does
+    # after pickling.
+    ferrofs.build([(f"x{n}", b"x" * n) for n in range(40)] + [("large", b"other")], tmp_path / "o")
+    with ferrofs.Image(tmp_path / "o") as other:
+        assert other.read(infos["large"]) == b"other"
+        with pytest.raises(FileNotFoundError):
+            other.read(infos["noise"])
+    for info in infos.values():
+        assert pickle.loads(pickle.dumps(info)) == info
+    assert image.read(pickle.loads(pickle.dumps(infos["large"]))) == files["large"]
+    image.close()
+    with pytest.raises(ValueError, match="closed"):
+        image.read(infos["large"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import operator
 import os
 import stat
 import uuid
@@ -107,6 +108,7 @@ class Image:
         self._offset = offset
         self._devices = tuple(portable(device) for device in devices)
         self._memory = memory
+        self._identity = object()
         places = places_of(source, self._devices)
         try:
             self._native = _native.NativeImage(places, offset, memory)
@@ -174,21 +176,36 @@ class Image:
     def infolist(self) -> list[ErofsInfo]:
         """What the image says about all entries but the root."""
         found: list[ErofsInfo] = []
-        for folder, _ in self._walk_entries(""):
-            prefix = f"{folder}/" if folder else ""
-            listed = self._native.list_inodes(image_path(folder))
-            found += [ErofsInfo._of(prefix + name, inode) for name, inode in listed]
-        return sorted(found, key=lambda info: info.filename)
+        folders = [""]
+        entered: set[int] = set()
+        while folders:
+            folder = folders.pop()
+            visit = _Visit(folder, [], entered)
+            for name, inode in self._native.list_inodes(image_path(folder)):
+                path = visit.prefix + name
+                found.append(ErofsInfo._of(path, inode, self._identity))
+                nid, mode = inode[:2]
+                if stat.S_ISDIR(mode):
+                    visit.enter(name, nid)
+                    folders.append(path)
+        return sorted(found, key=_filename)
 
     def getinfo(self, name: StrPath) -> ErofsInfo:
         """What the image says about an entry. Symlinks are not followed."""
         path = os.fsdecode(image_path(name)).strip("/")
-        return ErofsInfo._of(path, self._native.stat(image_path(name), False))
+        return ErofsInfo._of(path, self._native.stat(image_path(name), False), self._identity)
 
     def read(self, name: StrPath | ErofsInfo) -> bytes:
-        """The content of a file. Symlinks are followed."""
-        path = name.filename if isinstance(name, ErofsInfo) else name
-        return self._native.read(image_path(path), None)
+        """The content of a file. Symlinks are followed.
+
+        With an :class:`ErofsInfo` of this image, no path is looked up.
+        """
+        if not isinstance(name, ErofsInfo):
+            return self._native.read(image_path(name), None)
+        path = image_path(name.filename)
+        if name._image is self._identity and stat.S_ISREG(name.mode):
+            return self._native.read_nid(name.nid, name.file_size, path)
+        return self._native.read(path, None)
 
     def read_range(self, name: StrPath, offset: int, size: int) -> bytes:
         """At most ``size`` bytes of a file from byte ``offset`` on."""
@@ -409,6 +426,8 @@ class Image:
                 return False
             raise
 
+
+_filename = operator.attrgetter("filename")
 
 _LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 

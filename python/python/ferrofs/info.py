@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ class ErofsInfo:
     rdev: int
     """The device number of a device node."""
 
+    # What the image has that this is from: its nid means nothing to another one.
+    _image: object = field(default=None, init=False, repr=False, compare=False)
+
     @property
     def date_time(self) -> tuple[int, int, int, int, int, int]:
         """Modification time in UTC: year, month, day, hour, minute and second."""
@@ -88,10 +91,12 @@ class ErofsInfo:
         return stat.S_ISLNK(self.mode)
 
     @classmethod
-    def _of(cls, path: str, inode: NativeInode) -> ErofsInfo:
+    def _of(cls, path: str, inode: NativeInode, image: object) -> ErofsInfo:
         nid, mode, nlink, uid, gid, size, seconds, nanoseconds, major, minor, stored = inode
         is_directory = stat.S_ISDIR(mode)
-        return cls(
+        info = object.__new__(cls)
+        # Not by `__init__`: that of a frozen class takes as long as reading a small file.
+        info.__dict__.update(
             filename=path + "/" if is_directory and path else path,
             file_size=0 if is_directory else size,
             compress_size=0 if is_directory else stored,
@@ -101,8 +106,10 @@ class ErofsInfo:
             mtime_ns=seconds * 1_000_000_000 + nanoseconds,
             nid=nid,
             nlink=nlink,
-            rdev=os.makedev(major, minor),
+            rdev=os.makedev(major, minor) if major or minor else 0,
+            _image=image,
         )
+        return info
 
 
 class ErofsDirEntry:

@@ -31,7 +31,7 @@ use crate::{BuildObserver, BuildPhase, Error, ErrorKind, Result};
 /// `source` may be a symlink; symlinks below it are not followed. Mounts below it are included. The
 /// inode numbers depend on the names only, not on the order in which the host lists them.
 ///
-/// Only root sees `trusted.*` xattrs. Reading xattrs needs `/proc`, unless the filter keeps none.
+/// Only root sees `trusted.*` xattrs. Without `/proc`, xattrs are read by paths, which the system limits to 4095 bytes.
 ///
 /// # Errors
 /// An entry that cannot be listed, examined or opened, by its path, unless
@@ -170,14 +170,11 @@ impl<'a> DirectoryWalk<'a> {
     ) -> Result<Self> {
         let root = SourceRoot::open(source)
             .map_err(|errno| input("cannot open the directory", errno).at(source))?;
-        if options.adjustments.xattrs != XattrFilter::None && !XattrReader::has_proc(root.fd()) {
-            let missing = input("cannot read xattrs without /proc", Errno::NOENT);
-            return Err(missing.at("/proc/self/fd"));
-        }
         let status =
             open_status(root.fd()).map_err(|errno| input("cannot examine", errno).at(source))?;
         let store =
             options.store.clone().unwrap_or_else(|| SpillStore::new(SpillOptions::default()));
+        let xattrs = XattrReader::new(root.fd());
         Ok(Self {
             root: Arc::new(root),
             options,
@@ -191,7 +188,7 @@ impl<'a> DirectoryWalk<'a> {
             path: Vec::new(),
             pending: PagedBytes::new(&store),
             listing: DirectoryListing::new(),
-            xattrs: XattrReader::new(),
+            xattrs,
         })
     }
 
@@ -394,11 +391,18 @@ impl<'a> DirectoryWalk<'a> {
         let choice = &self.options.adjustments.xattrs;
         let xattrs = match choice {
             XattrFilter::None => HostXattrs::new(),
-            _ => match self.xattrs.of_entry(fd, name, choice) {
-                Ok(found) => self.readable(found),
-                Err(Errno::NOENT) => return Err(self.here(vanished())),
-                Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
-            },
+            _ => {
+                let path = || self.root.host_path(&self.path);
+                match self.xattrs.of_entry(fd, name, path, choice) {
+                    Ok(found) => self.readable(found),
+                    Err(Errno::NOENT) => return Err(self.here(vanished())),
+                    Err(Errno::NAMETOOLONG) if !self.xattrs.has_proc() => {
+                        let why = "cannot read xattrs at so long a path without /proc";
+                        return Err(self.here(input(why, Errno::NAMETOOLONG)));
+                    }
+                    Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
+                }
+            }
         };
         let kind = match FileType::from_raw_mode(status.stx_mode.into()) {
             FileType::RegularFile => self.file(fd, place, name, status)?,

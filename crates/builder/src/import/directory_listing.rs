@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, RawDir, StatxFlags};
@@ -103,11 +105,13 @@ pub(super) type HostXattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 ///
 /// The xattrs of a file that must not be opened (a symlink, a FIFO) are read by path: before Linux
 /// 6.13 no system call takes a directory descriptor and a name, but `/proc/self/fd` turns them into
-/// a path.
+/// a path. Without `/proc`, in an empty chroot for instance, the path is that of the file, and its
+/// inode is compared before and after with that of the name in the open directory.
 pub(super) struct XattrReader {
     names: Vec<u8>,
     value: Vec<u8>,
     path: Vec<u8>,
+    has_proc: bool,
 }
 
 /// The xattrs of a file.
@@ -120,23 +124,19 @@ pub(super) struct XattrValues {
 }
 
 impl XattrReader {
-    pub(super) fn new() -> Self {
-        Self { names: vec![0; XATTR_BYTES_MAX], value: vec![0; XATTR_BYTES_MAX], path: Vec::new() }
+    /// A reader for the entries below `directory`.
+    pub(super) fn new(directory: BorrowedFd<'_>) -> Self {
+        Self {
+            names: vec![0; XATTR_BYTES_MAX],
+            value: vec![0; XATTR_BYTES_MAX],
+            path: Vec::new(),
+            has_proc: has_proc(directory),
+        }
     }
 
-    /// Whether `/proc` is mounted, so that the paths of this reader work.
-    pub(super) fn has_proc(directory: BorrowedFd<'_>) -> bool {
-        let path = format!("/proc/self/fd/{}/.", directory.as_raw_fd());
-        let mask = StatxFlags::INO;
-        let by_path = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), mask);
-        let by_fd = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, mask);
-        let identity = |status: rustix::fs::Statx| {
-            (status.stx_dev_major, status.stx_dev_minor, status.stx_ino)
-        };
-        match (by_path, by_fd) {
-            (Ok(one), Ok(other)) => identity(one) == identity(other),
-            _ => false,
-        }
+    /// Whether paths of `/proc` name the entries. Without it, paths are limited to `PATH_MAX`.
+    pub(super) fn has_proc(&self) -> bool {
+        self.has_proc
     }
 
     /// The xattrs of an open file.
@@ -149,21 +149,42 @@ impl XattrReader {
         self.values(listed, choice, |_, name, value| rustix::fs::fgetxattr(fd, name, value))
     }
 
-    /// The xattrs of `name` in an open directory. A symlink is not followed.
+    /// The xattrs of `name` in an open directory. A symlink is not followed. `path` is the path of
+    /// the entry, for a system without `/proc`.
     ///
     /// # Errors
-    /// As [`of_open`](Self::of_open).
+    /// As [`of_open`](Self::of_open); `ENOENT` if the path leads to another file than the name.
     pub(super) fn of_entry(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &[u8],
+        path: impl FnOnce() -> PathBuf,
         choice: &XattrFilter,
     ) -> Result<XattrValues> {
-        self.path.clear();
-        write!(self.path, "/proc/self/fd/{}/", directory.as_raw_fd()).map_err(|_| Errno::NOMEM)?;
-        self.path.extend_from_slice(name);
+        if self.has_proc {
+            self.path.clear();
+            write!(self.path, "/proc/self/fd/{}/", directory.as_raw_fd())
+                .map_err(|_| Errno::NOMEM)?;
+            self.path.extend_from_slice(name);
+            return self.by_path(choice);
+        }
+        self.path = path().into_os_string().into_vec();
+        self.expect_path_leads_to(directory, name)?;
+        let found = self.by_path(choice)?;
+        self.expect_path_leads_to(directory, name)?;
+        Ok(found)
+    }
+
+    fn by_path(&mut self, choice: &XattrFilter) -> Result<XattrValues> {
         let listed = rustix::fs::llistxattr(&*self.path, &mut *self.names);
         self.values(listed, choice, |path, name, value| rustix::fs::lgetxattr(path, name, value))
+    }
+
+    fn expect_path_leads_to(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let by_path = identity(rustix::fs::CWD, &self.path, flags)?;
+        let by_name = identity(directory, name, flags)?;
+        if by_path == by_name { Ok(()) } else { Err(Errno::NOENT) }
     }
 
     fn values(
@@ -193,5 +214,81 @@ impl XattrReader {
             }
         }
         Ok(found)
+    }
+}
+
+/// Whether `/proc` is mounted, so that paths of it lead to open directories.
+fn has_proc(directory: BorrowedFd<'_>) -> bool {
+    let path = format!("/proc/self/fd/{}/.", directory.as_raw_fd());
+    let by_path = identity(rustix::fs::CWD, path.as_bytes(), AtFlags::empty());
+    let by_fd = identity(directory, b"", AtFlags::EMPTY_PATH);
+    matches!((by_path, by_fd), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Device (major and minor) and number of an inode.
+fn identity(directory: BorrowedFd<'_>, path: &[u8], flags: AtFlags) -> Result<(u32, u32, u64)> {
+    let status = rustix::fs::statx(directory, path, flags, StatxFlags::INO)?;
+    Ok((status.stx_dev_major, status.stx_dev_minor, status.stx_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, create_dir, rename, write};
+    use std::os::fd::AsFd as _;
+    use std::path::Path;
+
+    use rustix::fs::XattrFlags;
+
+    use super::*;
+
+    const NAME: &str = "user.note";
+
+    /// A directory with a file that has an xattr, if the file system has them.
+    fn tree() -> Option<tempfile::TempDir> {
+        let tree = tempfile::tempdir().unwrap();
+        create_dir(tree.path().join("inner")).unwrap();
+        let file = tree.path().join("inner/file");
+        write(&file, b"").unwrap();
+        rustix::fs::setxattr(&file, NAME, b"value", XattrFlags::empty()).ok()?;
+        Some(tree)
+    }
+
+    fn read(directory: &File, path: &Path, has_proc: bool) -> Result<HostXattrs> {
+        let mut reader = XattrReader::new(directory.as_fd());
+        reader.has_proc = has_proc;
+        let path = || path.to_path_buf();
+        Ok(reader.of_entry(directory.as_fd(), b"file", path, &XattrFilter::All)?.xattrs)
+    }
+
+    #[test]
+    fn xattrs_by_path_are_those_that_proc_shows() {
+        let Some(tree) = tree() else { return };
+        let directory = File::open(tree.path().join("inner")).unwrap();
+        let path = tree.path().join("inner/file");
+        let by_path = read(&directory, &path, false).unwrap();
+        assert_eq!(by_path.get(NAME.as_bytes()).map(|value| &**value), Some(&b"value"[..]));
+        if has_proc(directory.as_fd()) {
+            assert_eq!(read(&directory, &path, true).unwrap(), by_path);
+        }
+    }
+
+    #[test]
+    fn another_file_at_the_path_is_not_taken_for_the_entry() {
+        let Some(tree) = tree() else { return };
+        let directory = File::open(tree.path().join("inner")).unwrap();
+        rename(tree.path().join("inner"), tree.path().join("moved")).unwrap();
+        create_dir(tree.path().join("inner")).unwrap();
+        let path = tree.path().join("inner/file");
+        assert_eq!(read(&directory, &path, false).unwrap_err(), Errno::NOENT);
+        write(&path, b"").unwrap();
+        assert_eq!(read(&directory, &path, false).unwrap_err(), Errno::NOENT);
+    }
+
+    #[test]
+    fn paths_are_limited_only_without_proc() {
+        let Some(tree) = tree() else { return };
+        let directory = File::open(tree.path().join("inner")).unwrap();
+        let long = tree.path().join("d/".repeat(4096)).join("file");
+        assert_eq!(read(&directory, &long, false).unwrap_err(), Errno::NAMETOOLONG);
     }
 }
