@@ -24,11 +24,31 @@ const CRATES: [&str; 9] = [
 /// needs another `public-api`; the check then says so and passes, since nothing can be compared.
 const JSON_FORMAT: u64 = 57;
 
+/// Set where cargo calls this program in place of rustdoc: the program to run.
+const AS_RUSTDOC: &str = "FERROFS_XTASK_AS_RUSTDOC";
+
 /// Whether the texts are compared or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Check,
     Write,
+}
+
+/// Runs rustdoc if cargo called this program in place of it. JSON is an unstable output, and a variable lets
+/// a stable compiler write it. Cargo itself must not have that variable: build scripts ask for it, and
+/// with it most dependencies would be compiled again.
+pub(crate) fn run_as_rustdoc() -> Option<ExitCode> {
+    let rustdoc = env::var_os(AS_RUSTDOC)?;
+    let status =
+        Command::new(&rustdoc).args(env::args_os().skip(1)).env("RUSTC_BOOTSTRAP", "1").status();
+    Some(match status {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask api: cannot run {}: {error}", rustdoc.display());
+            ExitCode::FAILURE
+        }
+    })
 }
 
 /// Compares the public items of every crate with its text, or writes the texts.
@@ -81,11 +101,12 @@ fn run_all(mode: Mode) -> Result<bool, Box<dyn Error>> {
 /// Has rustdoc describe a crate; the path of the JSON.
 fn rustdoc_json(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    // JSON is an unstable output; the variable lets a stable compiler write it.
+    // The profile of lints and pages, so that dependencies are checked once.
     let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["rustdoc", "--quiet", "--lib", "--package", name, "--"])
+        .args(["rustdoc", "--quiet", "--lib", "--profile", "test", "--package", name, "--"])
         .args(["-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
-        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTDOC", env::current_exe()?)
+        .env(AS_RUSTDOC, env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into()))
         .current_dir(root)
         .status()?;
     if !status.success() {

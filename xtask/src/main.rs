@@ -49,6 +49,9 @@ chores:
 exit status: 0 all is well, 1 a rule is broken, 2 the command line is wrong";
 
 fn main() -> ExitCode {
+    if let Some(status) = api::run_as_rustdoc() {
+        return status;
+    }
     let words: Vec<String> = std::env::args().skip(1).collect();
     match Chore::parse(&words) {
         Ok(Chore::Tidy) => tidy::run(),
