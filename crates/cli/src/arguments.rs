@@ -54,6 +54,7 @@ pub(crate) enum Verb {
 
 // How an image is opened. (Not a doc comment: clap would show it as the description of every verb.)
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = None::<&'static str>)]
 pub(crate) struct ReadArguments {
     /// Byte of IMAGE at which the image starts; the suffixes k, m and g mean KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
@@ -64,7 +65,7 @@ pub(crate) struct ReadArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// The image is this partition of IMAGE, a super image of Android
+    /// Read this partition; IMAGE is a super image of Android
     #[arg(long, value_name = "NAME")]
     pub(crate) partition: Option<String>,
 
@@ -87,17 +88,17 @@ pub(crate) struct RemoteArguments {
     #[command(flatten)]
     pub(crate) connection: ConnectionArguments,
 
-    /// Space that the cache may take on the disk, at least 32m, while this runs; what was not used
-    /// for the longest time is evicted. If others use the cache, the smallest number counts
+    /// Maximum size of the cache on the disk while this runs, at least 32m; the least recently used
+    /// data is evicted. If other processes use the cache, the smallest of their limits applies
     /// [default: a tenth of the disk, at most 32g]
     #[arg(long, value_name = "BYTES", value_parser = parse_cache_size)]
     pub(crate) cache_size: Option<u64>,
 
-    /// Open no connection: read only what the cache has
+    /// Open no connection: read only from the cache
     #[arg(long)]
     pub(crate) offline: bool,
 
-    /// Which bytes of a remote image must have a digest [default: try]
+    /// Which bytes of a remote image are compared with a digest [default: try]
     #[arg(long = "verify", value_name = "MODE", value_enum, id = "remote_verify")]
     pub(crate) verify: Option<VerifyChoice>,
 }
@@ -106,12 +107,12 @@ pub(crate) struct RemoteArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Remote images")]
 pub(crate) struct ConnectionArguments {
-    /// Directory in which fetched parts of remote images are kept [default: ferrofs in
+    /// Directory of the cache, which keeps fetched parts of remote images [default: ferrofs in
     /// $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// Give up a fetch after so many seconds [default: 60]
+    /// Give up a fetch after this number of seconds [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) fetch_timeout: Option<u64>,
 
@@ -123,9 +124,9 @@ pub(crate) struct ConnectionArguments {
 /// Which bytes must be verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VerifyChoice {
-    /// All: an image without a chunk index is refused
+    /// All bytes: an image without a chunk index is refused
     Require,
-    /// Those for which there is a digest
+    /// The bytes for which there is a digest
     Try,
     /// None
     Off,
@@ -173,8 +174,9 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Most work that IMAGE may cause again and again, through entries, attributes and data that
-    /// its inodes share; a byte is about a nanosecond. Sound images cause next to none [default: 256m and 512 bytes for each byte of IMAGE]
+    /// Limit of repeated work: entries, attributes and data that several inodes share are read for
+    /// each of them. A byte is about a nanosecond; sound images cause almost none [default: 256m
+    /// and 512 bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -198,6 +200,7 @@ pub(crate) struct ReserveArguments {
 
 /// The progress display.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = None::<&'static str>)]
 pub(crate) struct ProgressArguments {
     /// Progress display on stderr
     #[arg(long, value_name = "HOW", value_enum, default_value_t = ProgressStyle::Auto)]
@@ -222,7 +225,7 @@ pub(crate) enum ProgressStyle {
 #[derive(Args, Debug)]
 #[command(after_help = help::INFO)]
 pub(crate) struct InfoArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// Print one JSON object
@@ -237,7 +240,7 @@ pub(crate) struct InfoArguments {
 #[derive(Args, Debug)]
 #[command(after_help = help::LS)]
 pub(crate) struct LsArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// Paths in the image
@@ -268,7 +271,7 @@ pub(crate) struct LsArguments {
 #[derive(Args, Debug)]
 #[command(after_help = help::CAT)]
 pub(crate) struct CatArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// Paths of regular files in the image
@@ -286,7 +289,7 @@ pub(crate) struct CatArguments {
 #[derive(Args, Debug)]
 #[command(after_help = help::STAT)]
 pub(crate) struct StatArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// Paths in the image; symlinks are not followed
@@ -305,7 +308,7 @@ pub(crate) struct StatArguments {
 #[derive(Args, Debug)]
 #[command(after_help = help::EXTRACT, override_usage = help::EXTRACT_USAGE)]
 pub(crate) struct ExtractArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// The directory to extract into. It is created if it does not exist, and must be empty if it
@@ -368,7 +371,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Most bytes to write, without holes [default: 16g and 8 KiB for each byte of IMAGE]
+    /// Maximum number of bytes to write, without holes [default: 16g and 8 KiB for each byte of
+    /// IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Resources")]
     pub(crate) max_output: Option<u64>,
 
@@ -389,7 +393,7 @@ pub(crate) struct ExtractArguments {
 #[derive(Args, Debug)]
 #[command(after_help = help::CHECK)]
 pub(crate) struct CheckArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// Print a summary with up to 10,000 problems as one JSON object
@@ -416,10 +420,9 @@ pub(crate) struct BuildArguments {
     /// The image file; it is created when the image is complete
     pub(crate) image: PathBuf,
 
-    /// A directory; or tar archives, uncompressed or compressed with gzip, xz or zstd. Several
-    /// archives are layers, the lowest first; - is standard input. Or a container image:
-    /// oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG; the name and the tag
-    /// may be left out
+    /// One of: a directory; tar archives, uncompressed or compressed with gzip, xz or zstd (several
+    /// are layers, the lowest first; - is standard input); a container image: oci-layout:DIR:TAG,
+    /// docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG (the name and the tag may be left out)
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -460,7 +463,7 @@ pub(crate) struct BuildArguments {
     pub(crate) android: AndroidArguments,
 
     /// Take the metadata of all files from FILE, which `ferrofs extract --sidecar` wrote
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Content")]
     pub(crate) sidecar: Option<PathBuf>,
 
     #[command(flatten)]
@@ -585,13 +588,13 @@ pub(crate) struct BuildLayout {
     pub(crate) metabox: Option<String>,
 
     /// Put inodes, indexes and directories in front of the data, so that a mount of a remote image
-    /// gets them with its first request. The data passes through a temporary file
+    /// gets them with its first request. The build writes the data to a temporary file first
     #[arg(long)]
     pub(crate) metadata_first: bool,
 
-    /// Write a chunk index of the image (EROFS image specification), with which readers of a remote
-    /// image verify each part of it: behind the last block of IMAGE, or to FILE. A web server has it
-    /// beside the image, as IMAGE.chunk-index
+    /// Write a chunk index (EROFS image specification) behind the last block of IMAGE, or to FILE.
+    /// With it, readers of a remote image verify each part that they read. On a web server, FILE is
+    /// beside the image, with the name IMAGE.chunk-index
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -638,7 +641,8 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
-    /// Store these prefixes outside of the packed inode. This needs Linux 6.17 or later
+    /// Store the prefixes of --xattr-prefix outside of the packed inode. This needs Linux 6.17 or
+    /// later
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 
@@ -678,7 +682,7 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
-    /// Most bytes of an archive after decompression (archives only) [default: 1g, or 1,000 times
+    /// Maximum size of an archive after decompression (archives only) [default: 1g, or 1,000 times
     /// the size of the compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
@@ -790,5 +794,18 @@ mod tests {
     #[test]
     fn the_description_of_the_arguments_is_sound() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_all_verbs_stand_under_no_heading_of_a_group() {
+        for verb in super::Arguments::command().get_subcommands() {
+            for option in verb.get_arguments() {
+                if ["quiet", "progress", "no_checksum", "partition"]
+                    .contains(&option.get_id().as_str())
+                {
+                    assert_eq!(option.get_help_heading(), None, "{} {option}", verb.get_name());
+                }
+            }
+        }
     }
 }

@@ -108,13 +108,13 @@ Examples:
   ferrofs check --json app.erofs | jq -r '.problems[].path'";
 
 pub(crate) const PULL: &str = "\
-The image is received in parallel and goes through the cache: a download that was interrupted goes
-on where it was, and `ferrofs mount` of the same URL reads what was downloaded. FILE is created (with
---force: replaced) when it is complete, verified and on stable storage.
+Parallel requests download the image through the cache. So an interrupted download continues where
+it stopped, and `ferrofs mount` of the same URL reads the downloaded parts from the cache. FILE is
+created (with --force: replaced) when it is complete, verified and on stable storage.
 
-An image of a registry is compared with its digest, with every --verify. An object of a web server
-has a digest only if #index=sha256:… names that of its chunk index; otherwise the transport is
-trusted, and --verify=require refuses it.
+An image of a registry is compared with its digest, whatever --verify is. An object of a web server
+has a digest only if its URL ends with #index=sha256:…, the digest of its chunk index. Otherwise
+ferrofs trusts the transport, or refuses the object with --verify=require.
 
 Examples:
   ferrofs pull https://example.org/app.erofs app.erofs
@@ -122,10 +122,11 @@ Examples:
   ferrofs pull --json --insecure-registry=localhost:5000 oci://localhost:5000/app app.erofs";
 
 pub(crate) const PUSH: &str = "\
-The image becomes the only layer of a container image, with the media type application/vnd.erofs. It
-has a chunk index, with which `ferrofs mount URL` verifies each part that it reads: that of `ferrofs
-build --chunk-index`, or one that is appended to the blob. The same IMAGE always gets the same
-manifest. Blobs that the registry has are not uploaded again. Log in with docker, podman or skopeo.
+The image becomes the only layer of a container image, with the media type application/vnd.erofs.
+`ferrofs mount URL` verifies each part that it reads with a chunk index: the one of `ferrofs build
+--chunk-index`, or else one that this verb appends to the blob. The same IMAGE always gets the same
+manifest. Blobs that the registry has already are not uploaded again. Log in with docker, podman or
+skopeo.
 
 Examples:
   ferrofs push app.erofs oci://ghcr.io/owner/app:v1
@@ -140,9 +141,9 @@ kernel has the reply. Quantiles are at most 12.5 % too high. An error is a reply
 or an I/O failure; a name or an attribute that does not exist is not an error. The list of the most
 read files shows inode numbers; `find DIR -inum N -print -quit` prints the path.
 
---all queries the mounts of this user in this mount namespace. It prints their sum, in which a
-quantile is the largest one of a mount, or for Prometheus the samples of each mount. Mounts that do
-not answer within two seconds are counted.
+--all queries the mounts of this user in this mount namespace. It prints their sum; a quantile of
+the sum is the largest quantile of any mount. With --prometheus, it prints the samples of each mount
+instead. Mounts that do not answer within two seconds are only counted.
 
 Examples:
   ferrofs stats mnt
@@ -151,22 +152,23 @@ Examples:
   ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
 
 pub(crate) const LIST: &str = "\
-The list has the mounts of this user in this mount namespace: what serves each one, the resident
-memory of that process, the age of the mount, and how often the process was started again. The state
-is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a
-mount), or \"no answer\" if it does not answer within two seconds.
+The list has the mounts of this user in this mount namespace, with the resident memory of the
+process that serves each mount, the age of the mount, and how often the process was started again.
+The state is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR`
+removes such a mount), or \"no answer\" if it does not answer within two seconds.
 
 Examples:
   ferrofs list
   ferrofs list --json | jq -r 'select(.restarts > 0) | .mount'";
 
 pub(crate) const CACHE: &str = "\
-The cache keeps the parts of remote images that were read. It is bounded by --cache-size of the verbs
-that read, so pruning is seldom needed. What a mount or a running verb has open is not removed, but
---to evicts parts of it, which are fetched again. The fetcher removes; it is started if none runs.
+The cache keeps the parts of remote images that were read. --cache-size of the verbs that read
+limits it, so pruning is seldom needed. An image that a mount or a running verb has open is not
+removed, but --to may evict parts of it, which are fetched again when they are read. The fetcher
+removes the files; it is started if it does not run.
 
-verify reads all that is cached and exits with 1 if something was damaged. What is damaged is never
-served, and is fetched again when it is read.
+verify reads all cached chunks and exits with 1 if any was damaged. Damaged chunks are never used;
+they are fetched again when they are read.
 
 Examples:
   ferrofs cache list
@@ -180,34 +182,37 @@ The command returns when the image is mounted, or prints why it could not be mou
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
 process unmounts it. If the mount is in use at that time, it is detached from the directory tree at
 once, and the process ends when the mount is no longer used. A second signal ends the process
-immediately. If a SIGKILL ends the process, a second one that waits for that unmounts. With -o
-noauto_unmount a mount made by root stays then, and every access fails with \"transport endpoint is
-not connected\"; `umount DIR` removes it.
+immediately. If SIGKILL ends the process, a second process, which waits for that, unmounts. With -o
+noauto_unmount, a mount made by root stays in that case: every access fails with \"transport
+endpoint is not connected\" until `umount DIR` removes it.
 
-With --keep or -o keep, the mount survives that. A small process holds the mount and starts the
-process that serves it again, as often as necessary; open files and working directories stay valid,
-and calls that are running wait for some milliseconds. On kernels before 6.9 calls that were running
-when the process died fail with EIO. A file whose data crashes the process repeatedly gives EIO, and
-the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either process unmounts.
+With --keep or -o keep, the mount survives the death of the process that serves it. A small process
+holds the mount and starts the other one again, as often as necessary. Open files and working
+directories stay valid, and running calls wait for some milliseconds. On kernels before 6.9, calls
+that were running when the process died fail with EIO. A file whose data crashes the process
+repeatedly gives EIO, and the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either
+process unmounts.
 
---replace DIR takes such a mount over: from then on this program serves it, for example after an
-upgrade. No call fails, and open files stay valid. Only the user who has mounted and root may do
-this. The kernel has to be 6.9 or later, and the mount must not be one of --foreground. A version
-that does not understand the mount refuses, and nothing changes. --reattach DIR starts a process that
-serves the mount at once, if the last ones have failed and the holder waits before the next attempt.
+--replace DIR takes over a mount of --keep: from then on this program serves it, for example after
+an upgrade. No call fails, and open files stay valid. Only root and the user who made the mount may
+do this. It needs Linux 6.9 or later, and a mount without --foreground. A version of ferrofs that
+cannot serve the mount refuses, and the mount stays as it was. If processes that serve the mount
+fail, the holder waits before the next attempt; --reattach DIR makes it try at once.
 
-The process enters a sandbox: it can open no file but a few of /proc and /sys, and a mount made by
-root is served without any capability. --explain prints what is left; docs/trust.md explains it.
-With --user NAME, root has the mount served by NAME, to whom it belongs like a mount that NAME made.
+The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
+capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
+describes the sandbox. With --user NAME, a process of NAME serves a mount that root makes, and the
+mount belongs to NAME.
 
-Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
-(root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter, since
-mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
+Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
+nodev (root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter,
+since mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
-noacl; for remote images cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
-Options about access times (noatime and similar ones) are accepted without effect, because an image
-has no access times. Every other option is an error, including rw, because an EROFS image cannot be
-written.
+noacl; for remote images cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=;
+remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8)
+interprets (nofail, user, noauto, _netdev, x-…) are accepted. Options about access times (noatime
+and similar ones) are accepted without effect, because an image has no access times. Every other
+option is an error, including rw, because an EROFS image cannot be written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
@@ -245,9 +250,9 @@ Examples:
 pub(crate) const MOUNT_EROFS_VERSION: &str = DUMP_VERSION;
 
 pub(crate) const MOUNT_EROFS: &str = "\
-This is ferrofs, called as mount.erofs. It mounts with FUSE, so no root and no driver of Linux is
-needed. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax, by which the driver
-of Linux caches and reads, have no effect.
+This is ferrofs, called as mount.erofs. It mounts with FUSE, so it needs neither root nor the driver
+of Linux. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax, which are for
+the driver of Linux, have no effect.
 
 Exit status: 0 success, 1 everything else.
 
@@ -273,9 +278,9 @@ Examples:
   sudo ferrofs demo app.erofs rootfs/";
 
 pub(crate) const FSCK_EROFS: &str = "\
-This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, with or
-without --extract; if the image has devices and no --device is given, only with it. `ferrofs check`
-and `ferrofs extract` have more options.
+This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, also without
+--extract. There is one exception: if the image has devices and no --device is given, it reads file
+contents only with --extract. `ferrofs check` and `ferrofs extract` have more options.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Below
 -d3, nothing is printed on success.
@@ -302,13 +307,12 @@ Examples:
 pub(crate) const MKFS_EROFS: &str = "\
 This is ferrofs, called as mkfs.erofs. Options have the names, meanings and defaults of erofs-utils
 1.9, whose manual writes them as -b#, -C#, -d#, -m#, -T#, -UX, -x#, -zX, --xattr-prefix=X and so on.
-What has no effect is accepted with a warning, which --quiet and -d0 suppress. An option that is not
-supported is refused with a message. `ferrofs build` has more options.
+Options without effect are accepted with a warning, which --quiet and -d0 suppress. Options that are
+not supported are refused with a message. `ferrofs build` has more options.
 
 Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608, lc (3), lp (0)
-and pb (2), each up to 4, lc and lp together, too; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22
-(3), dictsize up to 1048576. Defaults are in parentheses. The level can be given alone, as in
--zlzma,9.
+and pb (2) up to 4, and lc + lp up to 4; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22 (3),
+dictsize up to 1048576. Defaults are in parentheses. The level can be given alone, as in -zlzma,9.
 
 Extended options of -E (a ^ in front switches one off): fragments, all-fragments,
 fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (^inline_data or noinline_data),
@@ -348,9 +352,9 @@ the build time is the current time. --reproducible fixes both. The UUID is then 
 source. Owners, permissions and times of files are still those of the source; see Content for
 options that change them.
 
-What does not fit into --memory goes to a temporary file without a name, in the directory that
-TMPDIR names, or else in that of IMAGE; the summary has its size. With little --memory, --dedupe and
---fragments find fewer equal parts.
+Data that does not fit into --memory goes to an unnamed temporary file, in the directory that TMPDIR
+names, or else in that of IMAGE. The summary has the size of the file. With little --memory,
+--dedupe and --fragments find fewer equal parts.
 
 If SOURCE_DATE_EPOCH is set, it is the build time also without --reproducible, and newer files get
 that time. --time always sets the build time.
@@ -358,8 +362,8 @@ that time. --time always sets the build time.
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
 result.
 
-A container image becomes one tree: its layers are merged, and whiteouts applied. Each layer must
-have the digests of the image, before and after decompression.
+A container image becomes one tree: ferrofs merges its layers and applies their whiteouts. Each
+layer must have the digests that the image states, before and after decompression.
 
 Examples:
   ferrofs build app.erofs tree/

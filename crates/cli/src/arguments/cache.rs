@@ -15,8 +15,8 @@ pub(crate) struct CacheArguments {
     #[arg(value_enum)]
     pub(crate) action: CacheAction,
 
-    /// For prune: evict what was not used for the longest time, until the cache takes at most BYTES
-    /// on the disk; the suffixes k, m and g mean KiB, MiB and GiB
+    /// For prune: evict the least recently used data, until the cache takes at most BYTES on the
+    /// disk; the suffixes k, m and g mean KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) to: Option<u64>,
 
@@ -42,7 +42,7 @@ pub(crate) struct CacheArguments {
 pub(crate) enum CacheAction {
     /// Show each image with its space and its last use
     List,
-    /// Remove all images that nothing uses, or what --to or --older-than says
+    /// Remove images that are not in use: all of them, or those that --to or --older-than selects
     Prune,
     /// Compare every chunk with its checksum, and remove those that are damaged
     Verify,

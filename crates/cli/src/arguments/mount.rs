@@ -17,7 +17,7 @@ pub(crate) struct StatsArguments {
     #[arg(value_name = "DIR", required_unless_present = "all")]
     pub(crate) directory: Option<PathBuf>,
 
-    /// All mounts of this user: their sum; with --prometheus, the samples of each
+    /// Print the sum of all mounts of this user; with --prometheus, the samples of each mount
     #[arg(long, conflicts_with = "directory")]
     pub(crate) all: bool,
 
@@ -43,7 +43,7 @@ pub(crate) struct ListArguments {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = help::MOUNT)]
 pub(crate) struct MountArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     #[arg(required_unless_present_any = ["replace", "reattach"])]
     pub(crate) image: Option<PathBuf>,
 
@@ -51,11 +51,12 @@ pub(crate) struct MountArguments {
     #[arg(value_name = "DIR", required_unless_present_any = ["replace", "reattach"])]
     pub(crate) directory: Option<PathBuf>,
 
-    /// Take a mount of --keep over: this program serves it from now on, with the options that it has
+    /// Take over the mount of DIR, which was made with --keep: this program serves it from now on,
+    /// with the same options
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// Let the process that holds a mount of --keep start a process that serves it, without waiting
+    /// Start the process that serves the mount of DIR, which was made with --keep, without waiting
     /// for the next attempt
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
@@ -85,8 +86,8 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_acl: bool,
 
-    /// Keep the mount when the process that serves it is killed or crashes: another process, which
-    /// holds the mount, starts it again, and no call fails
+    /// Keep the mount when the process that serves it is killed or crashes: a second process holds
+    /// the mount and starts the first one again, and no call fails
     #[arg(long)]
     pub(crate) keep: bool,
 
@@ -94,8 +95,8 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 
-    /// Serve the mount as this user, to whom it then belongs: without --allow-other no other user,
-    /// not even root, has access. Only for root; the image and the log are opened before
+    /// Serve the mount as this user, who then owns it: without --allow-other no other user, not
+    /// even root, has access. Only root may use it. The image and the log are opened as root
     #[arg(long, value_name = "NAME|UID:GID", conflicts_with = "no_sandbox")]
     pub(crate) user: Option<String>,
 

@@ -12,11 +12,12 @@ use crate::help;
 #[derive(Args, Debug)]
 #[command(after_help = help::PULL)]
 pub(crate) struct PullArguments {
-    /// Where the image is, such as https://host/app.erofs, s3://bucket/app.erofs or oci://host/name:tag
+    /// The location of the image, such as https://host/app.erofs, s3://bucket/app.erofs or
+    /// oci://host/name:tag
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
 
-    /// The file; it is created when the image is complete
+    /// The file to create when the download is complete
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -38,7 +39,7 @@ pub(crate) struct PushArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// Where it goes: oci://HOST/REPOSITORY:TAG, with #platform=OS/ARCH for another platform than
+    /// The target: oci://HOST/REPOSITORY:TAG; append #platform=OS/ARCH for another platform than
     /// that of this machine
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
