@@ -66,7 +66,7 @@ pub(crate) struct AllArguments {
 type MissingFor = fn(&[String]) -> Result<Option<String>>;
 
 /// What `all` works with.
-struct Session<'a> {
+struct BenchmarkRun<'a> {
     inputs: Inputs,
     is_quick: bool,
     folder: &'a Path,
@@ -96,7 +96,7 @@ pub(crate) fn run(
     writeln!(out, "building images")?;
     let mut inputs = Inputs::make(arguments, is_quick)?;
     inputs.add_squashfs(&experiments, is_quick)?;
-    let session = Session { inputs, is_quick, folder, missing_for };
+    let session = BenchmarkRun { inputs, is_quick, folder, missing_for };
     let mut sections = Vec::new();
     for (number, experiment) in experiments.iter().enumerate() {
         write!(out, "[{}/{}] {experiment}: ", number + 1, experiments.len())?;
@@ -137,7 +137,7 @@ fn is_noisy(outcome: &ExperimentOutcome) -> bool {
     matches!(outcome, ExperimentOutcome::Done(written) if written.report.is_too_noisy())
 }
 
-impl Session<'_> {
+impl BenchmarkRun<'_> {
     fn run_one(&self, experiment: &str, folder: &Path) -> Result<ExperimentOutcome> {
         let outcome = match step(experiment, &self.inputs, self.is_quick, self.missing_for)? {
             Ok(words) => run_process(experiment, &words, folder)?,

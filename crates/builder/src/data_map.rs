@@ -7,7 +7,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::Result;
 use crate::spill::SpillStore;
-use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::{PagedArray, PagedBytes};
 
 /// Where the contents of all regular files lie, and of directories that are compressed.
@@ -155,7 +155,7 @@ const COMPRESSED: u64 = 3;
 impl FileData {
     /// Its encoded form, which has about 10 bytes an extent.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut encoder = Encoder::default();
+        let mut encoder = RecordEncoder::default();
         match self {
             Self::Flat { start_block, tail } => {
                 encoder.number(FLAT).number(start_block.map_or(0, |block| block + 1)).string(tail);
@@ -182,7 +182,7 @@ impl FileData {
 
     /// What [`encode`](Self::encode) made.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let mut decoder = Decoder::new(bytes);
+        let mut decoder = RecordDecoder::new(bytes);
         match decoder.number() {
             COMPRESSED => Self::Compressed(CompressedData::decode(&mut decoder)),
             CHUNKS => {
@@ -256,7 +256,7 @@ fn algorithm_of(number: u64) -> Option<AlgorithmId> {
 }
 
 impl CompressedData {
-    fn encode(&self, encoder: &mut Encoder) {
+    fn encode(&self, encoder: &mut RecordEncoder) {
         let marks = (u64::from(self.inline.is_some()) * INLINE)
             | (u64::from(self.fragment.is_some()) * FRAGMENT);
         encoder.number(marks).number(self.extents.len() as u64);
@@ -277,7 +277,7 @@ impl CompressedData {
         }
     }
 
-    fn decode(decoder: &mut Decoder<'_>) -> Self {
+    fn decode(decoder: &mut RecordDecoder<'_>) -> Self {
         let (marks, count) = (decoder.number(), decoder.number());
         let mut data = Self::default();
         let mut next = 0_u64;

@@ -31,7 +31,7 @@ const ZEROS: [u8; 512] = [0; 512];
 /// An image that is being written, from its first block to its last; the head comes at the end.
 #[derive(Debug)]
 pub(crate) struct ImageWriter {
-    output: OutputFile,
+    output: ImageOutput,
     /// The path of the image as it was given.
     path: PathBuf,
     /// The byte of the file at which the image starts.
@@ -57,14 +57,14 @@ pub(crate) struct FilesBeside {
 }
 
 #[derive(Debug)]
-enum OutputFile {
+enum ImageOutput {
     New(NewFile),
     InPlace(InPlaceFile),
     /// A file without a name, which never gets one.
     Temporary(File),
 }
 
-impl OutputFile {
+impl ImageOutput {
     fn file(&self) -> &File {
         match self {
             Self::New(new) => new.file(),
@@ -88,8 +88,8 @@ impl ImageWriter {
     ) -> Result<Self> {
         let path = target.path.clone();
         let output = match target.place {
-            OutputPlace::InPlace(in_place) => OutputFile::InPlace(in_place),
-            OutputPlace::Name(_) => OutputFile::New(target.create()?),
+            OutputPlace::InPlace(in_place) => ImageOutput::InPlace(in_place),
+            OutputPlace::Name(_) => ImageOutput::New(target.create()?),
         };
         let buffer = Vec::with_capacity(BUFFER_BYTES);
         let image = Self {
@@ -122,7 +122,7 @@ impl ImageWriter {
         let file =
             file.map_err(|source| output_error("cannot create a temporary file", &path, source))?;
         Ok(Self {
-            output: OutputFile::Temporary(file),
+            output: ImageOutput::Temporary(file),
             path,
             base: 0,
             block_size,
@@ -266,7 +266,7 @@ impl ImageWriter {
     /// # Errors
     /// Errors of the host.
     pub(crate) fn remove_previous(&self) -> Result<()> {
-        let OutputFile::New(new) = &self.output else { return Ok(()) };
+        let ImageOutput::New(new) = &self.output else { return Ok(()) };
         let removed = new.remove_former();
         removed.map_err(|source| output_error("cannot remove the former image", &self.path, source))
     }
@@ -274,9 +274,9 @@ impl ImageWriter {
     /// Whether publishing replaces something.
     pub(crate) fn replaces(&self) -> bool {
         match &self.output {
-            OutputFile::New(new) => new.has_former(),
-            OutputFile::InPlace(_) => true,
-            OutputFile::Temporary(_) => false,
+            ImageOutput::New(new) => new.has_former(),
+            ImageOutput::InPlace(_) => true,
+            ImageOutput::Temporary(_) => false,
         }
     }
 
@@ -285,14 +285,14 @@ impl ImageWriter {
         self.flush()?;
         match self.output {
             // A superblock must not be durable before what it describes.
-            OutputFile::InPlace(_) => self.sync(),
-            OutputFile::New(_) | OutputFile::Temporary(_) => Ok(()),
+            ImageOutput::InPlace(_) => self.sync(),
+            ImageOutput::New(_) | ImageOutput::Temporary(_) => Ok(()),
         }
     }
 
     /// Writes the head; in place, the sector of the superblock comes after all the rest.
     fn write_head(&self, head: &[u8]) -> Result<()> {
-        let OutputFile::InPlace(_) = self.output else { return self.write_at(head, 0) };
+        let ImageOutput::InPlace(_) = self.output else { return self.write_at(head, 0) };
         let [before, behind, superblock] = head_parts(head);
         self.write_at(before.1, before.0)?;
         self.write_at(behind.1, behind.0)?;
@@ -303,9 +303,9 @@ impl ImageWriter {
     /// Makes the file durable, and then its name.
     fn name(mut self) -> Result<()> {
         match &mut self.output {
-            OutputFile::New(new) => new.publish()?,
-            OutputFile::InPlace(_) => self.sync()?,
-            OutputFile::Temporary(_) => {}
+            ImageOutput::New(new) => new.publish()?,
+            ImageOutput::InPlace(_) => self.sync()?,
+            ImageOutput::Temporary(_) => {}
         }
         self.is_published = true;
         Ok(())
@@ -321,17 +321,17 @@ impl ImageWriter {
     /// Where the file can be opened now.
     fn readable_path(&self) -> PathBuf {
         match &self.output {
-            OutputFile::New(new) => new.readable_path(),
-            OutputFile::InPlace(InPlaceFile { file, .. }) if has_descriptor_path(file) => {
+            ImageOutput::New(new) => new.readable_path(),
+            ImageOutput::InPlace(InPlaceFile { file, .. }) if has_descriptor_path(file) => {
                 descriptor_path(file)
             }
-            OutputFile::InPlace(_) | OutputFile::Temporary(_) => self.path.clone(),
+            ImageOutput::InPlace(_) | ImageOutput::Temporary(_) => self.path.clone(),
         }
     }
 
     /// An image in place stops being one before its first byte is overwritten.
     fn invalidate(&self, head_bytes: u64) -> Result<()> {
-        let OutputFile::InPlace(in_place) = &self.output else { return Ok(()) };
+        let ImageOutput::InPlace(in_place) = &self.output else { return Ok(()) };
         if in_place.is_emptied {
             let emptied = in_place.empty();
             return emptied.map_err(|source| output_error("cannot empty", &self.path, source));
@@ -378,7 +378,7 @@ impl BlockSink for ImageWriter {
 
 impl Drop for ImageWriter {
     fn drop(&mut self) {
-        let is_emptied = matches!(&self.output, OutputFile::InPlace(it) if it.is_emptied);
+        let is_emptied = matches!(&self.output, ImageOutput::InPlace(it) if it.is_emptied);
         if !self.is_published && (is_emptied || self.unpublished_head_bytes > 0) {
             // A failure is not reported: an earlier error is.
             drop(self.invalidate(self.unpublished_head_bytes));

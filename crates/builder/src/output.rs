@@ -96,14 +96,14 @@ pub(crate) struct InPlaceFile {
 
 /// An entry of a directory that is held open.
 #[derive(Debug)]
-struct Entry {
+struct TargetEntry {
     directory: OwnedFd,
     name: OsString,
-    kind: EntryKind,
+    kind: TargetKind,
 }
 
 #[derive(Debug)]
-enum EntryKind {
+enum TargetKind {
     Missing,
     Found(Stat),
     /// A link of /proc, whose text is not the way to its file.
@@ -120,8 +120,8 @@ impl OutputTarget {
     /// `protected_symlinks` and `protected_regular`, unless the owner of the directory made it.
     pub fn open(path: &Path, existing: ExistingOutput) -> Result<Self> {
         let entry = match existing {
-            ExistingOutput::Refuse => Entry::at(path),
-            ExistingOutput::Replace | ExistingOutput::Rewrite => Entry::behind_links(path),
+            ExistingOutput::Refuse => TargetEntry::at(path),
+            ExistingOutput::Replace | ExistingOutput::Rewrite => TargetEntry::behind_links(path),
         };
         let place = entry.and_then(|entry| entry.into_place(existing));
         let place = place.map_err(|error| error.at(path))?;
@@ -197,7 +197,7 @@ impl InPlaceFile {
     }
 }
 
-impl Entry {
+impl TargetEntry {
     /// What has the name `path`, which may be a symlink.
     fn at(path: &Path) -> Result<Self> {
         let (entry, _) = Self::open(CWD, path)?;
@@ -208,7 +208,7 @@ impl Entry {
     fn behind_links(path: &Path) -> Result<Self> {
         let (mut entry, mut pinned) = Self::open(CWD, path)?;
         for _ in 0..LINKS_MAX {
-            let EntryKind::Found(stat) = entry.kind else { return Ok(entry) };
+            let TargetKind::Found(stat) = entry.kind else { return Ok(entry) };
             let kind = FileType::from_raw_mode(stat.st_mode);
             let (FileType::Symlink, Some(link)) = (kind, &pinned) else {
                 if kind == FileType::RegularFile {
@@ -219,7 +219,7 @@ impl Entry {
             check_shared(&entry.directory, &stat, FOREIGN_LINK)?;
             let place = rustix::fs::fstatfs(&entry.directory).map_err(examine_failed)?;
             if place.f_type == rustix::fs::PROC_SUPER_MAGIC {
-                return Ok(Self { kind: EntryKind::Magic, ..entry });
+                return Ok(Self { kind: TargetKind::Magic, ..entry });
             }
             let text = rustix::fs::readlinkat(link, "", Vec::new()).map_err(examine_failed)?;
             let text = PathBuf::from(OsString::from_vec(text.into_bytes()));
@@ -237,9 +237,9 @@ impl Entry {
         let (pinned, kind) = match rustix::fs::openat(&directory, name, flags, Mode::empty()) {
             Ok(pinned) => {
                 let stat = rustix::fs::fstat(&pinned).map_err(examine_failed)?;
-                (Some(pinned), EntryKind::Found(stat))
+                (Some(pinned), TargetKind::Found(stat))
             }
-            Err(Errno::NOENT) => (None, EntryKind::Missing),
+            Err(Errno::NOENT) => (None, TargetKind::Missing),
             Err(errno) => return Err(examine_failed(errno)),
         };
         Ok((Self { directory, name: name.to_owned(), kind }, pinned))
@@ -249,16 +249,16 @@ impl Entry {
         let Self { directory, name, ref kind } = self;
         let replaces = existing == ExistingOutput::Replace;
         let stat = match *kind {
-            EntryKind::Missing => {
+            TargetKind::Missing => {
                 let name = TargetName { directory, name, former: None, replaces };
                 return Ok(OutputPlace::Name(name));
             }
             _ if existing == ExistingOutput::Refuse => return Err(Error::new(ErrorKind::Exists)),
-            EntryKind::Found(stat) => Some(stat),
-            EntryKind::Magic if replaces => {
+            TargetKind::Found(stat) => Some(stat),
+            TargetKind::Magic if replaces => {
                 return Err(refused("is a link of /proc; give the name of the file itself"));
             }
-            EntryKind::Magic => None,
+            TargetKind::Magic => None,
         };
         match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             Some(FileType::RegularFile) if replaces => {

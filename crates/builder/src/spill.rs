@@ -152,7 +152,7 @@ enum PageState {
 
 /// A page in memory.
 #[derive(Debug)]
-struct Frame {
+struct CachedPage {
     /// `None`: a page that was freed.
     page: Option<u32>,
     /// It differs from the file.
@@ -170,7 +170,7 @@ struct PageCache {
     directory: Option<PathBuf>,
     states: Vec<PageState>,
     free_pages: Vec<u32>,
-    frames: Vec<Frame>,
+    frames: Vec<CachedPage>,
     /// The bytes in memory that the options allow.
     memory_bytes_max: u64,
     frames_max: usize,
@@ -292,7 +292,7 @@ impl PageCache {
         if self.frames.len() < self.frames_max {
             let bytes = Box::new([0; PAGE_BYTES]);
             let (is_dirty, is_in_file, is_used) = (false, false, false);
-            self.frames.push(Frame { page: None, is_dirty, is_in_file, is_used, bytes });
+            self.frames.push(CachedPage { page: None, is_dirty, is_in_file, is_used, bytes });
             self.frames_peak = self.frames_peak.max(self.frames.len());
             return self.frames.len() - 1;
         }

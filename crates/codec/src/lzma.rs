@@ -115,19 +115,21 @@ impl LzmaDecoder {
         let mut symbols =
             Symbols::new(properties, probabilities, self.dictionary_bytes, code, output);
         let mut taken = 0;
-        let mut stop = StopReason::Room;
+        let mut stop = StopReason::OutputFull;
         if wanted > 0 && input.len() >= SYMBOL_INPUT_MAX {
             stop = symbols.decode::<T>(input, &mut taken, SymbolCount::All);
         }
         let rest = &input[taken..];
-        if stop == StopReason::Room && symbols.position() < wanted {
+        if stop == StopReason::OutputFull && symbols.position() < wanted {
             let mut tail = PaddedTail::new(rest);
             stop = tail.decode::<T>(&mut symbols, wanted)?;
             taken += tail.taken;
         }
         match (stop, mode) {
-            (StopReason::Room | StopReason::Overlong, DecodeMode::Prefix) => Ok(()),
-            (StopReason::Room, DecodeMode::Whole) if symbols.can_end(&input[taken..]) => Ok(()),
+            (StopReason::OutputFull | StopReason::Overlong, DecodeMode::Prefix) => Ok(()),
+            (StopReason::OutputFull, DecodeMode::Whole) if symbols.can_end(&input[taken..]) => {
+                Ok(())
+            }
             _ => Err(ErrorKind::Corrupt),
         }
     }
@@ -160,7 +162,7 @@ impl PaddedTail {
             if self.taken > self.length {
                 return Err(ErrorKind::TooShort { got, wanted });
             }
-            if stop != StopReason::Room || symbols.position() == wanted {
+            if stop != StopReason::OutputFull || symbols.position() == wanted {
                 return Ok(stop);
             }
         }

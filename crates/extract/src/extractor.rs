@@ -17,7 +17,7 @@ use crate::host_entry::FinalMetadata;
 use crate::large_file::{LargeFile, is_large};
 use crate::limits::ENTRY_WORK;
 use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
-use crate::metadata::{Credentials, MetadataPolicy, permissions};
+use crate::metadata::{CallerIds, MetadataPolicy, permissions};
 use crate::options::ExtractOptions;
 use crate::pool::{Completion, ExtractPool, PoolRequest, ThreadLimit, end_segment};
 use crate::selection::{MatchedPatterns, Selection, SelectionMatch};
@@ -66,7 +66,7 @@ pub(crate) fn extract_with(
         if options.source_directory.is_empty() { b"/" } else { &options.source_directory };
     let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, source))?;
     let opened = open_destination(destination, options.existing)?;
-    let credentials = Credentials::current();
+    let credentials = CallerIds::current();
     let (owners, masked, skip_set_id) = (options.owners, options.umask, options.skip_set_id);
     let policy = MetadataPolicy { credentials, owners, masked, skip_set_id };
     let context = Arc::new(ExtractContext::new(image.clone(), policy, options));
@@ -412,7 +412,7 @@ fn next_event(walk: &mut TreeWalk<'_>) -> Result<Option<WalkEvent>> {
 }
 
 /// The permissions that a complete directory gets at first, if `last` are the final ones.
-fn first_mode(credentials: Credentials, last: u32) -> u32 {
+fn first_mode(credentials: CallerIds, last: u32) -> u32 {
     let needs_search = !credentials.is_root() && last & OWNER_SEARCH == 0;
     if needs_search { last | OWNER_ALL } else { last }
 }

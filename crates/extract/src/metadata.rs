@@ -68,7 +68,7 @@ pub(crate) enum ForeignAcl {
 /// Which owners and permissions are set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataPolicy {
-    pub(crate) credentials: Credentials,
+    pub(crate) credentials: CallerIds,
     pub(crate) owners: OwnerPolicy,
     /// Permission bits that no entry gets.
     pub(crate) masked: u32,
@@ -342,12 +342,12 @@ fn descriptor_path(fd: BorrowedFd<'_>) -> Vec<u8> {
 
 /// The effective user and group of the caller, who owns new entries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Credentials {
+pub(crate) struct CallerIds {
     uid: u32,
     gid: u32,
 }
 
-impl Credentials {
+impl CallerIds {
     pub(crate) fn current() -> Self {
         Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }

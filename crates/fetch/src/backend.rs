@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::http::{ExchangeError, ObjectRange, Patience, RangeAnswer, RangeRequest, get_range};
+use crate::http::{ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, get_range};
 use crate::registry::Repository;
 use crate::store::StoreObject;
 
@@ -10,7 +10,7 @@ use crate::store::StoreObject;
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     /// A web server.
-    Http { client: reqwest::Client, url: String, patience: Patience },
+    Http { client: reqwest::Client, url: String, stall_limit: StallLimit },
     /// A blob of a registry.
     Registry { repository: Arc<Repository>, digest: String },
     /// An object store.
@@ -25,14 +25,14 @@ impl Backend {
     ) -> Result<RangeAnswer, ExchangeError> {
         let &ObjectRange { range, past_caches, shown, .. } = wanted;
         match self {
-            Self::Http { client, url, patience } => {
+            Self::Http { client, url, stall_limit } => {
                 let request = RangeRequest {
                     url,
                     shown,
                     range: range.clone(),
                     authorization: None,
                     past_caches,
-                    patience: *patience,
+                    stall_limit: *stall_limit,
                 };
                 get_range(client, &request).await
             }

@@ -10,7 +10,7 @@ use object_store::client::{
     HttpRequest, HttpResponse, HttpService,
 };
 
-use crate::http::{Body, Patience, describe};
+use crate::http::{Body, StallLimit, describe};
 use crate::stats::Stats;
 
 /// The longest answer of a token server, in bytes.
@@ -25,12 +25,16 @@ pub(crate) struct CredentialHttp {
     pub(crate) client: reqwest::Client,
     pub(crate) stats: Arc<Stats>,
     allows_http: bool,
-    patience: Patience,
+    stall_limit: StallLimit,
 }
 
 impl CredentialHttp {
-    pub(crate) fn new(client: &reqwest::Client, stats: &Arc<Stats>, patience: Patience) -> Self {
-        Self { client: client.clone(), stats: Arc::clone(stats), allows_http: false, patience }
+    pub(crate) fn new(
+        client: &reqwest::Client,
+        stats: &Arc<Stats>,
+        stall_limit: StallLimit,
+    ) -> Self {
+        Self { client: client.clone(), stats: Arc::clone(stats), allows_http: false, stall_limit }
     }
 
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
@@ -50,7 +54,7 @@ impl CredentialHttp {
         let mut response =
             response.map_err(|error| failed(HttpErrorKind::Connect, describe(error)))?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        let body = Body::new(response, self.patience);
+        let body = Body::new(response, self.stall_limit);
         let body = body.read_to_end("the server for credentials", ANSWER_MAX_BYTES).await;
         let body =
             body.map_err(|error| failed(HttpErrorKind::Interrupted, error.error.to_string()))?;

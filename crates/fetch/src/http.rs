@@ -47,14 +47,14 @@ pub(crate) struct RangeRequest<'a> {
     pub(crate) authorization: Option<HeaderValue>,
     /// Asks caches between here and the server to pass the request on.
     pub(crate) past_caches: bool,
-    pub(crate) patience: Patience,
+    pub(crate) stall_limit: StallLimit,
 }
 
 /// How long a server may send nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience(Duration);
+pub(crate) struct StallLimit(Duration);
 
-impl Patience {
+impl StallLimit {
     /// For requests that are repeated until `timeout` is over.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self(timeout.clamp(Duration::from_secs(1), STALL_MAX))
@@ -93,15 +93,15 @@ pub(crate) struct RangeAnswer {
 #[derive(Debug)]
 pub(crate) struct Body {
     response: Response,
-    patience: Patience,
+    stall_limit: StallLimit,
     /// When the time began in which [`STALL_BYTES`] must come, and what has come of them.
     since: Instant,
     bytes: u64,
 }
 
 impl Body {
-    pub(crate) fn new(response: Response, patience: Patience) -> Self {
-        Self { response, patience, since: Instant::now(), bytes: 0 }
+    pub(crate) fn new(response: Response, stall_limit: StallLimit) -> Self {
+        Self { response, stall_limit, since: Instant::now(), bytes: 0 }
     }
 
     /// The next bytes; `None` at the end.
@@ -109,7 +109,7 @@ impl Body {
         &mut self,
         shown: &str,
     ) -> Result<Option<impl AsRef<[u8]> + use<>>, ExchangeError> {
-        let deadline = self.since + self.patience.0;
+        let deadline = self.since + self.stall_limit.0;
         let bytes = match tokio::time::timeout_at(deadline.into(), self.response.chunk()).await {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
@@ -117,7 +117,7 @@ impl Body {
                 let error = FetchError::new(kind, shown, describe(error));
                 return Err(ExchangeError::transient(error));
             }
-            Err(_) => return Err(self.patience.stalled(shown)),
+            Err(_) => return Err(self.stall_limit.stalled(shown)),
         };
         self.bytes += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         if self.bytes >= STALL_BYTES {
@@ -180,7 +180,7 @@ pub(crate) async fn get_range(
     client: &reqwest::Client,
     request: &RangeRequest<'_>,
 ) -> Result<RangeAnswer, ExchangeError> {
-    let response = send(request.builder(client), request.shown, request.patience).await?;
+    let response = send(request.builder(client), request.shown, request.stall_limit).await?;
     check_answer(response, request)
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn check_answer(
         }
         status => return Err(status_error(shown, status, response.headers())),
     };
-    let body = Body::new(response, request.patience);
+    let body = Body::new(response, request.stall_limit);
     Ok(RangeAnswer { range, length, validator, body })
 }
 
@@ -232,9 +232,9 @@ pub(crate) fn check_answer(
 pub(crate) async fn send(
     builder: reqwest::RequestBuilder,
     shown: &str,
-    patience: Patience,
+    stall_limit: StallLimit,
 ) -> Result<Response, ExchangeError> {
-    match tokio::time::timeout(patience.0, builder.send()).await {
+    match tokio::time::timeout(stall_limit.0, builder.send()).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => {
             // A redirect that is refused, and a certificate that nobody trusts, stay so.
@@ -246,7 +246,7 @@ pub(crate) async fn send(
             let kind = FetchErrorKind::Unreachable;
             Err(ExchangeError::transient(FetchError::new(kind, shown, detail)))
         }
-        Err(_) => Err(patience.stalled(shown)),
+        Err(_) => Err(stall_limit.stalled(shown)),
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use crate::credentials::{Credentials, find_credentials};
 use crate::http::{
-    Body, ExchangeError, Patience, RangeAnswer, RangeRequest, get_range, protocol, send,
+    Body, ExchangeError, RangeAnswer, RangeRequest, StallLimit, get_range, protocol, send,
     status_error,
 };
 use crate::stats::Stats;
@@ -42,7 +42,7 @@ pub(crate) struct Repository {
     name: String,
     scheme: &'static str,
     right: AccessRight,
-    patience: Patience,
+    stall_limit: StallLimit,
     /// `oci://REGISTRY/NAME`, for messages.
     shown: String,
     access: Mutex<Access>,
@@ -63,7 +63,7 @@ pub(crate) struct RepositoryName<'a> {
     pub(crate) right: AccessRight,
     /// Its registry speaks HTTP without TLS.
     pub(crate) is_insecure: bool,
-    pub(crate) patience: Patience,
+    pub(crate) stall_limit: StallLimit,
 }
 
 /// How requests are authorized.
@@ -97,7 +97,7 @@ impl Repository {
         stats: &Arc<Stats>,
         named: RepositoryName<'_>,
     ) -> Self {
-        let RepositoryName { registry, name, right, is_insecure, patience } = named;
+        let RepositoryName { registry, name, right, is_insecure, stall_limit } = named;
         let (host, path) = resolve_docker_hub(registry, name);
         Self {
             client: client.clone(),
@@ -106,7 +106,7 @@ impl Repository {
             name: path,
             scheme: if is_insecure { "http" } else { "https" },
             right,
-            patience,
+            stall_limit,
             shown: format!("oci://{registry}/{name}"),
             access: Mutex::default(),
         }
@@ -134,7 +134,7 @@ impl Repository {
         let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
         let media_type = media_type.trim().to_owned();
-        let body = Body::new(response, self.patience);
+        let body = Body::new(response, self.stall_limit);
         let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
         if let Ok(digest) = reference.parse::<ContentDigest>() {
             self.check_digest(&bytes, &digest)?;
@@ -179,12 +179,12 @@ impl Repository {
                 range: range.clone(),
                 authorization: header,
                 past_caches,
-                patience: self.patience,
+                stall_limit: self.stall_limit,
             };
             match get_range(&self.client, &request).await {
                 Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
                     // The token has expired early, or this is the first request: ask why.
-                    let probe = send(self.client.head(&url), &self.shown, self.patience).await?;
+                    let probe = send(self.client.head(&url), &self.shown, self.stall_limit).await?;
                     self.renew(generation, &probe).await?;
                     (header, generation) = self.header().await?;
                 }
@@ -203,14 +203,14 @@ impl Repository {
     ) -> Result<Response, ExchangeError> {
         let (header, generation) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        let response = send(build(header), &self.shown, self.patience).await?;
+        let response = send(build(header), &self.shown, self.stall_limit).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         self.renew(generation, &response).await?;
         let (header, _) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        send(build(header), &self.shown, self.patience).await
+        send(build(header), &self.shown, self.stall_limit).await
     }
 
     /// The header to send, renewed if it is about to expire.
@@ -310,11 +310,11 @@ impl Repository {
             builder = builder.header(AUTHORIZATION, header);
         }
         Stats::add(&self.stats.token_requests, 1);
-        let response = send(builder, &self.shown, self.patience).await?;
+        let response = send(builder, &self.shown, self.stall_limit).await?;
         if !response.status().is_success() {
             return Err(status_error(&self.shown, response.status(), response.headers()));
         }
-        let body = Body::new(response, self.patience);
+        let body = Body::new(response, self.stall_limit);
         let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
         let malformed =
             || ExchangeError::permanent(protocol(&self.shown, "the token server sent no token"));

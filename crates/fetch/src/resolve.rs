@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::credential_http::CredentialHttp;
-use crate::http::{ObjectRange, Patience, RangeAnswer};
+use crate::http::{ObjectRange, RangeAnswer, StallLimit};
 use crate::lock::locked;
 use crate::object::ResolvedObject;
 use crate::registry::{AccessRight, Repository, RepositoryName};
@@ -121,8 +121,8 @@ impl Resolver {
         if let RemoteObject::Http { url } = object {
             let (path, query) = url.split_once('?').map_or((&**url, ""), |parts| parts);
             let separator = if query.is_empty() { "" } else { "?" };
-            let patience = Patience::new(self.timeout);
-            let of = |url: String| Backend::Http { client: self.client.clone(), url, patience };
+            let stall_limit = StallLimit::new(self.timeout);
+            let of = |url: String| Backend::Http { client: self.client.clone(), url, stall_limit };
             return Ok(NamedObject {
                 url: url.clone(),
                 backend: of(url.clone()),
@@ -134,8 +134,8 @@ impl Resolver {
             return Err(error(FetchErrorKind::Refused, location, detail));
         };
         let access = self.store_access(place, settings);
-        let patience = Patience::new(self.timeout);
-        let of = |key: &str| StoreObject::new(&self.store_client, &access, key, patience);
+        let stall_limit = StallLimit::new(self.timeout);
+        let of = |key: &str| StoreObject::new(&self.store_client, &access, key, stall_limit);
         let (object, beside) = (of(key)?, of(&format!("{key}.chunk-index"))?);
         let url = object.url.clone();
         Ok(NamedObject { url, backend: Backend::Store(object), beside: Backend::Store(beside) })
@@ -149,7 +149,7 @@ impl Resolver {
             return Arc::clone(access);
         }
         let http =
-            CredentialHttp::new(&self.store_client, &self.stats, Patience::new(self.timeout));
+            CredentialHttp::new(&self.store_client, &self.stats, StallLimit::new(self.timeout));
         let access = Arc::new(StoreAccess::new(place, settings.clone(), http));
         if all.len() >= REPOSITORIES_MAX {
             all.remove(0);
@@ -240,8 +240,8 @@ impl Resolver {
         right: AccessRight,
     ) -> Arc<Repository> {
         let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
-        let patience = Patience::new(self.timeout);
-        let named = RepositoryName { registry, name, right, is_insecure, patience };
+        let stall_limit = StallLimit::new(self.timeout);
+        let named = RepositoryName { registry, name, right, is_insecure, stall_limit };
         let mut all = locked(&self.repositories);
         let key = format!("{registry}/{name}/{is_insecure}/{right:?}");
         if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {

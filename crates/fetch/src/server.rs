@@ -155,7 +155,7 @@ impl Peer {
                 ClientMessage::Hello { cache_limit, .. } if !has_greeted => {
                     has_greeted = true;
                     self.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]);
-                    self.fetcher.space.ask_limit(self.number, cache_limit);
+                    self.fetcher.space.set_limit(self.number, cache_limit);
                 }
                 // A peer that breaks the protocol is disconnected.
                 _ if !has_greeted => break,
@@ -179,7 +179,7 @@ impl Peer {
         self.connection.shut_down();
         self.closed.send_replace(true);
         locked(&self.objects).clear();
-        self.fetcher.space.ask_limit(self.number, None);
+        self.fetcher.space.set_limit(self.number, None);
     }
 
     /// Chunks were read. What is wrong about the message does not matter: it has no reply.

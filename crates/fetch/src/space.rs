@@ -113,7 +113,7 @@ impl CacheSpace {
     }
 
     /// A client wants the cache to take at most `limit` bytes, until it is gone.
-    pub(crate) fn ask_limit(&self, client: u64, limit: Option<u64>) {
+    pub(crate) fn set_limit(&self, client: u64, limit: Option<u64>) {
         match limit {
             Some(limit) => locked(&self.asked).insert(client, limit),
             None => locked(&self.asked).remove(&client),
@@ -480,15 +480,15 @@ mod tests {
     fn the_smallest_limit_of_the_clients_counts_while_they_are_there() {
         let world = world();
         let space = &world.space;
-        space.ask_limit(1, Some(90 * MIB));
-        space.ask_limit(2, Some(50 * MIB));
-        space.ask_limit(3, None);
+        space.set_limit(1, Some(90 * MIB));
+        space.set_limit(2, Some(50 * MIB));
+        space.set_limit(3, None);
         assert_eq!(space.limit(), 50 * MIB);
-        space.ask_limit(2, None);
+        space.set_limit(2, None);
         assert_eq!(space.limit(), 90 * MIB);
-        space.ask_limit(1, Some(5));
+        space.set_limit(1, Some(5));
         assert_eq!(space.limit(), LIMIT_MIN);
-        space.ask_limit(1, None);
+        space.set_limit(1, None);
         assert_eq!(space.limit(), space.default_limit);
     }
 
@@ -497,7 +497,7 @@ mod tests {
         let runtime = runtime();
         let _inside = runtime.enter();
         let world = world();
-        world.space.ask_limit(1, Some(LIMIT_MIN));
+        world.space.set_limit(1, Some(LIMIT_MIN));
         fill(&world.object("closed", 10), 0..10);
         let open = world.object("open", 60);
         fill(&open, 0..20);
@@ -521,7 +521,7 @@ mod tests {
         fill(&open, 0..50);
         fill(&world.object("closed", 5), 0..5);
         assert!(world.on_disk() >= 55 * MIB);
-        world.space.ask_limit(1, Some(40 * MIB));
+        world.space.set_limit(1, Some(40 * MIB));
         assert!(world.on_disk() <= 40 * MIB);
         let old = world.space.prune(PruneRequest::OlderThan(3600)).unwrap();
         assert_eq!(old.objects, 0);

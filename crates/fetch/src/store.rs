@@ -7,7 +7,7 @@ use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 use reqwest::header::{HeaderMap, HeaderValue, IF_MATCH, RANGE};
 
 use crate::http::{
-    Body, ExchangeError, ObjectRange, Patience, RangeAnswer, RangeRequest, check_answer, send,
+    Body, ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, check_answer, send,
 };
 use crate::store_access::StoreAccess;
 use crate::store_refusal::Refusal;
@@ -23,7 +23,7 @@ pub(crate) struct StoreObject {
     pub(crate) access: Arc<StoreAccess>,
     /// Without a query.
     pub(crate) url: String,
-    patience: Patience,
+    stall_limit: StallLimit,
 }
 
 impl StoreObject {
@@ -33,12 +33,12 @@ impl StoreObject {
         client: &reqwest::Client,
         access: &Arc<StoreAccess>,
         key: &str,
-        patience: Patience,
+        stall_limit: StallLimit,
     ) -> Result<Self, FetchError> {
         let url = access.place.url(&access.settings, key).map_err(|detail| {
             FetchError::new(FetchErrorKind::Refused, access.place.shown(), detail)
         })?;
-        Ok(Self { client: client.clone(), access: Arc::clone(access), url, patience })
+        Ok(Self { client: client.clone(), access: Arc::clone(access), url, stall_limit })
     }
 
     /// Requests a range; once more if the credentials have expired.
@@ -67,15 +67,15 @@ impl StoreObject {
                 range: wanted.range.clone(),
                 authorization: None,
                 past_caches: wanted.past_caches,
-                patience: self.patience,
+                stall_limit: self.stall_limit,
             };
             let builder = request.builder(&self.client).headers(authorized.headers.clone());
-            let response = send(builder, wanted.shown, self.patience).await?;
+            let response = send(builder, wanted.shown, self.stall_limit).await?;
             if response.status().is_success() {
                 return check_answer(response, &request);
             }
             let (status, headers) = (response.status(), response.headers().clone());
-            let body = Body::new(response, self.patience).read_some(ERROR_BYTES).await;
+            let body = Body::new(response, self.stall_limit).read_some(ERROR_BYTES).await;
             let refusal = Refusal::new(status, headers, &body);
             let may_help = is_first && refusal.is_expiry();
             if may_help && self.access.renew(&authorized).await {

@@ -224,9 +224,9 @@ impl Upload {
                 self.done.store(whole.end.min(whole.start + now), Ordering::Relaxed);
             }
             let is_sent = now > 0 && whole.start + now >= whole.end;
-            let patience = if is_sent { ANSWER_TIMEOUT } else { STALL };
-            if moved.elapsed() > patience {
-                let detail = format!("the server took nothing for {} s", patience.as_secs());
+            let stall_limit = if is_sent { ANSWER_TIMEOUT } else { STALL };
+            if moved.elapsed() > stall_limit {
+                let detail = format!("the server took nothing for {} s", stall_limit.as_secs());
                 let error = FetchError::new(FetchErrorKind::TimedOut, self.shown(), detail);
                 return Err(ExchangeError::transient(error));
             }

@@ -15,7 +15,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, Statx, Sta
 use rustix::io::Errno;
 
 use crate::spill::SpillStore;
-use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::{PagedBytes, first};
 use crate::tree::{Content, ContentProvider, ContentReader, ContentSource, Timestamp};
 use crate::{Error, ErrorKind, Result};
@@ -72,7 +72,7 @@ impl HostFile {
     pub(super) fn content(&self) -> Content {
         let FileFingerprint { device, inode, size, .. } = self.fingerprint;
         let stamp = &self.fingerprint;
-        let mut encoder = Encoder::default();
+        let mut encoder = RecordEncoder::default();
         encoder.number(self.directory).string(&self.name);
         encoder.number(u64::from(self.spread == DataRanges::Sparse));
         encoder.number(device.0.into()).number(device.1.into()).number(inode);
@@ -111,7 +111,7 @@ impl HostFile {
 
 impl ContentProvider for SourceRoot {
     fn content_source(self: Arc<Self>, key: &[u8]) -> Arc<dyn ContentSource> {
-        let mut decoder = Decoder::new(key);
+        let mut decoder = RecordDecoder::new(key);
         let (directory, name) = (decoder.number(), decoder.string().into());
         let spread = if decoder.number() == 1 { DataRanges::Sparse } else { DataRanges::Dense };
         let fingerprint = FileFingerprint {

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::pax::SparseExtent;
 use crate::import::spool::SpoolReader;
-use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::tree::{
     Content, ContentProvider, ContentReader, ContentSource, DeviceAddress, SourceExtent,
 };
@@ -150,7 +150,7 @@ pub(super) fn content(
         };
         segments.iter().map(part).collect()
     });
-    let mut encoder = Encoder::default();
+    let mut encoder = RecordEncoder::default();
     encoder.string(name).number(bytes);
     for segment in segments {
         encoder.number(segment.start).number(segment.bytes).number(segment.place);
@@ -165,7 +165,7 @@ pub(super) fn content(
 
 impl ContentProvider for TarArchive {
     fn content_source(self: Arc<Self>, key: &[u8]) -> Arc<dyn ContentSource> {
-        let mut decoder = Decoder::new(key);
+        let mut decoder = RecordDecoder::new(key);
         let (name, bytes) = (decoder.string().into(), decoder.number());
         let mut segments = Vec::new();
         while !decoder.is_empty() {

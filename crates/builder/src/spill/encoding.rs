@@ -6,12 +6,12 @@ const NUMBER_BYTES_MAX: usize = 10;
 
 /// Puts values one after another.
 #[derive(Debug, Default)]
-pub(crate) struct Encoder {
+pub(crate) struct RecordEncoder {
     /// What was put so far.
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Encoder {
+impl RecordEncoder {
     /// Puts a number.
     pub(crate) fn number(&mut self, mut number: u64) -> &mut Self {
         while number >= 0x80 {
@@ -37,11 +37,11 @@ impl Encoder {
 
 /// Takes values in the order in which they were put.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decoder<'b> {
+pub(crate) struct RecordDecoder<'b> {
     rest: &'b [u8],
 }
 
-impl<'b> Decoder<'b> {
+impl<'b> RecordDecoder<'b> {
     /// Takes values from `bytes`.
     pub(crate) fn new(bytes: &'b [u8]) -> Self {
         Self { rest: bytes }
@@ -95,7 +95,7 @@ mod tests {
     proptest! {
         #[test]
         fn values_come_back(numbers: Vec<u64>, signed: Vec<i64>, string: Vec<u8>) {
-            let mut encoder = Encoder::default();
+            let mut encoder = RecordEncoder::default();
             for number in &numbers {
                 encoder.number(*number);
             }
@@ -103,7 +103,7 @@ mod tests {
                 encoder.signed(*number);
             }
             encoder.string(&string);
-            let mut decoder = Decoder::new(&encoder.bytes);
+            let mut decoder = RecordDecoder::new(&encoder.bytes);
             for number in numbers {
                 prop_assert_eq!(decoder.number(), number);
             }

@@ -52,7 +52,7 @@ impl OrderedMap {
     pub(crate) fn get(&self, key: &[u8]) -> Option<u64> {
         let leaf = self.leaf_of(key, None);
         self.store.read(leaf, |bytes| {
-            let page = Page(bytes);
+            let page = TreePage(bytes);
             page.find(key).ok().map(|index| page.value(index))
         })
     }
@@ -80,7 +80,7 @@ impl OrderedMap {
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<u64> {
         let leaf = self.leaf_of(key, None);
         self.store.write(leaf, |bytes| {
-            let page = Page(bytes);
+            let page = TreePage(bytes);
             let index = page.find(key).ok()?;
             let value = page.value(index);
             remove(bytes, index);
@@ -93,7 +93,7 @@ impl OrderedMap {
         let mut page = self.leaf_of(key, None);
         for _ in 0..=self.pages.len() {
             let (next, goes_on) = self.store.read(page, |bytes| {
-                let page = Page(bytes);
+                let page = TreePage(bytes);
                 let start = page.find(key).unwrap_or_else(|index| index);
                 let mut goes_on = true;
                 for index in start..page.count() {
@@ -116,7 +116,7 @@ impl OrderedMap {
         let mut page = self.root;
         for _ in 0..LEVELS_MAX {
             let child = self.store.read(page, |bytes| {
-                let page = Page(bytes);
+                let page = TreePage(bytes);
                 (!page.is_leaf()).then(|| page.child(key))
             });
             let Some(child) = child else { break };
@@ -182,9 +182,9 @@ impl Drop for OrderedMap {
 
 /// A page that is searched. A page of zeros, which stands for one that could not be read, is a leaf without entries.
 #[derive(Clone, Copy)]
-struct Page<'p>(&'p [u8; PAGE_BYTES]);
+struct TreePage<'p>(&'p [u8; PAGE_BYTES]);
 
-impl<'p> Page<'p> {
+impl<'p> TreePage<'p> {
     fn is_leaf(self) -> bool {
         self.0[0] == 0
     }
@@ -255,7 +255,7 @@ impl<'p> Page<'p> {
 
 /// Puts an entry into a page, if there is room.
 fn insert(bytes: &mut [u8; PAGE_BYTES], key: &[u8], value: u64) -> InsertOutcome {
-    let page = Page(bytes);
+    let page = TreePage(bytes);
     let index = match page.find(key) {
         Ok(index) => {
             let before = page.value(index);
@@ -295,7 +295,7 @@ fn insert(bytes: &mut [u8; PAGE_BYTES], key: &[u8], value: u64) -> InsertOutcome
 
 /// Takes an entry out of a page. Its bytes are free when the page is written anew.
 fn remove(bytes: &mut [u8; PAGE_BYTES], index: usize) {
-    let count = Page(bytes).count();
+    let count = TreePage(bytes).count();
     let places = PAGE_BYTES - PLACE_BYTES * count;
     bytes.copy_within(places..PAGE_BYTES - PLACE_BYTES * (index + 1), places + PLACE_BYTES);
     bytes[2..4].copy_from_slice(&short(count - 1));
@@ -320,7 +320,7 @@ impl PageContent {
     }
 
     fn read(bytes: &[u8; PAGE_BYTES]) -> Self {
-        let page = Page(bytes);
+        let page = TreePage(bytes);
         let entries = (0..page.count()).map(|index| (page.key(index).to_vec(), page.value(index)));
         Self { is_leaf: page.is_leaf(), link: page.link(), entries: entries.collect() }
     }

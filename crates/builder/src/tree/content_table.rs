@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::content::{Content, ContentOrigin, ContentProvider, DeviceAddress, SourceExtent};
 use super::memory_content;
 use crate::spill::SpillStore;
-use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::PagedBytes;
 
 /// Contents by the place where they are described.
@@ -43,7 +43,7 @@ impl ContentTable {
     /// Adds a content, and returns where it is described.
     pub(crate) fn add(&mut self, content: &Content) -> u64 {
         self.has_extents |= content.extents().is_some();
-        let mut encoder = Encoder::default();
+        let mut encoder = RecordEncoder::default();
         match content.origin() {
             ContentOrigin::Source(_) => {
                 encoder.number(0).number(self.kept.len() as u64);
@@ -73,7 +73,7 @@ impl ContentTable {
     /// The content that is described at `place`, of `bytes` bytes.
     pub(crate) fn get(&self, place: u64, bytes: u64) -> Content {
         let description = self.descriptions.read_blob(place);
-        let mut decoder = Decoder::new(&description);
+        let mut decoder = RecordDecoder::new(&description);
         let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         // Only a description that could not be read describes nothing; then the store has an error.
         let lost = || memory_content("a file that could not be read back", 0, Vec::new(), bytes);

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::node::Xattrs;
 use crate::spill::SpillStore;
-use crate::spill::encoding::{Decoder, Encoder};
+use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::{PagedArray, PagedBytes, Record, first};
 
 /// An inode without its xattrs, target or content.
@@ -98,7 +98,7 @@ impl XattrSets {
         if xattrs.is_empty() {
             return 0;
         }
-        let mut encoder = Encoder::default();
+        let mut encoder = RecordEncoder::default();
         for (name, value) in xattrs {
             encoder.string(name).string(value);
         }
@@ -120,7 +120,7 @@ impl XattrSets {
     /// The set with this number.
     pub(crate) fn get(&self, number: u32) -> Xattrs {
         let encoded = self.encoded(number);
-        let mut decoder = Decoder::new(&encoded);
+        let mut decoder = RecordDecoder::new(&encoded);
         let mut xattrs = Xattrs::new();
         while !decoder.is_empty() {
             let name = decoder.string();

@@ -26,7 +26,7 @@ pub(super) const SYMBOL_INPUT_MAX: usize = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// The output is full, or the input may not hold another symbol.
-    Room,
+    OutputFull,
     /// The output is full, and the last match is longer.
     Overlong,
     /// A match begins before the output or farther back than the dictionary reaches.
@@ -184,7 +184,7 @@ unsafe fn run<T: BitTrees, const USUAL: bool>(
         }
         if here.position >= here.output_bytes || here.range.next > limit {
             *lzma_state = here;
-            return StopReason::Room;
+            return StopReason::OutputFull;
         }
     }
 }

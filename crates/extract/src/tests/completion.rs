@@ -17,7 +17,7 @@ use super::{extract_with_options, new_folder};
 use crate::event::SkippedMetadata;
 use crate::host_entry::NewEntry;
 use crate::metadata::{
-    ACL_ACCESS, ACL_DEFAULT, Credentials, ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata,
+    ACL_ACCESS, ACL_DEFAULT, CallerIds, ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata,
 };
 use crate::{ErrorKind, ExistingFiles, ExtractOptions, OwnerPolicy};
 
@@ -48,7 +48,7 @@ fn inode_of(image: &Image) -> ferrofs_image::Inode {
 }
 
 fn policy(owners: OwnerPolicy) -> MetadataPolicy {
-    let credentials = Credentials::current();
+    let credentials = CallerIds::current();
     MetadataPolicy { credentials, owners, masked: 0, skip_set_id: false }
 }
 
@@ -292,7 +292,7 @@ fn set_id_bits_are_left_out_if_the_caller_becomes_the_owner_or_asks_for_it() {
     let directory = made.directory(0, "directory");
     made.set_mode(directory, 0o2755);
     let image = made.open();
-    let is_root = Credentials::current().is_root();
+    let is_root = CallerIds::current().is_root();
     let default = ExtractOptions::new();
     for (options, keeps, dropped) in [
         (default.clone(), is_root, if is_root { 0 } else { 2 }),
@@ -315,7 +315,7 @@ fn capabilities_are_left_out_if_root_becomes_the_owner_or_the_caller_asks_for_it
     let xattrs = [Xattr { name, value: vec![1] }];
     let keeps = |uid, owners, skip_set_id| {
         let mut skipped = SkippedMetadata::default();
-        let credentials = Credentials::of_user(uid);
+        let credentials = CallerIds::of_user(uid);
         let policy = MetadataPolicy { credentials, owners, masked: 0, skip_set_id };
         (policy.keeps_capabilities(&xattrs, &mut skipped), skipped.capabilities)
     };

@@ -16,7 +16,7 @@ use crate::world::{World, body, check};
 const MIB: usize = 1 << 20;
 const LENGTH: u64 = (9 << 20) + 1234;
 /// No read may take longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A change of the right answer.
 type Change = fn(&Ask, &mut Answer);
@@ -339,7 +339,7 @@ fn run(world: &World, case: &Case) {
     };
     let took = began.elapsed();
     let name = &case.name;
-    assert!(took < PATIENCE, "{name}: {took:?}");
+    assert!(took < TIME_MAX, "{name}: {took:?}");
     assert!(errors.iter().all(|error| error.contains("image.erofs")), "{name}: {errors:?}");
     let has_word = |word: &str| errors.iter().any(|error| error.contains(word));
     match case.outcome {

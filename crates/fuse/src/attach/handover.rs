@@ -279,7 +279,7 @@ impl HolderConnection {
     }
 
     /// Opens it and asks. A holder that has just handed the mount over ends without an answer; the next one has it.
-    fn open_and_ask(
+    fn open_and_request(
         directory: &Path,
         kind: u8,
     ) -> Result<(Self, control::ControlMessage), HandoverError> {
@@ -320,7 +320,7 @@ pub enum Reattached {
 /// # Errors
 /// [`HandoverError`].
 pub fn reattach(directory: &Path) -> Result<Reattached, HandoverError> {
-    let (_, answer) = HolderConnection::open_and_ask(directory, control::REATTACH)?;
+    let (_, answer) = HolderConnection::open_and_request(directory, control::REATTACH)?;
     match (answer.kind, answer.number) {
         (control::ATTACHED, 0) => Ok(Reattached::Started),
         (control::ATTACHED, _) => Ok(Reattached::IsServed),
@@ -334,7 +334,8 @@ impl OfferedMount {
     /// # Errors
     /// [`HandoverError`]. Nothing has changed for the mount.
     pub fn request(directory: &Path) -> Result<Self, HandoverError> {
-        let (connection, answer) = HolderConnection::open_and_ask(directory, control::TAKE_OVER)?;
+        let (connection, answer) =
+            HolderConnection::open_and_request(directory, control::TAKE_OVER)?;
         let number = answer.number;
         let server = FormerServer::open(&answer.text, connection.peer.process);
         let mut descriptors: Vec<OwnedFd> = Vec::new();

@@ -94,21 +94,21 @@ fn what_the_system_grants_and_lacks_is_seen_as_before() {
     });
 }
 
-fn rung_of_a_new_thread() -> priority::PriorityLevel {
+fn level_of_a_new_thread() -> priority::PriorityLevel {
     thread::scope(|scope| scope.spawn(|| priority::apply(PriorityRequest::Raised)).join().unwrap())
 }
 
 #[test]
 fn a_new_thread_reaches_the_same_priority_where_that_was_asked_for() {
     in_a_process(|_| {
-        let before = rung_of_a_new_thread();
+        let before = level_of_a_new_thread();
         let may = capabilities(None).unwrap().effective;
         if may.contains(CapabilitySet::SYS_NICE) && !may.contains(CapabilitySet::SYS_RESOURCE) {
             return skip("needs CAP_SYS_RESOURCE: limits replace CAP_SYS_NICE in the sandbox");
         }
         let sandbox = Sandbox::new().streams(StandardStreams::Errors).may_raise_priority(true);
         sandbox.enter().unwrap();
-        assert_eq!(rung_of_a_new_thread(), before);
+        assert_eq!(level_of_a_new_thread(), before);
     });
 }
 

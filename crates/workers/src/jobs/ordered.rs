@@ -209,7 +209,7 @@ impl<'h> OrderedPipeline<'h> {
         let bound = InFlightBytes::new(self.max_in_flight_bytes);
         let own = |helpers| {
             let role = if helpers == 0 { CallerRole::Works } else { self.caller_role };
-            run.as_caller(role, Source { items, cost, bound }, commit)
+            run.as_caller(role, ItemSource { items, cost, bound }, commit)
         };
         let (threads, items) = thread_team::run(tokens, None, || run.as_helper(), own);
         items.map(|items| PipelineReport { threads, items })
@@ -233,7 +233,7 @@ fn run_alone<T, S, R, E>(
 }
 
 /// What the caller draws from: the items, their costs, and the bound of the costs in flight.
-pub(super) struct Source<I, C> {
+pub(super) struct ItemSource<I, C> {
     pub(super) items: I,
     pub(super) cost: C,
     pub(super) bound: InFlightBytes,
@@ -308,7 +308,7 @@ impl<T, R, E, I, W> PipelineRun<'_, T, R, E, I, W> {
     pub(super) fn as_caller<S, Items: Iterator<Item = T>, Cost: Fn(&T) -> u64>(
         &self,
         role: CallerRole,
-        source: Source<Items, Cost>,
+        source: ItemSource<Items, Cost>,
         mut commit: impl FnMut(R) -> Result<(), E>,
     ) -> Result<u64, E>
     where
@@ -339,7 +339,7 @@ impl<T, R, E, I, W> PipelineRun<'_, T, R, E, I, W> {
 /// The caller's end of the ring where items go in.
 struct Feeder<'r, T, R, E, Items, Cost> {
     ring: &'r ReorderRing<T, R, E>,
-    source: Source<Items, Cost>,
+    source: ItemSource<Items, Cost>,
     /// An item that was drawn and does not fit yet, and its cost.
     held: Option<(T, u64)>,
     is_exhausted: bool,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use super::ordered::{CallerRole, InFlightBytes, PipelineRun, Source};
+use super::ordered::{CallerRole, InFlightBytes, ItemSource, PipelineRun};
 use super::reorder_ring::ReorderRing;
 use crate::sync::{Arc, thread};
 
@@ -38,7 +38,7 @@ impl Setup {
         let run = PipelineRun { ring: &ring, init: || (), work };
         let (items, bound) = (items.iter().copied(), InFlightBytes::new(self.max_bytes));
         let outcome =
-            run.as_caller(self.role, Source { items, cost: |item: &u64| *item, bound }, commit);
+            run.as_caller(self.role, ItemSource { items, cost: |item: &u64| *item, bound }, commit);
         for helper in helpers {
             helper.join().unwrap();
         }

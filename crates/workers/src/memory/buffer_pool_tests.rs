@@ -1,4 +1,4 @@
-//! BudgetInner buffers: which block a lease gets, what best effort never does, and what a failure
+//! Contiguous buffers: which block a lease gets, what best effort never does, and what a failure
 //! leaves.
 #![allow(
     clippy::unwrap_used,

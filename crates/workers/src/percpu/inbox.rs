@@ -31,14 +31,14 @@ pub(crate) const MAX_ITEMS: usize = 256;
 pub(crate) const MAX_ITEMS: usize = 3;
 
 /// One item and the one that was pushed before it.
-struct Node<T> {
+struct InboxNode<T> {
     item: T,
-    earlier: *mut Node<T>,
+    earlier: *mut InboxNode<T>,
 }
 
 /// The head of a closed inbox. No node has this address: a node has the alignment of a pointer at least, so its
 /// address is even.
-fn closed<T>() -> *mut Node<T> {
+fn closed<T>() -> *mut InboxNode<T> {
     ptr::without_provenance_mut(1)
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum TakeResult<T> {
 #[derive(Debug)]
 pub(crate) struct Inbox<T> {
     /// Null (open and empty), [`closed`], or the newest node.
-    head: AtomicPtr<Node<T>>,
+    head: AtomicPtr<InboxNode<T>>,
     /// At least the number of nodes in the list; a reservation is made before a push.
     items: AtomicUsize,
 }
@@ -95,7 +95,7 @@ impl<T> Inbox<T> {
             self.items.fetch_sub(1, Ordering::Relaxed);
             return Err(PushError::Full(item));
         }
-        let node = Box::into_raw(Box::new(Node { item, earlier: ptr::null_mut() }));
+        let node = Box::into_raw(Box::new(InboxNode { item, earlier: ptr::null_mut() }));
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head == closed() {
@@ -165,7 +165,7 @@ impl<T> Inbox<T> {
     }
 
     /// A list that was just taken out of `head`, oldest item first.
-    fn unlinked(&self, mut newest: *mut Node<T>) -> ItemBatch<T> {
+    fn unlinked(&self, mut newest: *mut InboxNode<T>) -> ItemBatch<T> {
         let mut batch = ItemBatch { next: ptr::null_mut(), left: 0 };
         while !newest.is_null() {
             // SAFETY: the list was taken by one exchange, so no other thread can reach its nodes;
@@ -191,7 +191,7 @@ impl<T> Drop for Inbox<T> {
 
 /// Items that left an inbox together, oldest first. Dropping it drops what is left.
 pub(crate) struct ItemBatch<T> {
-    next: *mut Node<T>,
+    next: *mut InboxNode<T>,
     left: usize,
 }
 

@@ -31,7 +31,7 @@ fn aside<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
 
 // A-W2: policy and priority shown are what sched_getscheduler says.
 #[test]
-fn the_rung_that_is_reported_is_the_one_that_the_system_shows() {
+fn the_level_that_is_reported_is_the_one_that_the_system_shows() {
     aside(|| {
         let priority_level = apply(PriorityRequest::Raised);
         assert_shown(priority_level);
@@ -79,7 +79,7 @@ fn what_a_raised_thread_starts_begins_as_an_ordinary_thread() {
 }
 
 #[test]
-fn the_second_rung_is_not_inherited_either() {
+fn the_second_level_is_not_inherited_either() {
     aside(|| {
         raise_to_nice();
         let priority_level = of_current_thread();
@@ -111,7 +111,7 @@ fn only_the_calling_thread_is_raised() {
 }
 
 #[test]
-fn the_rungs_have_names() {
+fn the_levels_have_names() {
     let names = [PriorityLevel::RealTime, PriorityLevel::Nice, PriorityLevel::Normal]
         .map(|priority_level| priority_level.to_string());
     assert_eq!(names, ["fifo 1", "nice -19", "normal"]);

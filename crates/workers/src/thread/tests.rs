@@ -114,7 +114,7 @@ fn a_panic_ends_at_the_threads_edge() {
 
 // A-W2, second part: without CAP_SYS_NICE a start succeeds and reports the priority level that holds.
 #[test]
-fn an_ordinary_users_thread_is_placed_and_reports_its_lower_rung() {
+fn an_ordinary_users_thread_is_placed_and_reports_its_lower_level() {
     use rustix::process::{Resource, Uid, getrlimit, getuid};
 
     let limits = [Resource::Nice, Resource::Rtprio].map(|limit| getrlimit(limit).current);

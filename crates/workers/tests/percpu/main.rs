@@ -88,7 +88,7 @@ fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<PriorityLevel> {
 
 // A-W2: one distinct CPU for each worker, and the priority level that the system says.
 #[test]
-fn each_worker_has_its_cpu_and_the_rung_that_it_reports() {
+fn each_worker_has_its_cpu_and_the_level_that_it_reports() {
     let _alone = alone();
     let pool = PerCpuPool::new(PerCpuSettings::new("aw2"));
     pool.start();
@@ -112,7 +112,7 @@ fn each_worker_has_its_cpu_and_the_rung_that_it_reports() {
 
 // A-W2: without the right to raise priorities the workers start all the same and say so.
 #[test]
-fn without_the_right_to_be_raised_the_workers_start_and_report_a_lower_rung() {
+fn without_the_right_to_be_raised_the_workers_start_and_report_a_lower_level() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let _alone = alone();
     // The right is the thread's, and what it starts inherits that.

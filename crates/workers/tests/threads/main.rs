@@ -19,22 +19,22 @@ fn expect(role: Role, expected: &str) {
 
 // A-W2, second part: without CAP_SYS_NICE it still succeeds and reports the lower priority level.
 #[test]
-fn an_ordinary_user_without_limits_to_spend_stays_on_the_normal_rung() {
+fn an_ordinary_user_without_limits_to_spend_stays_on_the_normal_level() {
     expect(Role::Ordinary, "normal, policy 0, priority 0, nice 0");
 }
 
 #[test]
-fn an_ordinary_user_who_may_be_nice_reaches_the_second_rung() {
+fn an_ordinary_user_who_may_be_nice_reaches_the_second_level() {
     expect(Role::OrdinaryMayBeNice, "nice -19, policy 0, priority 0, nice -19");
 }
 
 #[test]
-fn an_ordinary_user_who_may_be_real_time_reaches_the_first_rung() {
+fn an_ordinary_user_who_may_be_real_time_reaches_the_first_level() {
     expect(Role::OrdinaryMayBeRealTime, "fifo 1, policy 1, priority 1, nice 0");
 }
 
 #[test]
-fn a_limit_of_real_time_seconds_keeps_everybody_off_the_first_rung() {
+fn a_limit_of_real_time_seconds_keeps_everybody_off_the_first_level() {
     expect(Role::LimitedTime, "nice -19, policy 0, priority 0, nice -19");
 }
 
