@@ -13,7 +13,7 @@ use crate::world::World;
 const MIB: u64 = 1 << 20;
 
 /// Prints a figure; cargo shows it with `--nocapture`.
-fn report(text: &str) {
+pub(crate) fn report(text: &str) {
     eprintln!("figure: {text}");
 }
 

@@ -32,9 +32,27 @@ pub(crate) struct StoreState {
 }
 
 struct Request {
+    method: String,
     path: String,
     query: String,
     headers: HashMap<String, String>,
+    body: String,
+}
+
+/// Credentials, valid for long as far as their documents say.
+struct Keys {
+    key: String,
+    secret: String,
+    token: String,
+}
+
+impl Keys {
+    fn json(&self) -> String {
+        let Self { key, secret, token } = self;
+        format!(
+            r#"{{"AccessKeyId":"{key}","SecretAccessKey":"{secret}","Token":"{token}","Expiration":"2099-01-01T00:00:00Z"}}"#
+        )
+    }
 }
 
 impl Store {
@@ -94,8 +112,10 @@ impl StoreState {
     }
 
     fn answer(&self, mut stream: &TcpStream, request: &Request) -> Option<()> {
-        if request.path == "/credentials" {
-            return self.give(stream);
+        if let Some(document) = self.credentials(request) {
+            let length = document.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{document}");
+            return stream.write_all(answer.as_bytes()).ok();
         }
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         let refused = (self.fault.lock().unwrap())(number).or_else(|| self.refusal(request));
@@ -128,18 +148,43 @@ impl StoreState {
         stream.write_all(part).ok()
     }
 
-    /// Gives new credentials, valid for an hour as far as their document says.
-    fn give(&self, mut stream: &TcpStream) -> Option<()> {
+    /// What services that give credentials answer: of a container, of a machine in three steps, and of a
+    /// directory. `None` for what is no request to one of them, or not a right one.
+    fn credentials(&self, request: &Request) -> Option<String> {
+        const MACHINE: &str = "/latest/meta-data/iam/security-credentials/";
+        let has_session = || {
+            let session = request.headers.get("x-aws-ec2-metadata-token");
+            session.is_some_and(|session| session == "machine")
+        };
+        match (&*request.method, &*request.path) {
+            ("GET", "/credentials") => Some(self.give_keys().json()),
+            ("PUT", "/latest/api/token") => Some("machine".to_owned()),
+            ("GET", MACHINE) if has_session() => Some("role".to_owned()),
+            ("GET", path) if path == format!("{MACHINE}role") && has_session() => {
+                Some(self.give_keys().json())
+            }
+            ("POST", "/tenant/oauth2/v2.0/token") => {
+                let secrets = ["client_secret=hidden", "client_assertion=federated"];
+                secrets.iter().any(|part| request.body.contains(part)).then(|| {
+                    let bearer = self.give_keys().key;
+                    format!(r#"{{"access_token":"{bearer}","expires_in":3600}}"#)
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// New credentials.
+    fn give_keys(&self) -> Keys {
         let number = self.given.fetch_add(1, Ordering::SeqCst);
-        let (key, secret, token) =
-            (format!("KEY{number}"), format!("hidden{number}"), format!("session{number}"));
-        let body = format!(
-            r#"{{"AccessKeyId":"{key}","SecretAccessKey":"{secret}","Token":"{token}","Expiration":"2099-01-01T00:00:00Z"}}"#
-        );
-        self.keys.lock().unwrap().insert(key, (secret, token));
-        let length = body.len();
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
-        stream.write_all(answer.as_bytes()).ok()
+        let keys = Keys {
+            key: format!("KEY{number}"),
+            secret: format!("hidden{number}"),
+            token: format!("session{number}"),
+        };
+        let pair = (keys.secret.clone(), keys.token.clone());
+        self.keys.lock().unwrap().insert(keys.key.clone(), pair);
+        keys
     }
 
     /// Why a request is refused, in the words of S3 and Azure.
@@ -156,6 +201,11 @@ impl StoreState {
             let secret = &keys["account"].0;
             let good = azure_signature(request, secret) == signature;
             return (!good).then_some((FORBIDDEN, "", "AuthenticationFailed"));
+        }
+        if let Some(bearer) = header.strip_prefix("Bearer ") {
+            // A JSON web token of Google has three parts; the test has made its key.
+            let is_good = keys.contains_key(bearer) || bearer.split('.').count() == 3;
+            return (!is_good).then_some((FORBIDDEN, "", "InvalidAuthenticationInfo"));
         }
         let part = |name: &str| header.split_once(name)?.1.split([',', ' ']).next();
         let scope = part("Credential=").unwrap_or_default();
@@ -183,7 +233,8 @@ fn refuse(mut stream: &TcpStream, refusal: (&str, &str, &str)) -> Option<()> {
 fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let mut line = String::new();
     (reader.read_line(&mut line).ok()? > 0).then_some(())?;
-    let target = line.split(' ').nth(1)?.to_owned();
+    let (method, target) = line.split_once(' ')?;
+    let (method, target) = (method.to_owned(), target.split(' ').next()?.to_owned());
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let mut headers = HashMap::new();
     loop {
@@ -192,7 +243,11 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
         let Some((name, value)) = line.trim_end().split_once(':') else { break };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    Some(Request { path: path.to_owned(), query: query.to_owned(), headers })
+    let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let (path, query) = (path.to_owned(), query.to_owned());
+    Some(Request { method, path, query, headers, body: String::from_utf8(body).ok()? })
 }
 
 /// RFC 2104.
@@ -259,7 +314,13 @@ fn the_check_of_signatures_agrees_with_the_published_example() {
         ("x-amz-date", "20130524T000000Z"),
     ];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let request = Request { path: "/test.txt".to_owned(), query: String::new(), headers };
+    let request = Request {
+        method: "GET".to_owned(),
+        path: "/test.txt".to_owned(),
+        query: String::new(),
+        headers,
+        body: String::new(),
+    };
     let scope = "20130524/us-east-1/s3/aws4_request";
     let signed = "host;range;x-amz-content-sha256;x-amz-date";
     let secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
