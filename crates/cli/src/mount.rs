@@ -9,6 +9,7 @@ mod log;
 mod remount;
 mod replace;
 mod request;
+mod service;
 mod serving_user;
 
 use std::io::Write;

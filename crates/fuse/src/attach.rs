@@ -21,6 +21,7 @@ mod holder;
 mod mount_table;
 mod options;
 mod restart_limiter;
+mod service;
 mod unique_id;
 mod unmount_helper;
 
@@ -39,6 +40,7 @@ pub use holder::{
 };
 pub use mount_table::MountEntry;
 pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
+pub use service::{ServiceManager, kept_descriptors};
 
 use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted};
 use fusermount::{Fusermount, Unmounter};

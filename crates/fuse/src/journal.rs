@@ -9,7 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_lock, fstat,
+    ftruncate, memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -42,8 +43,9 @@ const DEATHS_WORD: usize = 4;
 const CRASHED_WORD: usize = 2;
 const READING_WORD: usize = 3;
 const LISTS_WORD: usize = 4;
-/// Words of the head, with the lists of suspects and of banned requests.
-const HEAD_WORDS: usize = LISTS_WORD + REMEMBERED_MAX * SUSPECT_WORDS * 2;
+/// The word behind the lists of suspects and of banned requests: the number of the last server.
+const SERVER_WORD: usize = LISTS_WORD + REMEMBERED_MAX * SUSPECT_WORDS * 2;
+const HEAD_WORDS: usize = SERVER_WORD + 1;
 const HEAD_BYTES: usize = (HEAD_WORDS * 8).next_multiple_of(4096);
 
 /// How a server ended.
@@ -167,6 +169,21 @@ impl RequestJournal {
         let slots = listeners.saturating_add(MAX_SPARE_LISTENERS);
         let bytes = slots.checked_mul(SLOT_BYTES).and_then(|bytes| bytes.checked_add(HEAD_BYTES));
         Ok((slots, bytes.ok_or(Errno::NOMEM)?))
+    }
+
+    /// Before S2: waits until no other process serves by this journal, and writes down the number of this server. It is a
+    /// lock of the process on the file of the journal, which its end removes; other descriptors of the file must stay open
+    /// until then.
+    pub(crate) fn claim(&self, server: u64) {
+        // Refused only for lack of memory. Then the order of steps D1 and D3 is what keeps servers apart.
+        while fcntl_lock(&self.file, FlockOperation::LockExclusive) == Err(Errno::INTR) {}
+        self.word(SERVER_WORD).store(server, Ordering::SeqCst);
+    }
+
+    /// The number of the last server; 0 without one.
+    #[must_use]
+    pub fn last_server(&self) -> u64 {
+        self.word(SERVER_WORD).load(Ordering::SeqCst)
     }
 
     /// Its memory, as a file.

@@ -146,7 +146,8 @@ impl NegotiatedSession {
 
     /// The descriptors that the session needs.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.channels.iter().map(AsFd::as_fd)
+        let journal = self.succession.as_ref().map(|succession| succession.journal.descriptor());
+        self.channels.iter().map(AsFd::as_fd).chain(journal)
     }
 
     /// Starts the threads of the session. They call `file_system` for each request and `on_event` for each event.

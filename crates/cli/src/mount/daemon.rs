@@ -26,6 +26,7 @@ use super::daemonize::{self, ReadyNotifier};
 use super::explain::{ExplainedRemote, Explanation, ExplanationInput, Readahead};
 use super::log::{Log, Severity};
 use super::request::MountRequest;
+use super::service::Service;
 use crate::amount::counted;
 use crate::arguments::{MountArguments, MountCaller};
 use crate::exit_status::CommandStatus;
@@ -52,6 +53,8 @@ pub(super) struct MountServer<'a> {
     pub(super) mounted_at: Duration,
     /// How a holder started this process; `None` without a holder.
     pub(super) start: Option<ServerStart>,
+    /// The service manager, without a holder.
+    pub(super) service: Option<Service>,
 }
 
 /// Mounts and serves until the mount ends. `notifier` is taken when the mount is ready, and stays
@@ -73,6 +76,7 @@ pub(super) fn run(
     let is_foreground = notifier.is_none();
     let log = Arc::new(Log::open(&request.log_target(), is_foreground)?);
     let output = typed.explain.then(output).transpose()?;
+    let service = if is_foreground { Service::of_this_process()? } else { None };
     let handlers = SignalHandlers::new(is_foreground)?;
     let mut attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
@@ -97,6 +101,7 @@ pub(super) fn run(
         is_foreground,
         mounted_at: now(),
         start: None,
+        service,
     };
     serve(server, ready, image, handlers, notifier)
 }
@@ -294,6 +299,7 @@ impl MountServer<'_> {
         let kept = kept.chain(handlers.descriptors()).chain(self.log.descriptor());
         let kept = kept.chain(notifier.map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
+        let kept = kept.chain(self.service.as_ref().map(Service::descriptor));
         let companion = self.remote.as_ref().map(|remote| remote.companion().as_fd());
         let kept = kept.chain(connection.as_deref().map(AsFd::as_fd)).chain(companion);
         let kept = kept.chain(self.start.iter().flat_map(|start| start.ready.descriptors()));
@@ -367,6 +373,9 @@ impl MountServer<'_> {
         match notifier {
             Some(notifier) => notifier.ready(),
             None => {
+                if let Some(service) = &self.service {
+                    service.ready();
+                }
                 if self.is_verbose() {
                     output::print_message(format_args!("mounted on {}", self.shown()));
                 }

@@ -22,6 +22,7 @@ use super::explain::Readahead;
 use super::log::{Log, Severity};
 use super::replace::{LISTENERS_MAX, MountCommand, TakenMount};
 use super::request::MountRequest;
+use super::service::Service;
 use crate::arguments::{MachineArguments, MountArguments, ReserveArguments};
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::output::escape;
@@ -100,6 +101,8 @@ struct Kept<'a> {
     /// Each server takes its copy of these; this process keeps them.
     ready: Option<NegotiatedMount>,
     notifier: Option<ReadyNotifier>,
+    /// The service manager, for the main process of a service.
+    service: Option<Service>,
     output: Option<File>,
     is_foreground: bool,
     mounted_at: Duration,
@@ -118,13 +121,21 @@ pub(super) fn run(
     notifier: &mut Option<ReadyNotifier>,
 ) -> anyhow::Result<CommandStatus> {
     refuse(request)?;
+    let is_foreground = notifier.is_none();
+    let mut service = match is_foreground && !request.invocation.is_dry_run {
+        true => Service::of_this_process()?,
+        false => None,
+    };
+    if let Some(kept) = service.as_mut().map(Service::take_mount).transpose()?.flatten() {
+        let taken = TakenMount::of(kept, &request.directory)?;
+        return status_of(&hold_taken(taken, &mut None, service)?);
+    }
     let files = HeldFiles::open(request)?;
     let held = files.request(request);
     let checked = check(request, &files)?;
     if request.invocation.is_dry_run {
         return Ok(CommandStatus::Success);
     }
-    let is_foreground = notifier.is_none();
     let log = Arc::new(Log::open(&request.log_target(), is_foreground)?);
     let output = typed.explain.then(daemon::output).transpose()?;
     let signals = HolderSignals::block().context("cannot block signals")?;
@@ -149,18 +160,24 @@ pub(super) fn run(
         journal: Arc::new(journal),
         ready: Some(ready),
         notifier: notifier.take(),
+        service,
         output,
         is_foreground,
         mounted_at,
         files,
         record: record.to_file().context("no memory for the record of the mount")?,
     };
-    let refusal = is_foreground.then(|| FOREGROUND.to_owned());
-    let plan = HolderPlan { signals, control: Some(control), refusal, handover: None };
-    match kept.hold(&mut attachment, plan)? {
-        HoldEnd::Ended(0) | HoldEnd::HandedOver => Ok(CommandStatus::Success),
-        HoldEnd::Ended(_) | HoldEnd::NotTaken(_) => Ok(CommandStatus::Failure),
-    }
+    let refusal = kept.refusal();
+    let plan =
+        HolderPlan { signals, control: Some(control), refusal, handover: None, last_server: None };
+    status_of(&kept.hold(&mut attachment, plan)?)
+}
+
+fn status_of(ended: &HoldEnd) -> anyhow::Result<CommandStatus> {
+    Ok(match ended {
+        HoldEnd::Ended(0) | HoldEnd::HandedOver => CommandStatus::Success,
+        HoldEnd::Ended(_) | HoldEnd::NotTaken(_) => CommandStatus::Failure,
+    })
 }
 
 /// Where another program asks for the mount (R1).
@@ -179,6 +196,9 @@ fn outlive(notifier: Option<&ReadyNotifier>) -> anyhow::Result<()> {
 /// Why a mount in the foreground is not handed over.
 const FOREGROUND: &str = "the mount was made with --foreground, and whoever started it watches the process that holds \
                           it; start that again with the new program instead";
+
+const SERVICE: &str = "the mount belongs to a service, whose manager starts it again with the program that is installed: \
+                       systemctl kill --signal=KILL UNIT";
 
 /// The command line of this process, for one that takes the mount over.
 fn command(checked: &CheckedImage, mounted_at: Duration) -> anyhow::Result<MountCommand> {
@@ -213,24 +233,37 @@ pub(super) fn replace(directory: &Path, notifier: ReadyNotifier) -> CommandStatu
 
 /// The notifier stays if the mount was not taken over.
 fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::Result<HoldEnd> {
-    let mut taken = TakenMount::request(directory)?;
-    let channels = taken.take_channels();
-    let TakenMount { offered, mut attachment, command, typed, request, image, devices } = taken;
-    let files = HeldFiles { image, devices };
-    let held = files.request(&request);
-    check(&request, &files)?;
-    let log = Arc::new(Log::open(&request.log_target(), false)?);
-    let signals = HolderSignals::block().context("cannot block signals")?;
-    let MountCommand { listeners, listeners_max, reserve_share, mounted_at, .. } = command;
-    let checked = CheckedImage { listeners, listeners_max, reserve_share };
-    let terms = offered.record.terms;
-    if !terms.granted.contains(Capabilities::HAS_RESEND) {
+    let taken = TakenMount::request(directory)?;
+    if !taken.offered.record.terms.granted.contains(Capabilities::HAS_RESEND) {
         return Err(anyhow!(
             "{}: this kernel cannot send requests again (Linux 6.9 can), so that calls would fail; unmount it and mount it \
              with this program",
             directory.display()
         ));
     }
+    hold_taken(taken, notifier, None)
+}
+
+/// Holds a mount that another holder has made, which has ended if there is a `service`.
+fn hold_taken(
+    mut taken: TakenMount,
+    notifier: &mut Option<ReadyNotifier>,
+    service: Option<Service>,
+) -> anyhow::Result<HoldEnd> {
+    let channels = taken.take_channels();
+    let TakenMount { offered, mut attachment, command, typed, request, image, devices } = taken;
+    let files = HeldFiles { image, devices };
+    let held = files.request(&request);
+    // What a service holds was checked when it was mounted; a server that cannot open it is tried again.
+    let is_foreground = service.is_some();
+    if !is_foreground {
+        check(&request, &files)?;
+    }
+    let log = Arc::new(Log::open(&request.log_target(), is_foreground)?);
+    let signals = HolderSignals::block().context("cannot block signals")?;
+    let MountCommand { listeners, listeners_max, reserve_share, mounted_at, .. } = command;
+    let checked = CheckedImage { listeners, listeners_max, reserve_share };
+    let terms = offered.record.terms;
     let ready = NegotiatedMount::resumed(channels, terms, &checked.settings(&request));
     let ready = ready.map_err(|error| anyhow!("{error}"))?;
     let journal = RequestJournal::of_file(offered.journal, ready.listeners());
@@ -238,6 +271,7 @@ fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::
     let readahead = Readahead::raise(&attachment, terms.requested_readahead);
     let control = listen(&attachment)?;
     outlive(notifier.as_ref())?;
+    let last_server = service.as_ref().map(|_| journal.last_server());
     let mut kept = Kept {
         typed: &typed,
         request: held,
@@ -246,14 +280,16 @@ fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::
         journal: Arc::new(journal),
         ready: Some(ready),
         notifier: notifier.take(),
+        service,
         output: None,
-        is_foreground: false,
+        is_foreground,
         mounted_at,
         files,
         record: offered.record_file,
     };
-    let handover = Some(offered.handover);
-    let plan = HolderPlan { signals, control: Some(control), refusal: None, handover };
+    let refusal = kept.refusal();
+    let handover = offered.handover;
+    let plan = HolderPlan { signals, control: Some(control), refusal, handover, last_server };
     let ended = kept.hold(&mut attachment, plan);
     *notifier = kept.notifier.take();
     ended
@@ -340,11 +376,29 @@ fn resources(machine: &MachineArguments, reserve: &ReserveArguments) -> anyhow::
 impl Kept<'_> {
     /// K3 and K4: from here on, this process only holds the mount.
     fn hold(&mut self, attachment: &mut Attachment, plan: HolderPlan) -> anyhow::Result<HoldEnd> {
+        if let Some(mut service) = self.service.take() {
+            match plan.last_server {
+                None => service.keep(&self.offer(), attachment)?,
+                Some(_) => service.renew(attachment)?,
+            }
+            self.service = Some(service);
+        }
+        fault_point("kept", plan.last_server.map_or(1, |number| number.saturating_add(1)));
         self.enter_sandbox(attachment, &plan)?;
         daemon::release_start_memory();
         // Before threads; a name is only for people.
         rustix::thread::set_name(NAME).ok();
-        attachment.hold(plan, self).context("cannot start the process that serves")
+        let ended = attachment.hold(plan, self).context("cannot start the process that serves");
+        if let Some(service) = &self.service {
+            service.forget();
+        }
+        ended
+    }
+
+    /// Why the mount is not handed over to other programs.
+    fn refusal(&self) -> Option<String> {
+        let of_service = || self.service.as_ref().is_some_and(Service::keeps);
+        self.is_foreground.then(|| if of_service() { SERVICE } else { FOREGROUND }.to_owned())
     }
 
     fn enter_sandbox(
@@ -367,6 +421,7 @@ impl Kept<'_> {
         let kept = kept.chain([plan.signals.descriptor()]).chain(self.log.descriptor());
         let kept = kept.chain(self.notifier.as_ref().map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
+        let kept = kept.chain(self.service.as_ref().map(Service::descriptor));
         let kept = kept.chain(plan.control.as_ref().map(AsFd::as_fd));
         let kept = kept.chain(plan.handover.iter().flat_map(HandoverSocket::descriptors));
         let kept = kept.chain([self.record.as_fd(), self.journal.descriptor()]);
@@ -407,6 +462,7 @@ impl Kept<'_> {
             is_foreground: self.is_foreground,
             mounted_at: self.mounted_at,
             start: Some(start),
+            service: None,
         };
         daemon::serve(server, ready.with_succession(succession), image, handlers, notifier)
     }
@@ -443,6 +499,9 @@ impl HeldMount for Kept<'_> {
     }
 
     fn report(&self, event: &HolderEvent) {
+        if let (HolderEvent::Ready, Some(service)) = (event, &self.service) {
+            service.ready();
+        }
         log_event(&self.log, event);
     }
 }

@@ -95,12 +95,21 @@ impl TakenMount {
     /// It is not offered, or this program does not understand it. Nothing has changed for the mount.
     pub(super) fn request(directory: &Path) -> anyhow::Result<Self> {
         let failed = |error: HandoverError| of_directory(directory, &error);
-        let mut offered = OfferedMount::request(directory).map_err(failed)?;
+        let offered = OfferedMount::request(directory).map_err(failed)?;
         let ids = UserIds { user: offered.user, group: offered.group };
         if ids.user != rustix::process::geteuid().as_raw() {
             // Before any word of that user is believed.
             become_user(ids).context("cannot become the user of the mount")?;
         }
+        Self::of(offered, directory)
+    }
+
+    /// Reads its options.
+    ///
+    /// # Errors
+    /// This program does not understand them.
+    pub(super) fn of(mut offered: OfferedMount, directory: &Path) -> anyhow::Result<Self> {
+        let failed = |error: HandoverError| of_directory(directory, &error);
         let attachment = offered.attachment().map_err(failed)?;
         let command = MountCommand::decode(&offered.record.command);
         let command = command.ok_or_else(|| failed(HandoverError::Malformed))?;

@@ -64,7 +64,7 @@ impl Scene {
         scene
     }
 
-    fn command(&self) -> TestCommand {
+    pub(crate) fn command(&self) -> TestCommand {
         let command = if self.is_ordinary { self.dir.ordinary_ferrofs() } else { ferrofs() };
         let log = self.dir.join("log");
         if !log.exists() {
@@ -190,6 +190,13 @@ fn status_field(pid: i32, name: &str) -> Option<String> {
 fn processes() -> Vec<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The processes that a process has started.
+pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero().get().to_string();
+    let is_its = |pid: &i32| status_field(*pid, "PPid").as_deref() == Some(&parent);
+    processes().into_iter().filter(is_its).filter_map(Pid::from_raw).collect()
 }
 
 /// The holder of the mount on a directory, which its command line names.

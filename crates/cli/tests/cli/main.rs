@@ -37,6 +37,8 @@ mod keep;
 #[cfg(test)]
 mod keep_replace;
 #[cfg(test)]
+mod keep_service;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod list;

@@ -232,8 +232,8 @@ pub struct OfferedMount {
     /// The image and its devices.
     pub files: Vec<OwnedFd>,
     unmount: Option<OwnedFd>,
-    /// The rest of the protocol.
-    pub handover: HandoverSocket,
+    /// The rest of the protocol; `None` if the service manager has kept the mount.
+    pub handover: Option<HandoverSocket>,
 }
 
 /// The way to the former holder.
@@ -352,27 +352,49 @@ impl OfferedMount {
                 return Err(HandoverError::Malformed);
             }
         }
+        let Peer { user, group, .. } = connection.peer;
+        let handover = HandoverSocket { socket: connection.socket, number, server };
+        let offered = Self::of_descriptors(descriptors, (user, group), Some(handover))?;
+        match offered.record.identity == connection.identity {
+            true => Ok(offered),
+            false => Err(HandoverError::OtherNamespace),
+        }
+    }
+
+    /// F4: a mount whose descriptors the service manager has kept. `None` if it is not mounted any more.
+    ///
+    /// # Errors
+    /// [`HandoverError`].
+    pub fn kept(descriptors: Vec<OwnedFd>) -> Result<Option<Self>, HandoverError> {
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        let kept = Self::of_descriptors(descriptors, (user, group), None)?;
+        Ok(Some(kept).filter(|kept| kept.channels.iter().all(super::direct::is_connected)))
+    }
+
+    fn of_descriptors(
+        descriptors: Vec<OwnedFd>,
+        (user, group): (u32, u32),
+        handover: Option<HandoverSocket>,
+    ) -> Result<Self, HandoverError> {
         let mut descriptors = descriptors.into_iter();
         let record_file = descriptors.next().ok_or(HandoverError::Malformed)?;
         let record = HeldRecord::from_file(record_file.try_clone()?)?;
-        if record.identity != connection.identity {
-            return Err(HandoverError::OtherNamespace);
-        }
         let journal = descriptors.next().ok_or(HandoverError::Malformed)?;
         let channels: Vec<OwnedFd> = descriptors.by_ref().take(record.channels).collect();
         let files: Vec<OwnedFd> = descriptors.by_ref().take(record.files).collect();
         let unmount = descriptors.by_ref().take(usize::from(record.has_unmount)).next();
+        // A service that was killed while it renewed it (F5).
+        let is_renewed = handover.is_none() && record.program.is_some();
         let is_whole = channels.len() == record.channels
             && !channels.is_empty()
             && !files.is_empty()
             && files.len() == record.files
-            && unmount.is_some() == record.has_unmount
+            && (unmount.is_some() == record.has_unmount || is_renewed)
             && descriptors.next().is_none();
         if !is_whole {
             return Err(HandoverError::Malformed);
         }
-        let Peer { user, group, .. } = connection.peer;
-        let handover = HandoverSocket { socket: connection.socket, number, server };
         Ok(Self { user, group, record, record_file, journal, channels, files, unmount, handover })
     }
 
@@ -392,7 +414,13 @@ impl OfferedMount {
             }
             (None, None) => return Err(HandoverError::Malformed),
             (Some(program), socket) => {
-                let unmounter = socket.map(Unmounter::of_socket);
+                let unmounter = match (socket, &self.handover) {
+                    // The one on its other end was a process of the service, and has ended with it.
+                    (_, None) if record.has_unmount => {
+                        Unmounter::start(program, &record.directory).ok()
+                    }
+                    (socket, _) => socket.map(Unmounter::of_socket),
+                };
                 (MountMethod::Fusermount(program.clone()), Unmounting::Fusermount(unmounter))
             }
         };
@@ -435,6 +463,11 @@ impl Attachment {
             files: counts.files,
             command,
         }
+    }
+
+    /// Whether a process was started that waits to unmount.
+    pub(super) fn is_helped(&self) -> bool {
+        matches!(self.unmounting, Unmounting::Fusermount(Some(_)))
     }
 
     /// What unmounting needs.

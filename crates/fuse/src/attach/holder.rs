@@ -129,6 +129,8 @@ pub struct HolderPlan {
     pub refusal: Option<String>,
     /// From whom this process takes the mount over.
     pub handover: Option<HandoverSocket>,
+    /// The number of the last server of a mount that the service manager has kept.
+    pub last_server: Option<u64>,
 }
 
 /// How holding ended.
@@ -146,6 +148,8 @@ pub enum HoldEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HolderEvent {
+    /// A server is ready.
+    Ready,
     /// A server has ended, and another one follows.
     ServerEnded {
         /// Its process ID.
@@ -298,6 +302,8 @@ struct MountHolder<'a> {
     taking: Option<Taking>,
     /// The number of the present server, or the last one.
     number: u64,
+    /// Whether the service manager has kept the mount.
+    is_resumed: bool,
     was_ready: bool,
     is_handing_over: bool,
     is_unmounting: bool,
@@ -310,8 +316,10 @@ impl Attachment {
     /// # Errors
     /// The first server cannot be forked.
     pub fn hold(&mut self, plan: HolderPlan, held: &mut dyn HeldMount) -> io::Result<HoldEnd> {
-        let HolderPlan { signals, control, refusal, handover } = plan;
-        let number = handover.as_ref().map_or(1, |from| from.number.saturating_add(1));
+        let HolderPlan { signals, control, refusal, handover, last_server } = plan;
+        let before = handover.as_ref().map(|from| from.number).or(last_server);
+        // This process is the only holder.
+        self.is_detached &= last_server.is_none();
         let taking = |from| Taking {
             from,
             is_handed: false,
@@ -326,7 +334,8 @@ impl Attachment {
             refusal,
             candidate: None,
             taking: handover.map(taking),
-            number,
+            is_resumed: last_server.is_some(),
+            number: before.unwrap_or(0).saturating_add(1),
             was_ready: false,
             is_handing_over: false,
             is_unmounting: false,
@@ -360,7 +369,12 @@ impl MountHolder<'_> {
     fn run(mut self, held: &mut dyn HeldMount) -> io::Result<HoldEnd> {
         let mut limiter = RestartLimiter::new(Instant::now());
         let first = self.number;
-        let mut predecessor = self.taking.as_ref().map(|_| ServerEnd::Retired);
+        // Who ends a whole service says little about a request.
+        let mut predecessor = match (&self.taking, self.is_resumed) {
+            (Some(_), _) => Some(ServerEnd::Retired),
+            (None, true) => Some(ServerEnd::Killed),
+            (None, false) => None,
+        };
         loop {
             let is_first = !self.was_ready;
             let server = match self.fork(ServerPlace { is_first, predecessor }, held) {
@@ -388,7 +402,7 @@ impl MountHolder<'_> {
             }
             self.attachment.is_detached &= self.is_unmounting;
             let code = status.exit_status().unwrap_or(KILLED_STATUS);
-            let is_never_ready = self.number == 1 && !is_ready;
+            let is_never_ready = self.number == 1 && !is_ready && !self.is_resumed;
             if is_never_ready || self.is_unmounting || !self.attachment.is_connected() {
                 // What is left to unmount is the mount of a first server that failed.
                 self.attachment.detach().ok();
@@ -496,7 +510,11 @@ impl MountHolder<'_> {
         loop {
             self.poll(Some(&server), self.taking.as_ref().and_then(|taking| taking.deadline));
             if server.is_connected {
+                let was_ready = server.is_ready;
                 server.is_connected = self.take_messages(&mut server);
+                if server.is_ready && !was_ready {
+                    held.report(&HolderEvent::Ready);
+                }
             }
             self.advance_taking(&server);
             while let Some(signal) = self.signals.next() {

@@ -43,6 +43,7 @@ impl Succession {
     ) -> Continued {
         let Self { journal, predecessor, server } = self;
         let mut start = SessionStart::Whole;
+        journal.claim(server);
         if let Some(end) = predecessor {
             fault_point("examine", server);
             let takeover = journal.examine(server.saturating_sub(1), end);

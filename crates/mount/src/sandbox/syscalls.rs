@@ -260,7 +260,8 @@ fn memory_and_files() -> Vec<SyscallRule> {
 /// Calls that are allowed with certain arguments only.
 fn conditional(process: u32) -> Vec<SyscallRule> {
     let names = [PR_SET_NAME, PR_GET_NAME, PR_SET_VMA];
-    let commands = [F_GETFD, F_GETFL, F_SETFD, F_DUPFD_CLOEXEC];
+    // A lock is that of a server on the journal of its mount.
+    let commands = [F_GETFD, F_GETFL, F_SETFD, F_DUPFD_CLOEXEC, F_SETLKW];
     vec![
         allow(SYS_clone, vec![is_a_thread()]),
         allow(SYS_prctl, names.map(|name| is(0, name.cast_unsigned())).to_vec()),
@@ -442,7 +443,8 @@ mod tests {
             (SYS_prctl, 0, PR_SET_NAME, PR_SET_DUMPABLE),
             (SYS_prctl, 0, PR_SET_VMA, PR_SET_MM),
             (SYS_fcntl, 1, F_GETFD, F_SETFL),
-            (SYS_fcntl, 1, F_DUPFD_CLOEXEC, F_SETLK),
+            (SYS_fcntl, 1, F_DUPFD_CLOEXEC, F_SETOWN),
+            (SYS_fcntl, 1, F_SETLKW, F_SETLEASE),
         ] {
             assert_eq!(
                 action_for(SandboxRole::Server, call, with(place, good)),

@@ -1,0 +1,91 @@
+//! The mount as a service of systemd, or of another manager with its protocol: it learns when the mount is ready, and with
+//! `--keep` it holds the descriptors of the mount while no process of the service lives (docs/survival.md, protocol F).
+//! Called by `daemon` and `keep` in a mount in the foreground.
+
+use std::os::fd::BorrowedFd;
+
+use anyhow::{Context, anyhow};
+use ferrofs_fuse::attach::{Attachment, OfferedMount, ServiceManager, kept_descriptors};
+
+/// The manager of this service.
+#[derive(Debug)]
+pub(super) struct Service {
+    manager: ServiceManager,
+    /// How many descriptors it holds.
+    kept: usize,
+}
+
+impl Service {
+    /// The service that this process is the main process of; `None` if it is none.
+    ///
+    /// # Errors
+    /// The manager cannot be reached.
+    pub(super) fn of_this_process() -> anyhow::Result<Option<Self>> {
+        let manager = ServiceManager::of_environment().context("NOTIFY_SOCKET")?;
+        Ok(manager.map(|manager| Self { manager, kept: 0 }))
+    }
+
+    /// F4: the mount that it has held. What is not mounted any more is forgotten.
+    ///
+    /// # Errors
+    /// The descriptors are not those of a mount.
+    pub(super) fn take_mount(&mut self) -> anyhow::Result<Option<OfferedMount>> {
+        let descriptors = kept_descriptors().context("LISTEN_FDS")?;
+        self.kept = descriptors.len();
+        if descriptors.is_empty() {
+            return Ok(None);
+        }
+        let mount = OfferedMount::kept(descriptors);
+        if !matches!(mount, Ok(Some(_))) {
+            self.forget();
+        }
+        mount.map_err(|error| {
+            anyhow!("the mount of the service manager: {error}; start the service again")
+        })
+    }
+
+    /// Whether it can hold descriptors.
+    pub(super) fn keeps(&self) -> bool {
+        self.manager.keeps_descriptors()
+    }
+
+    /// F2: lets it hold these, instead of others that it may have.
+    ///
+    /// # Errors
+    /// It has no room for them, or does not answer.
+    pub(super) fn keep(
+        &mut self,
+        held: &[BorrowedFd<'_>],
+        attachment: &Attachment,
+    ) -> anyhow::Result<()> {
+        if !self.keeps() {
+            return Ok(());
+        }
+        let kept = self.manager.keep(held, attachment);
+        self.kept = kept.context("the service manager (FileDescriptorStoreMax= and FDSTORE)")?;
+        Ok(())
+    }
+
+    /// F5: the mount is held again.
+    ///
+    /// # Errors
+    /// The manager does not answer.
+    pub(super) fn renew(&self, attachment: &Attachment) -> anyhow::Result<()> {
+        self.manager.renew(self.kept, attachment).context("the service manager")
+    }
+
+    /// The mount has ended.
+    pub(super) fn forget(&self) {
+        self.manager.forget(self.kept);
+    }
+
+    /// The mount is ready.
+    pub(super) fn ready(&self) {
+        self.manager.ready();
+    }
+
+    /// The descriptor that messages need.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.manager.descriptor()
+    }
+}
