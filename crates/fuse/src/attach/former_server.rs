@@ -17,7 +17,7 @@ impl FormerServer {
     /// The process with the number in `text`, if it is a child of `holder`. `None` for a holder that tells no number, and
     /// for one in another PID namespace.
     pub(super) fn open(text: &str, holder: i32) -> Option<Self> {
-        let number: i32 = text.parse().ok()?;
+        let number = i32::try_from(text.parse::<u32>().ok()?).ok()?;
         let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
         let server = Self { process };
         // In this order: as long as that process has not ended, no other one has its number.
