@@ -89,6 +89,29 @@ pub(crate) struct RangeAnswer {
     pub(crate) body: Body,
 }
 
+impl RangeAnswer {
+    /// The bytes `wanted` of the object, as far as the answer has them: a server without ranges sends
+    /// all of the object.
+    pub(crate) async fn read_part(
+        mut self,
+        shown: &str,
+        wanted: &Range<u64>,
+    ) -> Result<Vec<u8>, ExchangeError> {
+        let mut part = Vec::new();
+        let mut at = self.range.start;
+        while at < wanted.end
+            && let Some(bytes) = self.body.next(shown).await?
+        {
+            let bytes = bytes.as_ref();
+            let place = |byte: u64| usize::try_from(byte.saturating_sub(at)).unwrap_or(usize::MAX);
+            let inside = place(wanted.start).min(bytes.len())..place(wanted.end).min(bytes.len());
+            part.extend_from_slice(bytes.get(inside).unwrap_or_default());
+            at += bytes.len() as u64;
+        }
+        Ok(part)
+    }
+}
+
 /// The bytes of an answer, as they come.
 #[derive(Debug)]
 pub(crate) struct Body {

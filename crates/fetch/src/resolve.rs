@@ -338,11 +338,10 @@ impl Resolver {
         let shown = location.to_string();
         let (bytes, digest) = match place {
             IndexPlace::Embedded { range, digest } => {
-                let limit = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
                 let (blob, shown) = (&layer.digest.to_string(), &shown);
                 let bytes = repeat(self.timeout, &self.stats, || async move {
                     let answer = repository.get_blob(blob, range, false).await?;
-                    answer.body.read_to_end(shown, limit).await
+                    answer.read_part(shown, range).await
                 })
                 .await?;
                 (bytes, digest.as_ref())

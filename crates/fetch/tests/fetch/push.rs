@@ -156,3 +156,20 @@ fn only_images_that_are_files_are_published() {
     assert!(text.contains("not a registry"), "{text}");
     assert!(publisher.written().is_empty());
 }
+
+/// The chunk index lies at the end of the blob; such a registry sends all of it.
+#[test]
+fn an_image_of_a_registry_without_ranges_is_verified() {
+    let Some(publisher) = Publisher::new() else { return };
+    let mut image = fs::read(data("lz4.erofs")).unwrap();
+    image.resize(9 << 20, 7);
+    let file = publisher.world.directory.path().join("long.erofs");
+    fs::write(&file, &image).unwrap();
+    publisher.push(file.to_str().unwrap(), "long");
+    publisher.registry.forget_ranges();
+    let before = publisher.registry.0.sent.load(Ordering::SeqCst);
+    publisher.check("long", &with_index(&image));
+    let sent = publisher.registry.0.sent.load(Ordering::SeqCst) - before;
+    // For each opening, and once for the data.
+    assert!(sent < 40 << 20, "{sent}");
+}

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) written: Mutex<Vec<String>>,
     /// So many answers with bytes of blobs are damaged.
     damaged: AtomicU64,
+    /// Whether requests for ranges are answered with all of a blob.
+    has_no_ranges: AtomicBool,
     tokens: AtomicU64,
     /// Bytes of blobs that were sent.
     pub(crate) sent: AtomicU64,
@@ -64,6 +66,11 @@ impl Registry {
         self.0.damaged.store(count, Ordering::SeqCst);
     }
 
+    /// Answers requests for ranges with all of a blob from now on.
+    pub(crate) fn forget_ranges(&self) {
+        self.0.has_no_ranges.store(true, Ordering::SeqCst);
+    }
+
     fn with_layers(layers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let mut documents = HashMap::new();
         let mut listed = String::new();
@@ -94,6 +101,7 @@ impl Registry {
             failures: AtomicU64::new(0),
             written: Mutex::default(),
             damaged: AtomicU64::new(0),
+            has_no_ranges: AtomicBool::new(false),
             tokens: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         });
@@ -167,7 +175,9 @@ impl State {
         };
         let headers = format!("content-type: {media_type}\r\n");
         let range = head.iter().find_map(|line| line.strip_prefix("range: bytes="));
+        let range = range.filter(|_| !self.has_no_ranges.load(Ordering::SeqCst));
         let Some((start, last)) = range.and_then(|range| range.split_once('-')) else {
+            self.sent.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             return ("200 OK", headers, bytes.clone());
         };
         let start: usize = start.parse().unwrap();
