@@ -61,7 +61,7 @@ pub(crate) fn lz4_settings(choice: u8) -> DecoderSettings {
     DecoderSettings::default().lz4_max_distance(Some(max_distance))
 }
 
-type Outcome = Result<Vec<u8>, Error>;
+type DecodeResult = Result<Vec<u8>, Error>;
 
 /// A stream to be decoded.
 #[derive(Clone, Copy)]
@@ -99,13 +99,13 @@ impl Job<'_> {
     }
 
     /// LZ4 matches of distance 0 are zeros to the whole decoder and an error to the partial one.
-    fn is_dubious(&self, prefix: &Outcome) -> bool {
+    fn is_dubious(&self, prefix: &DecodeResult) -> bool {
         let has_zeros = self.stream.windows(2).any(|pair| pair == [0, 0]);
         self.algorithm == Algorithm::Lz4 && has_zeros && prefix.is_err()
     }
 
     /// The decoder of MicroLZMA is our own, so another one judges it.
-    fn check_twin(&self, whole: &Outcome, prefix: &Outcome, length: usize) {
+    fn check_twin(&self, whole: &DecodeResult, prefix: &DecodeResult, length: usize) {
         let twin = lzma_twin(self.stream, length);
         if let Ok(whole) = whole {
             assert!(twin.as_ref() == Some(whole), "another decoder does not find the same");
@@ -116,7 +116,7 @@ impl Job<'_> {
     }
 
     /// A decoder that has just failed, or decoded something else, answers as a fresh one does.
-    fn check_reuse(&self, settings: &DecoderSettings, whole: &Outcome) {
+    fn check_reuse(&self, settings: &DecoderSettings, whole: &DecodeResult) {
         let mut decoder = Decoder::new(settings).expect("the settings are sound");
         let length = whole.as_ref().map_or(64, Vec::len);
         let halves = self.stream.split_at(self.stream.len() / 2);
@@ -134,7 +134,7 @@ impl Job<'_> {
 
     /// Decodes twice: a byte that is reported as decoded and was not written, or a byte behind the
     /// stream that was looked at, shows as a difference.
-    fn decode(&self, decoder: &mut Decoder, length: usize, mode: DecodeMode) -> Outcome {
+    fn decode(&self, decoder: &mut Decoder, length: usize, mode: DecodeMode) -> DecodeResult {
         // Alone in its allocation, the stream has an end that a sanitizer watches.
         let alone = self.stream.to_vec();
         let first = Job { stream: &alone, ..*self }.pass(decoder, length, mode, 0x00);
@@ -146,7 +146,13 @@ impl Job<'_> {
         first
     }
 
-    fn pass(&self, decoder: &mut Decoder, length: usize, mode: DecodeMode, old: u8) -> Outcome {
+    fn pass(
+        &self,
+        decoder: &mut Decoder,
+        length: usize,
+        mode: DecodeMode,
+        old: u8,
+    ) -> DecodeResult {
         let mut buffer = [&GUARD[..], &vec![old; length], &GUARD].concat();
         let output = &mut buffer[GUARD.len()..][..length];
         let result = decoder.decode(self.algorithm, self.padding, self.stream, output, mode);
@@ -177,7 +183,7 @@ fn lzma_twin(stream: &[u8], length: usize) -> Option<Vec<u8>> {
 }
 
 /// A shorter prefix is the front of a longer one, and is there if the longer one is.
-fn agree(shorter: &Outcome, longer: &Outcome) {
+fn agree(shorter: &DecodeResult, longer: &DecodeResult) {
     match (shorter, longer) {
         (Ok(shorter), Ok(longer)) => {
             assert!(longer.starts_with(shorter), "two prefixes differ in their common part");

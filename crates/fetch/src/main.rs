@@ -156,7 +156,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    detach_from_starter().context("cannot open /dev/null")?;
+    detach_from_parent().context("cannot open /dev/null")?;
     let idle = Duration::from_secs(arguments.idle);
     server::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
     Ok(())
@@ -164,7 +164,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Standard error belongs to the verb that started this process. A program that reads the output of
 /// that verb would otherwise wait until the fetcher ends.
-fn detach_from_starter() -> std::io::Result<()> {
+fn detach_from_parent() -> std::io::Result<()> {
     let null = std::fs::File::options().write(true).open("/dev/null")?;
     Ok(rustix::stdio::dup2_stderr(&null)?)
 }

@@ -98,7 +98,7 @@ pub(crate) struct SharedObject {
     index: Option<Arc<ChunkIndex>>,
     pub(crate) index_file: Option<File>,
     backing: Mutex<Arc<Backing>>,
-    in_flight: Mutex<HashMap<u32, Arc<Flight>>>,
+    in_flight: Mutex<HashMap<u32, Arc<InFlightFetch>>>,
     /// Set while the server answers requests for ranges with ranges.
     has_ranges: AtomicBool,
     /// Held while a whole object is received that was not asked for.
@@ -110,7 +110,7 @@ pub(crate) struct SharedObject {
 
 /// A request in flight, for one or several chunks.
 #[derive(Debug)]
-struct Flight {
+struct InFlightFetch {
     /// The chunks that are stored, or the error.
     progress: watch::Sender<Progress>,
     /// A reader waits for it now.
@@ -124,14 +124,14 @@ struct Progress {
     outcome: Option<Result<(), FetchError>>,
 }
 
-impl Flight {
+impl InFlightFetch {
     fn begin(in_flight: &mut HashMap<u32, Arc<Self>>, chunks: &Range<u32>) -> Arc<Self> {
-        let flight = Arc::new(Self {
+        let ongoing = Arc::new(Self {
             progress: watch::Sender::new(Progress { stored: chunks.start, outcome: None }),
             demanded: Notify::new(),
         });
-        in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&flight))));
-        flight
+        in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&ongoing))));
+        ongoing
     }
 }
 
@@ -230,11 +230,11 @@ impl SharedObject {
         for range in ranges {
             self.start_missing(range, urgency, past_caches, &mut waiting);
         }
-        for (flight, chunk) in waiting {
+        for (ongoing, chunk) in waiting {
             if urgency == FetchUrgency::Demand {
-                flight.demanded.notify_one();
+                ongoing.demanded.notify_one();
             }
-            let mut progress = flight.progress.subscribe();
+            let mut progress = ongoing.progress.subscribe();
             let finished = progress
                 .wait_for(|progress| progress.stored > chunk || progress.outcome.is_some())
                 .await;
@@ -270,7 +270,7 @@ impl SharedObject {
         range: &Range<u32>,
         urgency: FetchUrgency,
         past_caches: bool,
-        waiting: &mut Vec<(Arc<Flight>, u32)>,
+        waiting: &mut Vec<(Arc<InFlightFetch>, u32)>,
     ) {
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
@@ -283,8 +283,8 @@ impl SharedObject {
         let mut run: Option<Range<u32>> = None;
         let mut runs = Vec::new();
         for chunk in range {
-            if let Some(flight) = in_flight.get(&chunk) {
-                waiting.push((Arc::clone(flight), chunk));
+            if let Some(ongoing) = in_flight.get(&chunk) {
+                waiting.push((Arc::clone(ongoing), chunk));
             } else if backing.writer().is_present(chunk) && !past_caches {
                 backing.set_used(chunk);
                 Stats::add(&self.limits.stats.cache_hits, 1);
@@ -302,10 +302,10 @@ impl SharedObject {
             let first = self.layout.bytes_of(chunks.start);
             let bytes = self.layout.bytes_of(chunks.end).start - first.start;
             Stats::add(&self.limits.stats.requested_bytes, bytes);
-            let flight = Flight::begin(&mut in_flight, &chunks);
-            waiting.push((Arc::clone(&flight), chunks.end - 1));
+            let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
+            waiting.push((Arc::clone(&ongoing), chunks.end - 1));
             let object = Arc::clone(self);
-            tokio::spawn(object.run(flight, chunks, urgency, past_caches));
+            tokio::spawn(object.run(ongoing, chunks, urgency, past_caches));
         }
     }
 
@@ -319,46 +319,46 @@ impl SharedObject {
         if chunks.is_empty() || chunks.clone().all(is_known) {
             return;
         }
-        let flight = Flight::begin(&mut in_flight, &chunks);
+        let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
         drop(in_flight);
         let object = Arc::clone(self);
         tokio::spawn(async move {
             let mut next = chunks.start;
-            let received = object.receive(answer, &flight, &mut next, chunks.end).await;
+            let received = object.receive(answer, &ongoing, &mut next, chunks.end).await;
             let outcome = match received {
                 Ok(()) => Ok(()),
-                Err(_) => object.request(&flight, &(next..chunks.end), false).await,
+                Err(_) => object.request(&ongoing, &(next..chunks.end), false).await,
             };
-            object.end(&flight, chunks, outcome);
+            object.end(&ongoing, chunks, outcome);
         });
     }
 
     /// One request, from its turn to its end.
     async fn run(
         self: Arc<Self>,
-        flight: Arc<Flight>,
+        ongoing: Arc<InFlightFetch>,
         chunks: Range<u32>,
         urgency: FetchUrgency,
         past_caches: bool,
     ) {
         let outcome = {
-            let _turn = self.wait_for_turn(&flight, urgency).await;
-            self.request(&flight, &chunks, past_caches).await
+            let _turn = self.wait_for_turn(&ongoing, urgency).await;
+            self.request(&ongoing, &chunks, past_caches).await
         };
-        self.end(&flight, chunks, outcome);
+        self.end(&ongoing, chunks, outcome);
     }
 
-    fn end(&self, flight: &Flight, chunks: Range<u32>, outcome: Result<(), FetchError>) {
+    fn end(&self, ongoing: &InFlightFetch, chunks: Range<u32>, outcome: Result<(), FetchError>) {
         let mut in_flight = locked(&self.in_flight);
         chunks.for_each(|chunk| drop(in_flight.remove(&chunk)));
         drop(in_flight);
-        flight.progress.send_modify(|progress| progress.outcome = Some(outcome));
+        ongoing.progress.send_modify(|progress| progress.outcome = Some(outcome));
     }
 
     /// F2. A prefetch needs two permits, and only one as soon as a reader waits for it.
     async fn wait_for_turn<'l>(
         &'l self,
-        flight: &Flight,
+        ongoing: &InFlightFetch,
         urgency: FetchUrgency,
     ) -> Option<tokio::sync::SemaphorePermit<'l>> {
         let limits = &self.limits;
@@ -366,7 +366,7 @@ impl SharedObject {
             FetchUrgency::Demand => None,
             FetchUrgency::Prefetch => tokio::select! {
                 permit = limits.prefetches.acquire() => permit.ok(),
-                () = flight.demanded.notified() => None,
+                () = ongoing.demanded.notified() => None,
             },
         };
         // The semaphore is fair and is never closed.
@@ -376,7 +376,7 @@ impl SharedObject {
     /// Requests `chunks` until they are stored, with pauses, or the time is over.
     async fn request(
         self: &Arc<Self>,
-        flight: &Flight,
+        ongoing: &InFlightFetch,
         chunks: &Range<u32>,
         past_caches: bool,
     ) -> Result<(), FetchError> {
@@ -386,7 +386,7 @@ impl SharedObject {
         let mut next = chunks.start;
         loop {
             let before = next;
-            let result = self.exchange(flight, &mut next, chunks.end, past_caches).await;
+            let result = self.exchange(ongoing, &mut next, chunks.end, past_caches).await;
             let Err(ExchangeError { error, mut retry }) = result else { return Ok(()) };
             if error.kind == FetchErrorKind::Damaged && !was_damaged {
                 // Once more past all caches; then it is the server's own damage.
@@ -405,7 +405,7 @@ impl SharedObject {
     /// One exchange with the server. `next` is the first chunk that is still missing.
     async fn exchange(
         self: &Arc<Self>,
-        flight: &Flight,
+        ongoing: &InFlightFetch,
         next: &mut u32,
         end: u32,
         past_caches: bool,
@@ -423,9 +423,9 @@ impl SharedObject {
         Stats::add(&stats.latency_us, waited);
         self.check(&answer)?;
         if answer.range.end <= range.end {
-            return self.receive(answer, flight, next, end).await;
+            return self.receive(answer, ongoing, next, end).await;
         }
-        self.receive_whole(answer, flight, next, end, past_caches).await
+        self.receive_whole(answer, ongoing, next, end, past_caches).await
     }
 
     /// The server has answered with more than the range, which is the whole object, and will do so
@@ -433,7 +433,7 @@ impl SharedObject {
     async fn receive_whole(
         self: &Arc<Self>,
         answer: RangeAnswer,
-        flight: &Flight,
+        ongoing: &InFlightFetch,
         next: &mut u32,
         end: u32,
         past_caches: bool,
@@ -443,11 +443,11 @@ impl SharedObject {
         let backing = self.backing();
         if !past_caches && (*next..end).all(|chunk| backing.writer().is_present(chunk)) {
             *next = end;
-            flight.progress.send_modify(|progress| progress.stored = end);
+            ongoing.progress.send_modify(|progress| progress.stored = end);
             return Ok(());
         }
         drop(backing);
-        self.receive(answer, flight, next, end).await
+        self.receive(answer, ongoing, next, end).await
     }
 
     /// Whether an answer is about the object that was opened.
@@ -469,7 +469,7 @@ impl SharedObject {
     async fn receive(
         self: &Arc<Self>,
         answer: RangeAnswer,
-        flight: &Flight,
+        ongoing: &InFlightFetch,
         next: &mut u32,
         end: u32,
     ) -> Result<(), ExchangeError> {
@@ -492,7 +492,7 @@ impl SharedObject {
                 self.store(chunk, bytes)?;
                 if chunk >= *next && chunk < end {
                     *next = chunk + 1;
-                    flight.progress.send_modify(|progress| progress.stored = chunk + 1);
+                    ongoing.progress.send_modify(|progress| progress.stored = chunk + 1);
                 }
                 Ok::<(), StoreError>(())
             });

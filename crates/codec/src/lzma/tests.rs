@@ -62,14 +62,14 @@ fn encoded(data: &[u8], [lc, lp, pb]: [u32; 3]) -> Vec<u8> {
 }
 
 /// The outcome, and what is in the output, also after an error.
-type Outcome = (Result<(), ErrorKind>, Vec<u8>);
+type DecodeResult = (Result<(), ErrorKind>, Vec<u8>);
 
 fn decoded<T: BitTrees>(
     lzma: &mut LzmaDecoder,
     stream: &[u8],
     length: usize,
     mode: DecodeMode,
-) -> Outcome {
+) -> DecodeResult {
     let mut buffer = [&GUARD[..], &vec![0x5A; length], &GUARD[..]].concat();
     let output = &mut buffer[GUARD.len()..][..length];
     let result = lzma.decode_by::<T>(stream, output, mode);
@@ -80,7 +80,7 @@ fn decoded<T: BitTrees>(
 }
 
 /// What both implementations make of `stream`.
-fn both(lzma: &mut LzmaDecoder, stream: &[u8], length: usize, mode: DecodeMode) -> Outcome {
+fn both(lzma: &mut LzmaDecoder, stream: &[u8], length: usize, mode: DecodeMode) -> DecodeResult {
     let fastest = decoded::<Fastest>(lzma, stream, length, mode);
     let portable = decoded::<Portable>(lzma, stream, length, mode);
     assert_eq!(fastest.0, portable.0, "the outcomes differ");

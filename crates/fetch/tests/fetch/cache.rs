@@ -127,8 +127,8 @@ fn the_limit_of_a_client_ends_with_it_and_prune_spares_what_is_open() {
     assert!(used(&world) <= LIMIT);
     check(&source, 0, 40 << 20);
     drop(other);
-    let patience = std::time::Instant::now() + Duration::from_secs(20);
-    while limit(&client) == LIMIT && std::time::Instant::now() < patience {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while limit(&client) == LIMIT && std::time::Instant::now() < deadline {
         std::thread::yield_now();
     }
     assert!(limit(&client) > LIMIT);
@@ -139,8 +139,8 @@ fn the_limit_of_a_client_ends_with_it_and_prune_spares_what_is_open() {
     assert!(report.chunks >= 30 && report.used_bytes <= 10 * MIB, "{report:?}");
     check(&source, 0, 40 << 20);
     drop(source);
-    let patience = std::time::Instant::now() + Duration::from_secs(20);
-    while prune(PruneRequest::Unused).objects == 0 && std::time::Instant::now() < patience {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while prune(PruneRequest::Unused).objects == 0 && std::time::Instant::now() < deadline {
         std::thread::yield_now();
     }
     assert_eq!(used(&world), 0);

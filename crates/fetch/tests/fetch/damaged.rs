@@ -23,7 +23,7 @@ type Change = fn(&Ask, &mut Answer);
 
 /// What must come of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ReadOutcome {
     /// Right bytes.
     Right,
     /// An error with one of these words.
@@ -34,11 +34,11 @@ pub(crate) enum Outcome {
     Skipped,
 }
 
-use Outcome::{Either, Error, Right, Skipped};
+use ReadOutcome::{Either, Error, Right, Skipped};
 
 /// Wrong in the frame: noticed without any digest. With the word of the error when a later request
 /// is answered so, and what becomes of an opening.
-const FRAMES: &[(&str, Outcome, Outcome, Change)] = &[
+const FRAMES: &[(&str, ReadOutcome, ReadOutcome, Change)] = &[
     ("right", Right, Right, |_, _| {}),
     ("body cut", Error("body"), Error("body"), |_, answer| answer.cut = answer.body.len() / 2),
     ("body cut at a chunk", Either("body"), Either("body"), |_, answer| answer.cut = MIB),
@@ -281,10 +281,10 @@ struct Case {
     url: String,
     /// The server is right from now on.
     is_right: Arc<AtomicBool>,
-    outcome: Outcome,
+    outcome: ReadOutcome,
 }
 
-fn start(name: &str, first: u64, change: Change, outcome: Outcome, has_index: bool) -> Case {
+fn start(name: &str, first: u64, change: Change, outcome: ReadOutcome, has_index: bool) -> Case {
     let is_right = Arc::new(AtomicBool::new(false));
     let (right, object) = (Arc::clone(&is_right), body(LENGTH));
     let digests = object.chunks(300_000).map(ContentDigest::of).collect();
