@@ -86,8 +86,7 @@ pub(crate) fn is_daemon() -> bool {
 pub(super) struct ReadyNotifier(UnixStream);
 
 impl ReadyNotifier {
-    /// The socket, if this process was started as a daemon. The process leaves its terminal, and
-    /// its standard input becomes `/dev/null`.
+    /// The socket, if this process was started as a daemon. Its standard input becomes `/dev/null`.
     ///
     /// # Errors
     /// The variable is set, but standard input is no socket; or the system has no descriptors left.
@@ -104,18 +103,21 @@ impl ReadyNotifier {
         rustix::stdio::dup2_stdin(null()?).context("standard input")?;
         // If the starter is killed while this process hangs, the mount is not wanted any more.
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).context("prctl")?;
-        // A process that was just started leads no process group, so this fails only if it was done
-        // before.
-        rustix::process::setsid().ok();
         Ok(Some(Self(UnixStream::from(socket))))
     }
 
-    /// From here on, the end of the starter is noticed only when it is notified.
+    /// From here on, the end of the starter is noticed only when it is notified, and the process
+    /// has no terminal. Not before the mount is made: systemd mounts on what it has as an automount
+    /// point, and only processes of its group get past that while the mount is not there.
     ///
     /// # Errors
     /// The system refuses.
     pub(super) fn outlive(&self) -> anyhow::Result<()> {
-        rustix::process::set_parent_process_death_signal(None).context("prctl")
+        rustix::process::set_parent_process_death_signal(None).context("prctl")?;
+        // A process that was just started leads no process group, so this fails only if it was done
+        // before.
+        rustix::process::setsid().ok();
+        Ok(())
     }
 
     /// The descriptor of the socket.
