@@ -17,6 +17,7 @@ const LEVELS_MAX: usize = 64;
 /// What is assumed where the system tells nothing.
 const FALLBACK_BYTES: u64 = 1 << 30;
 /// Heap blocks of this length or more get a mapping of their own.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MMAP_THRESHOLD_BYTES: std::ffi::c_int = 1 << 20;
 
 /// The memory that this process may use, in bytes: that of the machine, or the lowest limit of its
