@@ -100,9 +100,9 @@ impl ReadyNotifier {
         })?;
         let socket =
             rustix::io::fcntl_dupfd_cloexec(input, FIRST_FREE).context("standard input")?;
-        rustix::stdio::dup2_stdin(null()?).context("standard input")?;
         // If the starter is killed while this process hangs, the mount is not wanted any more.
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).context("prctl")?;
+        rustix::stdio::dup2_stdin(null()?).context("standard input")?;
         Ok(Some(Self(UnixStream::from(socket))))
     }
 

@@ -185,8 +185,9 @@ fn when_the_starter_is_killed_nothing_is_mounted() {
     let point = MountPoint::new();
     let mut asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
     let daemon = point.process(Some(asking.id()));
-    // A daemon that has the socket to its starter ends with it; from then on it leads its session.
-    while daemon.session() != Some(daemon.pid()) {
+    // A daemon ends with its starter from when its standard input is not the socket any more.
+    let input = format!("/proc/{}/fd/0", daemon.pid());
+    while fs::read_link(&input).unwrap() != Path::new("/dev/null") {
         std::thread::yield_now();
     }
     asking.kill().unwrap();

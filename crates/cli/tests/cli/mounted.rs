@@ -170,15 +170,6 @@ impl Process {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// The session that it belongs to, which is 0 if its leader lives outside this namespace of
-    /// processes (where `getsid` of rustix would panic); none once it has ended.
-    pub(crate) fn session(&self) -> Option<i32> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        let behind_name = &stat[stat.rfind(')')? + 1..];
-        // State, parent, process group, session.
-        behind_name.split_ascii_whitespace().nth(3)?.parse().ok()
-    }
-
     /// Its child, which is waited for.
     #[track_caller]
     pub(crate) fn child(&self) -> Pid {
