@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofs_image::ImageSource;
-use ferrofs_remote::cache::CacheDirectory;
+use ferrofs_remote::cache::CachePlace;
 use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, FetcherProgram, RemoteLocation, RemoteSource};
 
@@ -22,11 +22,13 @@ pub(crate) fn open(url: &str, start: u64) -> Outcome<Arc<dyn ImageSource>> {
     let location: RemoteLocation = url.parse().map_err(|error| {
         Failure::new("RemoteError", "EINVAL", format!("{error}")).at(url.as_bytes())
     })?;
-    let folder = cache_directory().ok_or_else(|| {
-        let message = "there is no home directory for the cache; set XDG_CACHE_HOME";
-        Failure::new("RemoteError", "ENOENT", message).at(url.as_bytes())
-    })?;
-    let cache = CacheDirectory::open(&folder).map_err(refused)?;
+    // A cache that cannot be used is no error: nothing is cached then.
+    let cache = match cache_directory() {
+        Some(folder) => {
+            CachePlace::of(&folder).unwrap_or_else(|error| CachePlace::uncached(error.to_string()))
+        }
+        None => CachePlace::uncached("there is no home directory for it".to_owned()),
+    };
     let program = std::env::var_os(FETCHER_VARIABLE).map_or_else(
         || FetcherProgram::find(&std::env::current_exe().unwrap_or_default()),
         PathBuf::from,

@@ -6,12 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ferrofs_image::{FileSource, ImageSource};
-use ferrofs_remote::cache::CacheDirectory;
+use ferrofs_remote::cache::{CacheDirectory, CachePlace};
 use ferrofs_remote::protocol::{PushReport, PushRequest, RemoteOptions, Verification, VerifyMode};
 use ferrofs_remote::{
     Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteObject,
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::arguments::{ConnectionArguments, RemoteArguments, VerifyChoice};
 use crate::exit_status::{CommandStatus, usage_error};
-use crate::output::escape;
+use crate::output::{self, escape};
 
 /// Names the program that fetches, if it is not beside this one.
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
@@ -31,6 +31,8 @@ pub(crate) const COMPANION_NAME: &str = "ferrofs-connect";
 const ITSELF: &str = "/proc/self/exe";
 /// The cache of root where no home directory is known, as when the system starts.
 const SYSTEM_CACHE: &str = "/var/cache/ferrofs";
+/// What errors are about.
+const CACHE: &str = "the cache of remote images";
 /// How long a fetch may take unless --fetch-timeout says otherwise, in seconds.
 const TIMEOUT_SECONDS: u64 = 60;
 
@@ -147,6 +149,9 @@ fn open_one(
     match place {
         Location::Remote(location) => {
             let source = open_remote(client, location, arguments)?;
+            if source.state().in_memory {
+                warn_uncached("the cache is full or cannot be written");
+            }
             if let Some(mount) = mount {
                 mount.opened.borrow_mut().push(OpenedLocation::new(location, &source));
             }
@@ -253,10 +258,15 @@ impl RemoteMount {
     /// # Errors
     /// The cache cannot be used, the process or the fetcher not be started.
     pub(crate) fn connect(arguments: &RemoteArguments) -> anyhow::Result<Self> {
-        let path = cache_path(&arguments.connection)?;
-        let path = std::path::absolute(path).context("the cache")?;
         // Errors of the directory are reported before a process is started.
-        CacheDirectory::open(&path).context("the cache of remote images")?;
+        let path = match cache_place(&arguments.connection)? {
+            CachePlace::Shared(cache) => std::path::absolute(cache.path()).context("the cache")?,
+            CachePlace::Uncached { filled: Some(cache), .. } => {
+                std::path::absolute(cache.path()).context("the cache")?
+            }
+            // The companion finds out the same.
+            CachePlace::Uncached { .. } => PathBuf::new(),
+        };
         let mut command = Command::new(ITSELF);
         std::os::unix::process::CommandExt::arg0(&mut command, COMPANION_NAME);
         command.arg(path).arg(fetcher());
@@ -267,6 +277,9 @@ impl RemoteMount {
         ferrofs_mount::sandbox::clear_environment(StoreSettings::names())
             .context("the credentials cannot be removed from the memory of the mount")?;
         let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
+        if let Some(problem) = companion.uncached_because() {
+            warn_uncached(&problem);
+        }
         Ok(Self { client: Arc::new(client), companion, opened: RefCell::default() })
     }
 
@@ -305,7 +318,10 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     // It has the credentials of object stores in its environment, which no other process should read.
     let hidden = rustix::process::DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(hidden)?;
-    let cache = CacheDirectory::open(Path::new(cache))?;
+    let cache = match cache.is_empty() {
+        true => CachePlace::uncached("there is no usable directory for it".to_owned()),
+        false => CachePlace::of(Path::new(cache))?,
+    };
     let fetcher = FetcherProgram::new(cache, PathBuf::from(program), Vec::new());
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     // The socket has one owner, so that its end is seen.
@@ -315,28 +331,72 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     Ok(CommandStatus::Success)
 }
 
-/// The cache.
+/// The cache, for a verb that is about it.
 ///
 /// # Errors
-/// It cannot be used.
+/// There is none.
 pub(crate) fn open_cache(arguments: &ConnectionArguments) -> anyhow::Result<CacheDirectory> {
-    CacheDirectory::open(&cache_path(arguments)?).context("the cache of remote images")
+    match cache_place(arguments)? {
+        CachePlace::Shared(cache) | CachePlace::Uncached { filled: Some(cache), .. } => Ok(cache),
+        CachePlace::Uncached { problem, .. } => Err(anyhow!("{CACHE}: {problem}")),
+    }
 }
 
-/// A client of the fetcher, which is started if none runs.
+/// A client of the fetcher of a cache that is changed.
 ///
 /// # Errors
-/// The cache cannot be used, or the fetcher not be started.
+/// The cache cannot be written, or the fetcher not be started.
+pub(crate) fn connect_to_change(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
+    if let CachePlace::Uncached { problem, .. } = cache_place(arguments)? {
+        return Err(anyhow!("{CACHE}: {problem}"));
+    }
+    connect(arguments, None)
+}
+
+/// A client of the fetcher, which is started if none runs. Without a usable cache it works, with a
+/// warning.
+///
+/// # Errors
+/// The cache is one of others, or the fetcher cannot be started.
 pub(crate) fn connect(
     arguments: &ConnectionArguments,
     cache_size: Option<u64>,
 ) -> anyhow::Result<FetchClient> {
-    let connector = connector(arguments)?.cache_limit(cache_size);
-    Ok(FetchClient::new(Box::new(connector))?)
+    let connector = Arc::new(connector(arguments)?.cache_limit(cache_size));
+    let client = FetchClient::new(Box::new(Arc::clone(&connector)))?;
+    if let Some(problem) = connector.uncached_because() {
+        warn_uncached(&problem);
+    }
+    Ok(client)
 }
 
 fn connector(arguments: &ConnectionArguments) -> anyhow::Result<FetcherProgram> {
-    Ok(FetcherProgram::new(open_cache(arguments)?, fetcher(), Vec::new()))
+    Ok(FetcherProgram::new(cache_place(arguments)?, fetcher(), Vec::new()))
+}
+
+/// Says once that nothing is cached.
+fn warn_uncached(problem: &str) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        let problem = escape(problem.as_bytes());
+        output::print_message(format_args!("warning: nothing is cached: {problem}"));
+    });
+}
+
+/// The cache that the user names, or the default one. A default one that cannot be used is no error:
+/// nobody has asked for it.
+///
+/// # Errors
+/// The directory that the user names is one of others.
+fn cache_place(arguments: &ConnectionArguments) -> anyhow::Result<CachePlace> {
+    if let Some(path) = &arguments.cache {
+        return CachePlace::of(path).context(CACHE);
+    }
+    let Some(path) = default_cache() else {
+        let problem = "there is no home directory for it; --cache=DIR names one";
+        return Ok(CachePlace::uncached(problem.to_owned()));
+    };
+    Ok(CachePlace::of(&path).unwrap_or_else(|error| CachePlace::uncached(error.to_string())))
 }
 
 /// The program that fetches.
@@ -347,21 +407,14 @@ fn fetcher() -> PathBuf {
     }
 }
 
-fn cache_path(arguments: &ConnectionArguments) -> anyhow::Result<PathBuf> {
-    arguments.cache.clone().map_or_else(default_cache, Ok)
-}
-
 /// `ferrofs` in the user's folder for caches (XDG base directory specification). What mounts for
 /// `/etc/fstab` has no home directory.
-fn default_cache() -> anyhow::Result<PathBuf> {
+fn default_cache() -> Option<PathBuf> {
     let absolute =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     match folder {
-        Some(folder) => Ok(folder.join("ferrofs")),
-        None if rustix::process::geteuid().is_root() => Ok(PathBuf::from(SYSTEM_CACHE)),
-        None => {
-            Err(usage_error("there is no home directory for the cache; name one with --cache=DIR"))
-        }
+        Some(folder) => Some(folder.join("ferrofs")),
+        None => rustix::process::geteuid().is_root().then(|| PathBuf::from(SYSTEM_CACHE)),
     }
 }

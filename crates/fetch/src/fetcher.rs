@@ -10,8 +10,9 @@ use ferrofs_remote::protocol::{
 };
 use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 
+use crate::backing::document_file;
 use crate::lock::locked;
-use crate::object::{Limits, SharedObject, document_file};
+use crate::object::{Limits, SharedObject, Store};
 use crate::registry::AccessRight;
 use crate::resolve::{Resolution, Resolver};
 use crate::space::CacheSpace;
@@ -22,7 +23,7 @@ use crate::upload::Upload;
 pub(crate) struct Fetcher {
     pub(crate) resolver: Resolver,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) space: Arc<CacheSpace>,
+    pub(crate) store: Store,
     objects: Mutex<HashMap<String, Weak<SharedObject>>>,
     /// Held while an object of the cache gets its only writer.
     creating: tokio::sync::Mutex<()>,
@@ -44,10 +45,10 @@ pub(crate) struct OpeningRequest<'a> {
 }
 
 impl Fetcher {
-    pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>, space: Arc<CacheSpace>) -> Self {
+    pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>, store: Store) -> Self {
         let (objects, opening) = (Mutex::default(), Mutex::default());
         let creating = tokio::sync::Mutex::default();
-        Self { resolver, limits, space, objects, creating, opening }
+        Self { resolver, limits, store, objects, creating, opening }
     }
 
     /// Opens a location.
@@ -101,7 +102,7 @@ impl Fetcher {
                 shared
             }
             None => {
-                let shared = SharedObject::new(object, &self.space, Arc::clone(&self.limits))?;
+                let shared = SharedObject::new(object, &self.store, Arc::clone(&self.limits))?;
                 let mut objects = locked(&self.objects);
                 objects.retain(|_, object| object.strong_count() > 0);
                 objects.insert(key, Arc::downgrade(&shared));
@@ -153,8 +154,18 @@ impl Fetcher {
 
     pub(crate) fn stats(&self) -> FetchStats {
         let mut stats = self.limits.stats.snapshot();
-        (stats.cache_bytes, stats.evicted_bytes) = self.space.usage();
-        stats.cache_limit = self.space.limit();
+        if let Some(space) = self.space() {
+            (stats.cache_bytes, stats.evicted_bytes) = space.usage();
+            stats.cache_limit = space.limit();
+        }
         stats
+    }
+
+    /// The space on the disk, unless chunks are kept in memory only.
+    pub(crate) fn space(&self) -> Option<&Arc<CacheSpace>> {
+        match &self.store {
+            Store::Disk(space) => Some(space),
+            Store::Memory { .. } => None,
+        }
     }
 }

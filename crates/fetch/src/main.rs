@@ -6,6 +6,7 @@
 
 mod assemble;
 mod backend;
+mod backing;
 mod credential_http;
 mod credentials;
 mod fetcher;
@@ -24,6 +25,7 @@ mod store_place;
 mod store_refusal;
 mod upload;
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,9 +34,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
+use ferrofs_remote::{CACHE_UNUSABLE, Connection};
 
 use crate::fetcher::Fetcher;
-use crate::object::Limits;
+use crate::object::{Limits, Store};
 use crate::resolve::Resolver;
 use crate::space::CacheSpace;
 use crate::stats::Stats;
@@ -54,8 +57,12 @@ const THREADS: usize = 2;
 #[command(version, name = "ferrofs-fetch")]
 struct Arguments {
     /// The cache directory; it is created with mode 0700
-    #[arg(long, value_name = "DIR")]
-    cache: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "uncached")]
+    cache: Option<PathBuf>,
+    /// Serves the socket on its standard input until that is closed, and keeps a part of what it
+    /// fetches in memory. The cache, if there is one, is only read
+    #[arg(long)]
+    uncached: bool,
     /// How long a request is repeated before it fails, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
@@ -67,12 +74,26 @@ struct Arguments {
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever has started this process goes on without a cache, and says so.
+        Err(error) if error.is::<Unusable>() => ExitCode::from(CACHE_UNUSABLE),
         Err(error) => {
             eprintln!("ferrofs-fetch: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
+
+/// The cache directory cannot be used.
+#[derive(Debug)]
+struct Unusable(std::io::Error);
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Unusable {}
 
 /// Whether a client follows redirects.
 enum Redirects {
@@ -127,14 +148,55 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Credentials must not be in a core dump, nor readable by other processes of the user.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context("cannot forbid core dumps")?;
-    let cache = Arc::new(CacheDirectory::open(&arguments.cache)?);
-    let Some(socket) = FetcherSocket::listen(&cache)? else {
-        bail!("another ferrofs-fetch uses {}", arguments.cache.display());
-    };
-    let space = Arc::new(CacheSpace::new(Arc::clone(&cache)).context("the cache")?);
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         bail!("cannot set up TLS");
     }
+    let cache = match (&arguments.cache, arguments.uncached) {
+        (Some(path), true) => CacheDirectory::open_existing(path).ok(),
+        (Some(path), false) => Some(CacheDirectory::open(path).map_err(Unusable)?),
+        (None, _) => None,
+    };
+    let cache = cache.map(Arc::new);
+    match cache {
+        Some(cache) if !arguments.uncached => serve_all(arguments, &cache),
+        filled => serve_one(arguments, filled),
+    }
+}
+
+/// Serves all clients of a cache until it is idle.
+fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Result<()> {
+    let Some(socket) = FetcherSocket::listen(cache).map_err(Unusable)? else {
+        bail!("another ferrofs-fetch uses {}", cache.path().display());
+    };
+    let space = Arc::new(CacheSpace::new(Arc::clone(cache)).context("the cache")?);
+    let fetcher = fetcher(arguments, Some(Arc::clone(cache)), Store::Disk(space))?;
+    let runtime = runtime()?;
+    detach_from_parent().context("cannot open /dev/null")?;
+    let idle = Duration::from_secs(arguments.idle);
+    server::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
+    Ok(())
+}
+
+/// Serves the client that has started this process.
+fn serve_one(arguments: &Arguments, filled: Option<Arc<CacheDirectory>>) -> anyhow::Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let connection = Connection::new(socket).context("standard input is no socket of ferrofs")?;
+    // The socket has one owner, so that its end is seen.
+    let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    let store = Store::Memory { filled: filled.clone() };
+    let fetcher = fetcher(arguments, filled, store)?;
+    let runtime = runtime()?;
+    detach_from_parent().context("cannot open /dev/null")?;
+    server::serve_one(connection, &fetcher, runtime.handle());
+    Ok(())
+}
+
+fn fetcher(
+    arguments: &Arguments,
+    cache: Option<Arc<CacheDirectory>>,
+    store: Store,
+) -> anyhow::Result<Arc<Fetcher>> {
     let client = http_client(&Redirects::Followed).context("cannot set up HTTP")?;
     let store_client = http_client(&Redirects::Refused).context("cannot set up HTTP")?;
     let stats = Arc::new(Stats::default());
@@ -143,23 +205,22 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let resolver = Resolver {
         client,
         store_client,
-        cache: Some(cache),
+        cache,
         stats,
         timeout,
         repositories: std::sync::Mutex::default(),
         stores: std::sync::Mutex::default(),
     };
-    let fetcher = Arc::new(Fetcher::new(resolver, limits, space));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    Ok(Arc::new(Fetcher::new(resolver, limits, store)))
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("fetch")
         .enable_all()
         .build()
-        .context("cannot start threads")?;
-    detach_from_parent().context("cannot open /dev/null")?;
-    let idle = Duration::from_secs(arguments.idle);
-    server::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
-    Ok(())
+        .context("cannot start threads")
 }
 
 /// Standard error belongs to the verb that started this process. A program that reads the output of

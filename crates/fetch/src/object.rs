@@ -2,29 +2,28 @@
 //! Each chunk is requested once however many readers want it, and a reader who waits never waits
 //! behind a prefetch (docs/remote.md, F1 to F3).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ferrofs_remote::cache::{CacheKey, ChunkLayout, ObjectIdentity, ObjectWriter};
+use ferrofs_remote::cache::{CacheDirectory, CachedObject, ChunkLayout, ChunkRead, ObjectIdentity};
 use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchUrgency, ObjectState, Verification,
 };
 use ferrofs_remote::{ChunkIndex, ContentDigest};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
+use crate::backing::{Backing, MemoryChunks, document_file};
 use crate::http::{ExchangeError, ObjectRange, RangeAnswer};
 use crate::lock::locked;
 use crate::retry::Pauses;
-use crate::space::{CacheSpace, DiskObject};
+use crate::space::CacheSpace;
 use crate::stats::Stats;
 
 /// Chunks of one request at most, so that neighbouring chunks are fetched in parallel.
@@ -32,8 +31,6 @@ const REQUEST_CHUNKS_MAX: u32 = 4;
 /// Requests of one fetcher that are in flight, and how many of them can be prefetches.
 const REQUESTS_MAX: usize = 16;
 const PREFETCHES_MAX: usize = 8;
-/// Chunks that are kept in memory if the disk cannot be used.
-const MEMORY_CHUNKS_MAX: usize = 48;
 
 /// What all objects of a fetcher share.
 #[derive(Debug)]
@@ -44,6 +41,17 @@ pub(crate) struct Limits {
     pub(crate) timeout: Duration,
     pub(crate) stats: Arc<Stats>,
     seed: AtomicU64,
+    /// Chunks of objects that have no files on the disk.
+    memory: Arc<MemoryChunks>,
+}
+
+/// Where chunks are stored.
+#[derive(Debug)]
+pub(crate) enum Store {
+    /// On the disk, while it has room.
+    Disk(Arc<CacheSpace>),
+    /// In memory only. Chunks that a cache has which cannot be written are taken from there.
+    Memory { filled: Option<Arc<CacheDirectory>> },
 }
 
 impl Limits {
@@ -55,6 +63,7 @@ impl Limits {
             timeout,
             stats,
             seed: AtomicU64::new(clock.as_secs() << 30 ^ u64::from(clock.subsec_nanos())),
+            memory: Arc::default(),
         }
     }
 
@@ -65,24 +74,6 @@ impl Limits {
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         u32::try_from(value >> 32).unwrap_or(u32::MAX)
     }
-}
-
-/// The files of an object: in the cache directory, or in memory.
-#[derive(Debug)]
-pub(crate) struct Backing {
-    storage: Storage,
-    data: File,
-    records: File,
-}
-
-#[derive(Debug)]
-enum Storage {
-    Disk(Arc<DiskObject>),
-    Memory {
-        writer: Box<ObjectWriter>,
-        /// The chunks that are there, oldest first.
-        resident: Mutex<VecDeque<u32>>,
-    },
 }
 
 /// An object.
@@ -98,6 +89,8 @@ pub(crate) struct SharedObject {
     index: Option<Arc<ChunkIndex>>,
     pub(crate) index_file: Option<File>,
     backing: Mutex<Arc<Backing>>,
+    /// The same object in a cache that cannot be written.
+    filled: Option<CachedObject>,
     in_flight: Mutex<HashMap<u32, Arc<InFlightFetch>>>,
     /// Set while the server answers requests for ranges with ranges.
     has_ranges: AtomicBool,
@@ -155,7 +148,7 @@ impl SharedObject {
     /// Opens the files of an object. Without a usable cache it lives in memory.
     pub(crate) fn new(
         resolved: ResolvedObject,
-        space: &Arc<CacheSpace>,
+        store: &Store,
         limits: Arc<Limits>,
     ) -> Result<Arc<Self>, FetchError> {
         let ResolvedObject { shown, backend, identity, length, .. } = resolved;
@@ -167,16 +160,28 @@ impl SharedObject {
             FetchError::new(FetchErrorKind::Refused, &shown, detail)
         })?;
         let seed = limits.generation();
-        let backing = match Backing::on_disk(space, &identity, layout, seed) {
-            Ok(backing) => backing,
-            // Read-only, full, or not a directory of ours: without a cache.
-            Err(_) => Backing::in_memory(identity.key(), layout, seed).map_err(failed)?,
+        let in_memory = || {
+            let backing = Backing::in_memory(identity.key(), layout, seed, &limits.memory);
+            backing.map_err(failed)
+        };
+        let backing = match store {
+            Store::Disk(space) => {
+                // Full, or changed by somebody else: without a cache.
+                Backing::on_disk(space, &identity, layout, seed).or_else(|_| in_memory())?
+            }
+            Store::Memory { .. } => in_memory()?,
         };
         let (index, index_file) = match resolved.index {
             Some((index, bytes)) => {
                 (Some(index), Some(document_file("chunk-index", &bytes).map_err(failed)?))
             }
             None => (None, None),
+        };
+        let filled = match store {
+            Store::Memory { filled: Some(cache) } => {
+                filled_object(cache, &identity, layout, index.clone())
+            }
+            _ => None,
         };
         Ok(Arc::new(Self {
             state: ObjectState::new(identity.key_text(), length, resolved.verification)
@@ -188,6 +193,7 @@ impl SharedObject {
             index,
             index_file,
             backing: Mutex::new(Arc::new(backing)),
+            filled,
             in_flight: Mutex::default(),
             has_ranges: AtomicBool::new(resolved.has_ranges),
             whole: tokio::sync::Mutex::default(),
@@ -227,6 +233,9 @@ impl SharedObject {
         past_caches: bool,
     ) -> Result<(), FetchError> {
         let mut waiting = Vec::new();
+        if !past_caches {
+            self.take_filled(ranges);
+        }
         for range in ranges {
             self.start_missing(range, urgency, past_caches, &mut waiting);
         }
@@ -248,8 +257,26 @@ impl SharedObject {
         Ok(())
     }
 
+    /// Copies chunks of `ranges` from a cache that cannot be written, if they are right.
+    fn take_filled(&self, ranges: &[Range<u32>]) {
+        let Some(filled) = &self.filled else { return };
+        let backing = self.backing();
+        let missing = |chunk: &u32| !backing.writer().is_present(*chunk);
+        for chunk in ranges.iter().cloned().flatten().filter(missing) {
+            let range = self.layout.bytes_of(chunk);
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+            // The server is asked for what cannot be read.
+            if matches!(filled.read(chunk, range.start, &mut bytes), Ok(ChunkRead::Served))
+                && backing.store(chunk, &bytes).is_ok()
+            {
+                Stats::add(&self.limits.stats.cache_hits, 1);
+            }
+        }
+    }
+
     /// Whether all chunks of `ranges` are present, so that no server is asked for them.
     pub(crate) fn require_cached(&self, ranges: &[Range<u32>]) -> Result<(), FetchError> {
+        self.take_filled(ranges);
         let backing = self.backing();
         let missing =
             ranges.iter().cloned().flatten().find(|chunk| !backing.writer().is_present(*chunk));
@@ -313,6 +340,7 @@ impl SharedObject {
     /// already. What is missing of it then is requested when it is needed.
     pub(crate) fn adopt(self: &Arc<Self>, answer: RangeAnswer) {
         let chunks = self.layout.chunks_in(&answer.range);
+        self.take_filled(std::slice::from_ref(&chunks));
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
         let is_known = |chunk| in_flight.contains_key(&chunk) || backing.writer().is_present(chunk);
@@ -539,7 +567,7 @@ impl SharedObject {
         if Arc::ptr_eq(&backing, failed) {
             let key = *failed.writer().key();
             let seed = self.limits.generation();
-            *backing = Arc::new(Backing::in_memory(key, self.layout, seed)?);
+            *backing = Arc::new(Backing::in_memory(key, self.layout, seed, &self.limits.memory)?);
             self.replaced.send_modify(|count| *count += 1);
         }
         Ok(Arc::clone(&backing))
@@ -548,6 +576,17 @@ impl SharedObject {
     fn error(&self, kind: FetchErrorKind, detail: impl Into<String>) -> FetchError {
         FetchError::new(kind, &self.shown, detail)
     }
+}
+
+/// The object in a cache that cannot be written, if it is there.
+fn filled_object(
+    cache: &CacheDirectory,
+    identity: &ObjectIdentity,
+    layout: ChunkLayout,
+    index: Option<Arc<ChunkIndex>>,
+) -> Option<CachedObject> {
+    let (data, records) = cache.reader_files(&identity.key()).ok()?;
+    CachedObject::new(identity.key(), layout, data, records, index).ok()
 }
 
 enum StoreError {
@@ -565,85 +604,4 @@ impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
-}
-
-impl Backing {
-    fn on_disk(
-        space: &Arc<CacheSpace>,
-        identity: &ObjectIdentity,
-        layout: ChunkLayout,
-        seed: u32,
-    ) -> io::Result<Self> {
-        let object = space.open(identity, layout, seed)?;
-        let (data, records) = space.cache().reader_files(&identity.key())?;
-        Ok(Self { storage: Storage::Disk(object), data, records })
-    }
-
-    fn in_memory(key: CacheKey, layout: ChunkLayout, seed: u32) -> io::Result<Self> {
-        let (data, records) = (memory_file("data")?, memory_file("index")?);
-        let readable = (read_only(&data)?, read_only(&records)?);
-        let writer = ObjectWriter::new(key, layout, data, records, seed)?;
-        let storage = Storage::Memory { writer: Box::new(writer), resident: Mutex::default() };
-        Ok(Self { storage, data: readable.0, records: readable.1 })
-    }
-
-    fn writer(&self) -> &ObjectWriter {
-        match &self.storage {
-            Storage::Disk(object) => object.writer(),
-            Storage::Memory { writer, .. } => writer,
-        }
-    }
-
-    fn is_on_disk(&self) -> bool {
-        matches!(self.storage, Storage::Disk(_))
-    }
-
-    /// A reader uses a chunk: it is evicted later.
-    pub(crate) fn set_used(&self, chunk: u32) {
-        if let Storage::Disk(object) = &self.storage {
-            object.set_used(chunk);
-        }
-    }
-
-    fn store(&self, chunk: u32, bytes: &[u8]) -> io::Result<()> {
-        let (writer, resident) = match &self.storage {
-            Storage::Disk(object) => return object.store(chunk, bytes),
-            Storage::Memory { writer, resident } => (writer, resident),
-        };
-        writer.store(chunk, bytes)?;
-        let mut resident = locked(resident);
-        resident.push_back(chunk);
-        if resident.len() > MEMORY_CHUNKS_MAX
-            && let Some(oldest) = resident.pop_front()
-            && !resident.contains(&oldest)
-        {
-            writer.discard(oldest..oldest + 1)?;
-        }
-        Ok(())
-    }
-
-    /// The files for readers.
-    pub(crate) fn files(&self) -> [BorrowedFd<'_>; 2] {
-        [self.data.as_fd(), self.records.as_fd()]
-    }
-}
-
-/// A file in memory with these bytes, for clients.
-pub(crate) fn document_file(name: &str, bytes: &[u8]) -> io::Result<File> {
-    let file = memory_file(name)?;
-    std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0)?;
-    read_only(&file)
-}
-
-fn memory_file(name: &str) -> io::Result<File> {
-    Ok(File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?))
-}
-
-/// The same file, opened again without the right to write.
-fn read_only(file: &File) -> io::Result<File> {
-    let number = std::os::fd::AsRawFd::as_raw_fd(file);
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let opened: OwnedFd =
-        rustix::fs::open(format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
-    Ok(File::from(opened))
 }

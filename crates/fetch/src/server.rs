@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::fetcher::{Fetcher, OpeningRequest};
 use crate::lock::locked;
 use crate::object::SharedObject;
+use crate::space::CacheSpace;
 
 /// Connections at the same time. One is a mount or a running verb.
 const CONNECTIONS_MAX: usize = 1024;
@@ -101,6 +102,11 @@ fn start(
     started.map(drop)
 }
 
+/// Serves one connection until its end.
+pub(crate) fn serve_one(connection: Connection, fetcher: &Arc<Fetcher>, runtime: &Handle) {
+    Arc::new(Peer::new(connection, Arc::clone(fetcher), runtime.clone())).serve();
+}
+
 /// A client.
 struct Peer {
     /// Names it among all clients of this fetcher.
@@ -155,7 +161,7 @@ impl Peer {
                 ClientMessage::Hello { cache_limit, .. } if !has_greeted => {
                     has_greeted = true;
                     self.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]);
-                    self.fetcher.space.set_limit(self.number, cache_limit);
+                    self.ask_limit(cache_limit);
                 }
                 // A peer that breaks the protocol is disconnected.
                 _ if !has_greeted => break,
@@ -179,7 +185,14 @@ impl Peer {
         self.connection.shut_down();
         self.closed.send_replace(true);
         locked(&self.objects).clear();
-        self.fetcher.space.set_limit(self.number, None);
+        self.ask_limit(None);
+    }
+
+    /// What the client wants the cache to take at most.
+    fn ask_limit(&self, limit: Option<u64>) {
+        if let Some(space) = self.fetcher.space() {
+            space.set_limit(self.number, limit);
+        }
     }
 
     /// Chunks were read. What is wrong about the message does not matter: it has no reply.
@@ -242,7 +255,7 @@ impl Peer {
             ClientMessage::Push { id, request } => self.push(id, *request, files).await,
             ClientMessage::Prune { id, what } => {
                 let fetcher = Arc::clone(&self.fetcher);
-                self.change_cache(id, move || fetcher.space.prune(what)).await;
+                self.change_cache(id, move || disk(&fetcher)?.prune(what)).await;
             }
             ClientMessage::Discard { id, key, chunks } => {
                 let fetcher = Arc::clone(&self.fetcher);
@@ -251,7 +264,7 @@ impl Peer {
                     let key = format!("sha256:{key}").parse::<ContentDigest>();
                     let key = key.map_err(|_| malformed())?;
                     checked_ranges(&chunks, u32::MAX).map_err(|_| malformed())?;
-                    fetcher.space.discard(key.as_bytes(), &chunks, fetcher.limits.generation())
+                    disk(&fetcher)?.discard(key.as_bytes(), &chunks, fetcher.limits.generation())
                 })
                 .await;
             }
@@ -345,7 +358,8 @@ impl Peer {
     fn send_opened(self: &Arc<Self>, id: u64, number: u64, shared: &Arc<SharedObject>) {
         let mut replaced = shared.replaced.subscribe();
         let backing = shared.backing();
-        let opened = FetcherMessage::Opened { id, state: shared.state.clone() };
+        let state = shared.state.clone().kept_in_memory(!backing.is_on_disk());
+        let opened = FetcherMessage::Opened { id, state };
         let index = shared.index_file.as_ref().map(AsFd::as_fd);
         let files: Vec<_> = backing.files().into_iter().chain(index).collect();
         self.send(&opened, &files);
@@ -361,6 +375,12 @@ impl Peer {
             }
         });
     }
+}
+
+/// The cache on the disk.
+fn disk(fetcher: &Fetcher) -> io::Result<&CacheSpace> {
+    let uncached = || io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it cannot be written");
+    fetcher.space().map(|space| &**space).ok_or_else(uncached)
 }
 
 /// Carries out a `fetch`.

@@ -6,6 +6,7 @@
 
 mod listing;
 mod object;
+mod place;
 mod record;
 mod socket;
 
@@ -17,8 +18,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps};
 use sha2::{Digest as _, Sha256};
 
+use place::Refusal;
+
 pub use listing::{CacheEntry, DiskSpace};
 pub use object::{CachedObject, ChunkRead, ObjectWriter};
+pub use place::CachePlace;
 pub use record::{CacheKey, ChunkLayout, ChunkRecord, OBJECT_MAX_BYTES};
 pub use socket::FetcherSocket;
 
@@ -103,23 +107,41 @@ impl CacheDirectory {
     /// It cannot be created or opened. It belongs to another user, or other users have access to it
     /// (`PermissionDenied`). It is a symbolic link.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
+        // A file system that is read-only refuses to create what is there.
+        match Self::open_existing(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(path)?,
+            other => return other,
         }
+        Self::open_existing(path)
+    }
+
+    /// Makes the folders that are missing.
+    fn create(path: &Path) -> io::Result<()> {
         let create = |name: &Path, result: rustix::io::Result<()>| match result {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(errno) => Err(with_path(name, &errno.into())),
         };
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|error| with_path(parent, &error))?;
+        }
         let private = Mode::RWXU;
         create(path, rustix::fs::mkdir(path, private))?;
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-        let opened = rustix::fs::open(path, flags, Mode::empty());
-        let folder = opened.map_err(|errno| with_path(path, &errno.into()))?;
+        let folder = open_folder(rustix::fs::CWD, path).map_err(|errno| not_opened(path, errno))?;
         check_owner(path, &folder)?;
         let below = path.join(VERSION_FOLDER);
-        create(&below, rustix::fs::mkdirat(&folder, VERSION_FOLDER, private))?;
-        let opened = rustix::fs::openat(&folder, VERSION_FOLDER, flags, Mode::empty());
-        let objects = opened.map_err(|errno| with_path(&below, &errno.into()))?;
+        create(&below, rustix::fs::mkdirat(&folder, VERSION_FOLDER, private))
+    }
+
+    /// Opens the cache at `path` if it is there, and creates nothing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `NotFound`.
+    pub fn open_existing(path: &Path) -> io::Result<Self> {
+        let folder = open_folder(rustix::fs::CWD, path).map_err(|errno| not_opened(path, errno))?;
+        check_owner(path, &folder)?;
+        let below = path.join(VERSION_FOLDER);
+        let objects = open_folder(&folder, Path::new(VERSION_FOLDER));
+        let objects = objects.map_err(|errno| not_opened(&below, errno))?;
         check_owner(&below, &objects)?;
         Ok(Self { path: path.to_owned(), objects })
     }
@@ -199,9 +221,9 @@ impl CacheDirectory {
     }
 
     fn folder(&self, name: &str) -> io::Result<OwnedFd> {
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-        let opened = rustix::fs::openat(&self.objects, name, flags, Mode::empty());
-        opened.map_err(|errno| with_path(&self.path.join(VERSION_FOLDER).join(name), &errno.into()))
+        let path = || self.path.join(VERSION_FOLDER).join(name);
+        open_folder(&self.objects, Path::new(name))
+            .map_err(|errno| with_path(&path(), &errno.into()))
     }
 }
 
@@ -224,6 +246,22 @@ fn open_in(folder: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
     Ok(File::from(file))
 }
 
+fn open_folder(above: impl AsFd, name: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    rustix::fs::openat(above, name, flags, Mode::empty())
+}
+
+/// What prevents a cache at `path`. A symbolic link is refused.
+fn not_opened(path: &Path, errno: rustix::io::Errno) -> io::Error {
+    match errno {
+        rustix::io::Errno::LOOP => {
+            let refusal = Refusal(format!("{}: is a symbolic link", path.display()));
+            io::Error::new(io::ErrorKind::NotADirectory, refusal)
+        }
+        errno => with_path(path, &errno.into()),
+    }
+}
+
 /// Refuses a directory that another user owns or can enter: that user could change what is cached.
 fn check_owner(path: &Path, folder: impl AsFd) -> io::Result<()> {
     let status = rustix::fs::fstat(folder)?;
@@ -235,7 +273,8 @@ fn check_owner(path: &Path, folder: impl AsFd) -> io::Result<()> {
     } else {
         return Ok(());
     };
-    Err(with_path(path, &io::Error::new(io::ErrorKind::PermissionDenied, problem)))
+    let refusal = Refusal(format!("{}: {problem}", path.display()));
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
 }
 
 fn with_path(path: &Path, error: &io::Error) -> io::Error {

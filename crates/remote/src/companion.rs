@@ -30,6 +30,9 @@ struct ConnectRequest {
 struct ConnectReply {
     number: u64,
     error: Option<String>,
+    /// Why the fetcher stores nothing.
+    #[serde(default)]
+    uncached: Option<String>,
 }
 
 /// The companion, from the side of the mount. It ends when this is dropped.
@@ -38,6 +41,8 @@ pub struct Companion {
     socket: Connection,
     last_number: Mutex<u64>,
     cache_limit: Option<u64>,
+    /// Why the last connection is to a fetcher that stores nothing.
+    problem: Mutex<Option<String>>,
     /// Kept so that its number stays its own as long as somebody may look for it.
     _process: Child,
 }
@@ -56,7 +61,14 @@ impl Companion {
         // It holds the other end of the pair, which would hide that the companion has ended.
         command.stdin(Stdio::null());
         let last_number = Mutex::default();
-        Ok(Self { socket: ours, last_number, cache_limit: None, _process: process })
+        let (cache_limit, problem) = (None, Mutex::default());
+        Ok(Self { socket: ours, last_number, cache_limit, problem, _process: process })
+    }
+
+    /// Why the last connection is to a fetcher that stores nothing, if it is.
+    #[must_use]
+    pub fn uncached_because(&self) -> Option<String> {
+        locked(&self.problem).clone()
     }
 
     /// The same, with a limit of the bytes that the cache may take while a connection lasts.
@@ -99,6 +111,7 @@ impl Connector for Companion {
             if reply.number != number {
                 continue;
             }
+            *locked(&self.problem) = reply.uncached;
             return match (reply.error, files.into_iter().next()) {
                 (None, Some(file)) => Ok(Connection::from_prepared(OwnedFd::from(file))),
                 (Some(error), _) => Err(io::Error::other(error)),
@@ -118,11 +131,13 @@ pub fn serve_companion(socket: OwnedFd, fetcher: &FetcherProgram) -> io::Result<
     while let Some((ConnectRequest { number }, _)) = socket.receive()? {
         match fetcher.connect() {
             Ok(connection) => {
-                socket.send(&ConnectReply { number, error: None }, &[connection.as_fd()])?;
+                let reply =
+                    ConnectReply { number, error: None, uncached: fetcher.uncached_because() };
+                socket.send(&reply, &[connection.as_fd()])?;
             }
             Err(error) => {
                 let error = Some(error.to_string());
-                socket.send(&ConnectReply { number, error }, &[])?;
+                socket.send(&ConnectReply { number, error, uncached: None }, &[])?;
             }
         }
     }

@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::cache::CacheDirectory;
+use crate::cache::{CacheDirectory, CachePlace};
 use crate::client::Connector;
 use crate::connection::Connection;
+use crate::lock::locked;
 use crate::protocol::ClientMessage;
 use crate::store_settings::StoreSettings;
 
@@ -18,10 +20,15 @@ const PROGRAM: &str = "ferrofs-fetch";
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const START_PAUSE: Duration = Duration::from_millis(5);
 
+/// The exit status of a fetcher that cannot write in its cache directory.
+pub const CACHE_UNUSABLE: u8 = 3;
+
 /// Connects to the fetcher of a cache, or starts it.
 #[derive(Debug)]
 pub struct FetcherProgram {
-    cache: CacheDirectory,
+    cache: CachePlace,
+    /// Why the last connection is to a fetcher without a cache.
+    problem: Mutex<Option<String>>,
     program: PathBuf,
     arguments: Vec<OsString>,
     cache_limit: Option<u64>,
@@ -32,9 +39,16 @@ impl FetcherProgram {
     /// Uses `program`, with `arguments` beside `--cache DIR`. Objects of object stores are requested
     /// with the settings of this process' environment.
     #[must_use]
-    pub fn new(cache: CacheDirectory, program: PathBuf, arguments: Vec<OsString>) -> Self {
+    pub fn new(cache: impl Into<CachePlace>, program: PathBuf, arguments: Vec<OsString>) -> Self {
         let settings = StoreSettings::from_environment();
-        Self { cache, program, arguments, cache_limit: None, settings }
+        let (cache, problem) = (cache.into(), Mutex::default());
+        Self { cache, problem, program, arguments, cache_limit: None, settings }
+    }
+
+    /// Why the last connection is to a fetcher that stores nothing, if it is.
+    #[must_use]
+    pub fn uncached_because(&self) -> Option<String> {
+        locked(&self.problem).clone()
     }
 
     /// The same, with a limit of the bytes that the cache may take while a connection lasts.
@@ -60,10 +74,15 @@ impl FetcherProgram {
         places.into_iter().find(|place| place.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM))
     }
 
-    fn start(&self) -> io::Result<()> {
+    /// Starts a fetcher; its exit status is there when it has ended.
+    fn start(
+        &self,
+        input: Stdio,
+        words: &[&std::ffi::OsStr],
+    ) -> io::Result<Arc<OnceLock<ExitStatus>>> {
         let mut command = Command::new(&self.program);
-        command.arg("--cache").arg(self.cache.path()).args(&self.arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(words).args(&self.arguments);
+        command.stdin(input).stdout(Stdio::null());
         // The fetcher serves many processes, each with the settings that it sends.
         for name in StoreSettings::names() {
             command.env_remove(name);
@@ -77,28 +96,66 @@ impl FetcherProgram {
                 format!("cannot start {program}: {error}; remote images need ferrofs-fetch"),
             )
         })?;
+        let ended = Arc::new(OnceLock::new());
+        let status = Arc::clone(&ended);
         // Reaps it when it ends; it outlives this process otherwise.
         let waiting = std::thread::Builder::new().name("fetch-wait".to_owned());
-        waiting.spawn(move || child.wait().map(drop)).map(drop)
+        waiting.spawn(move || child.wait().map(|waited| status.set(waited)))?;
+        Ok(ended)
     }
 
     fn connect_or_start(&self) -> io::Result<Connection> {
+        let shared = match &self.cache {
+            CachePlace::Uncached { filled, problem } => {
+                return self.start_private(filled.as_ref(), problem.clone());
+            }
+            CachePlace::Shared(shared) => shared,
+        };
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
-        match self.cache.connect() {
-            Err(error) if is_absent(&error) => self.start()?,
+        let ended = match shared.connect() {
+            Err(error) if is_absent(&error) => {
+                self.start(Stdio::null(), &["--cache".as_ref(), shared.path().as_os_str()])?
+            }
             other => return other,
-        }
+        };
+        let is_unusable = || {
+            let code = ended.get().and_then(|status: &ExitStatus| status.code());
+            code == Some(i32::from(CACHE_UNUSABLE))
+        };
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            match self.cache.connect() {
+            match shared.connect() {
+                Err(error) if is_absent(&error) && is_unusable() => {
+                    let problem = format!("{}: cannot be written", shared.path().display());
+                    return self.start_private(Some(shared), problem);
+                }
                 Err(error) if is_absent(&error) && Instant::now() < deadline => {
                     std::thread::sleep(START_PAUSE);
                 }
-                other => return other,
+                other => {
+                    *locked(&self.problem) = None;
+                    return other;
+                }
             }
         }
+    }
+
+    /// A fetcher for one connection, which it has from its start and with which it ends.
+    fn start_private(
+        &self,
+        filled: Option<&CacheDirectory>,
+        problem: String,
+    ) -> io::Result<Connection> {
+        let (ours, theirs) = Connection::pair()?;
+        let mut words = vec!["--uncached".as_ref()];
+        if let Some(filled) = filled {
+            words.extend(["--cache".as_ref(), filled.path().as_os_str()]);
+        }
+        self.start(Stdio::from(theirs.into_socket()), &words)?;
+        *locked(&self.problem) = Some(problem);
+        Ok(ours)
     }
 }
 

@@ -238,13 +238,23 @@ pub struct ObjectState {
     /// The digest of all its bytes, as the manifest of a registry gives it.
     #[serde(default)]
     pub digest: Option<ContentDigest>,
+    /// The cache is full or cannot be written: a part of what was fetched is kept in memory.
+    #[serde(default)]
+    pub in_memory: bool,
 }
 
 impl ObjectState {
     /// A state.
     #[must_use]
     pub fn new(key: String, length: u64, verification: Verification) -> Self {
-        Self { key, length, verification, digest: None }
+        Self { key, length, verification, digest: None, in_memory: false }
+    }
+
+    /// Says whether the object is kept in memory only.
+    #[must_use]
+    pub fn kept_in_memory(mut self, in_memory: bool) -> Self {
+        self.in_memory = in_memory;
+        self
     }
 
     /// Adds the digest of all bytes.

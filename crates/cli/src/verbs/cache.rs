@@ -65,10 +65,10 @@ pub(crate) fn run(
         ConnectionArguments { cache: arguments.cache.clone(), ..ConnectionArguments::default() };
     match arguments.action {
         CacheAction::List => list(arguments, &remote::open_cache(&connection)?),
-        CacheAction::Prune => prune(arguments, &remote::connect(&connection, None)?),
+        CacheAction::Prune => prune(arguments, &remote::connect_to_change(&connection)?),
         CacheAction::Verify => {
             let cache = remote::open_cache(&connection)?;
-            verify(arguments, &cache, || remote::connect(&connection, None))
+            verify(arguments, &cache, || remote::connect_to_change(&connection))
         }
     }
 }

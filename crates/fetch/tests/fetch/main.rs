@@ -26,5 +26,6 @@ mod server;
 mod store;
 mod store_server;
 mod tree;
+mod uncached;
 mod wire;
 mod world;

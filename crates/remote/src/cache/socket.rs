@@ -10,7 +10,7 @@ use super::{CacheDirectory, open_in};
 use crate::connection::Connection;
 
 const SOCKET_NAME: &str = "socket";
-const LOCK_NAME: &str = "lock";
+pub(super) const LOCK_NAME: &str = "lock";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
