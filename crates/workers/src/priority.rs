@@ -88,6 +88,13 @@ impl InheritedPriority {
         }
         sys::set_scheduler(sys::POLICY_FIFO, FIFO_PRIORITY).ok().map(|()| Self(()))
     }
+
+    /// The priority that the calling thread has from the process which has forked this one, and which has raised it by
+    /// [`Self::raise`].
+    #[must_use]
+    pub fn of_parent() -> Self {
+        Self(())
+    }
 }
 
 impl Drop for InheritedPriority {

@@ -55,6 +55,8 @@ pub(super) struct MountServer<'a> {
     pub(super) start: Option<ServerStart>,
     /// The service manager, without a holder.
     pub(super) service: Option<Service>,
+    /// The priority of a holder.
+    pub(super) priority: Option<InheritedPriority>,
 }
 
 /// Mounts and serves until the mount ends. `notifier` is taken when the mount is ready, and stays
@@ -102,6 +104,7 @@ pub(super) fn run(
         mounted_at: now(),
         start: None,
         service,
+        priority: None,
     };
     serve(server, ready, image, handlers, notifier)
 }
@@ -121,7 +124,8 @@ pub(super) fn serve(
     image.stop_idle_reclaimer();
     // Listeners keep what they inherit; the sandbox may take the right to raise it.
     let is_raised = server.request.settings.priority == PriorityRequest::Raised;
-    let inherited = is_raised.then(InheritedPriority::raise).flatten();
+    let of_parent = server.priority.take();
+    let inherited = of_parent.or_else(|| is_raised.then(InheritedPriority::raise).flatten());
     let entered = server.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
     server.remote.as_ref().map(RemoteMount::start).transpose()?;
     let (mut signals, waker) = handlers.listen()?;

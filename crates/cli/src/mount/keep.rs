@@ -15,6 +15,7 @@ use ferrofs_fuse::attach::{
 use ferrofs_fuse::{Capabilities, ListenerGrowth, RequestJournal, Succession, fault_point};
 use ferrofs_mount::sandbox::{Sandbox, SandboxRole, SandboxStatus, StandardStreams};
 use ferrofs_mount::{MountSettings, NegotiatedMount};
+use ferrofs_workers::priority::{InheritedPriority, PriorityRequest};
 
 use super::daemon::{self, MountServer};
 use super::daemonize::{self, ReadyNotifier};
@@ -105,6 +106,8 @@ struct Kept<'a> {
     service: Option<Service>,
     output: Option<File>,
     is_foreground: bool,
+    /// Whether this process has a priority for its servers.
+    is_raised: bool,
     mounted_at: Duration,
     files: HeldFiles,
     /// What a program gets that takes the mount over.
@@ -163,6 +166,7 @@ pub(super) fn run(
         service,
         output,
         is_foreground,
+        is_raised: false,
         mounted_at,
         files,
         record: record.to_file().context("no memory for the record of the mount")?,
@@ -283,6 +287,7 @@ fn hold_taken(
         service,
         output: None,
         is_foreground,
+        is_raised: false,
         mounted_at,
         files,
         record: offered.record_file,
@@ -383,6 +388,10 @@ impl Kept<'_> {
             }
             self.service = Some(service);
         }
+        // Servers inherit it: no process may raise it in the sandbox where the limits cannot be raised, as in a container.
+        let is_wanted = self.request.settings.priority == PriorityRequest::Raised;
+        let raised = is_wanted.then(InheritedPriority::raise).flatten();
+        self.is_raised = raised.is_some();
         fault_point("kept", plan.last_server.map_or(1, |number| number.saturating_add(1)));
         self.enter_sandbox(attachment, &plan)?;
         daemon::release_start_memory();
@@ -463,6 +472,7 @@ impl Kept<'_> {
             mounted_at: self.mounted_at,
             start: Some(start),
             service: None,
+            priority: self.is_raised.then(InheritedPriority::of_parent),
         };
         daemon::serve(server, ready.with_succession(succession), image, handlers, notifier)
     }

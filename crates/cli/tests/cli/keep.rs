@@ -421,6 +421,53 @@ fn a_file_that_crashes_servers_gives_eio_and_the_log_names_it() {
     assert!(scene.log().contains("/file3"), "{}", scene.log());
 }
 
+/// The scheduling policies of the listeners of a process, by their names in `/proc`.
+fn policies_of_listeners(process: Pid) -> Vec<(String, String)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
+    let mut found: Vec<(String, String)> = tasks
+        .flatten()
+        .map(|task| fs::read_to_string(task.path().join("stat")).unwrap())
+        .map(|line| {
+            let (name, fields) = line.rsplit_once(')').unwrap();
+            let name = name.rsplit_once('(').unwrap().1;
+            // Field 41 of the line, the third one is the first here.
+            (name.to_owned(), fields.split_whitespace().nth(38).unwrap().to_owned())
+        })
+        .filter(|(name, _)| name.starts_with("fuse-") && name != "fuse-watchdog")
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn servers_of_a_holder_have_the_priority_of_others() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(false);
+    ferrofs().arg("mount").arg(&scene.image).arg(&scene.point).succeeds();
+    let other = processes().into_iter().filter_map(Pid::from_raw).find(|pid| {
+        let number = pid.as_raw_nonzero().get();
+        let words = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let point = scene.point.as_os_str().as_encoded_bytes();
+        words.windows(point.len()).any(|part| part == point)
+            && !policies_of_listeners(*pid).is_empty()
+    });
+    let expected = policies_of_listeners(other.expect("a server"));
+    Command::new("umount").arg(&scene.point).status().unwrap();
+    while is_mounted(&scene.point) {
+        Command::new("fusermount3").arg("-u").arg(&scene.point).status().ok();
+    }
+    let kept = scene.mount(&[]);
+    let first = kept.server(None);
+    fs::read(scene.point.join("file1")).unwrap();
+    assert_eq!(policies_of_listeners(first), expected);
+    kill_process(first, Signal::KILL).unwrap();
+    let second = kept.server(Some(first));
+    fs::read(scene.point.join("file2")).unwrap();
+    assert_eq!(policies_of_listeners(second), expected);
+}
+
 #[test]
 fn a_signal_to_holder_or_server_unmounts() {
     if !has_fuse() {
