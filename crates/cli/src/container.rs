@@ -15,7 +15,7 @@ use ferrofs_builder::import::{TarImportOptions, TarSource, from_tar_layers};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{CancelToken, Error, ErrorKind};
 use ferrofs_remote::oci::{BlobReference, ContainerManifest, diff_ids};
-use ferrofs_remote::{ContentDigest, Location, RemoteObject};
+use ferrofs_remote::{ContentDigest, LayoutReference, Location, RemoteObject};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::ConnectionArguments;
@@ -85,7 +85,7 @@ fn open(source: &Path, connection: &ConnectionArguments) -> Result<ContainerImag
     }
     match &location.object {
         RemoteObject::OciLayout { directory, tag, digest } => {
-            let reference = layout::ImageReference {
+            let reference = LayoutReference {
                 tag: tag.as_deref(),
                 digest: digest.as_deref(),
                 platform: location.platform.as_deref(),

@@ -14,8 +14,8 @@ use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::cache::{CacheDirectory, CachePlace};
 use ferrofs_remote::protocol::{PushReport, PushRequest, RemoteOptions, Verification, VerifyMode};
 use ferrofs_remote::{
-    Companion, Connection, FetchClient, FetcherProgram, Location, RemoteLocation, RemoteObject,
-    RemoteSource, StoreSettings, push_image, serve_companion,
+    Companion, Connection, FetchClient, FetcherProgram, LayoutSource, Location, RemoteLocation,
+    RemoteObject, RemoteSource, StoreSettings, push_image, serve_companion,
 };
 use serde::Serialize;
 
@@ -93,6 +93,15 @@ impl RemoteImage {
         Ok(is_remote.then_some(Self { places }))
     }
 
+    /// Whether something of it is not on this machine.
+    pub(crate) fn needs_fetcher(&self) -> bool {
+        let is_far = |place: &Location| match place {
+            Location::Remote(location) => !location.is_layout(),
+            _ => false,
+        };
+        self.places.iter().any(is_far)
+    }
+
     /// Opens the image, from byte `offset` on, and its devices; for a mount with its client.
     ///
     /// # Errors
@@ -104,13 +113,17 @@ impl RemoteImage {
         mount: Option<&RemoteMount>,
     ) -> anyhow::Result<OpenedSources> {
         let client = match mount {
-            Some(mount) => Arc::clone(&mount.client),
-            None => Arc::new(connect(&arguments.connection, arguments.cache_size)?),
+            Some(mount) => Some(Arc::clone(&mount.client)),
+            None if self.needs_fetcher() => {
+                Some(Arc::new(connect(&arguments.connection, arguments.cache_size)?))
+            }
+            None => None,
         };
         let mut sources = Vec::with_capacity(self.places.len());
         for (number, place) in self.places.iter().enumerate() {
             let start = if number == 0 { offset } else { 0 };
-            sources.push(open_one(&client, place, start, arguments, mount)?);
+            let client = client.as_ref();
+            sources.push(open_one(client, place, start, arguments, mount)?);
         }
         let devices = sources.split_off(1);
         let image = sources.pop().ok_or_else(|| anyhow!("no image"))?;
@@ -140,14 +153,20 @@ fn parse(argument: &OsStr) -> anyhow::Result<Location> {
 }
 
 fn open_one(
-    client: &Arc<FetchClient>,
+    client: Option<&Arc<FetchClient>>,
     place: &Location,
     start: u64,
     arguments: &RemoteArguments,
     mount: Option<&RemoteMount>,
 ) -> anyhow::Result<Arc<dyn ImageSource>> {
     match place {
+        Location::Remote(location) if location.is_layout() => {
+            let source = LayoutSource::open(location, verify_mode(arguments))
+                .map_err(|error| anyhow!("{}", escape(error.to_string().as_bytes())))?;
+            Ok(Arc::new(source.starting_at(start)))
+        }
         Location::Remote(location) => {
+            let client = client.ok_or_else(|| anyhow!("the location is not supported"))?;
             let source = open_remote(client, location, arguments)?;
             if source.state().in_memory {
                 warn_uncached("the cache is full or cannot be written");
@@ -172,13 +191,17 @@ fn open_remote(
 ) -> anyhow::Result<RemoteSource> {
     let mut options = connection_options(&arguments.connection);
     options.offline = arguments.offline;
-    options.verify = match arguments.verify {
+    options.verify = verify_mode(arguments);
+    RemoteSource::open(client, location, &options, timeout(&arguments.connection))
+        .map_err(|error| anyhow!("{}", escape(error.to_string().as_bytes())))
+}
+
+fn verify_mode(arguments: &RemoteArguments) -> VerifyMode {
+    match arguments.verify {
         Some(VerifyChoice::Require) => VerifyMode::Require,
         Some(VerifyChoice::Off) => VerifyMode::Off,
         Some(VerifyChoice::Try) | None => VerifyMode::Try,
-    };
-    RemoteSource::open(client, location, &options, timeout(&arguments.connection))
-        .map_err(|error| anyhow!("{}", escape(error.to_string().as_bytes())))
+    }
 }
 
 /// How long a fetch may take.
@@ -247,6 +270,10 @@ pub(crate) fn open_object(
         let text = escape(argument.as_os_str().as_encoded_bytes());
         return Err(usage_error(format_args!("{text}: a path, and no URL; copy the file")));
     };
+    if location.is_layout() {
+        let text = shown(argument);
+        return Err(usage_error(format_args!("{text}: it is on this machine; copy the blob")));
+    }
     let client = Arc::new(connect(&arguments.connection, arguments.cache_size)?);
     open_remote(&client, &location, arguments)
 }

@@ -45,8 +45,9 @@ pub(crate) fn open_for_mount(
     read: &ReadArguments,
     resources: &Resources,
 ) -> anyhow::Result<(Image, Option<RemoteMount>)> {
-    let is_remote = RemoteImage::of(path, &read.devices)?.is_some();
-    let remote = is_remote.then(|| RemoteMount::connect(&read.remote)).transpose()?;
+    let remote = RemoteImage::of(path, &read.devices)?;
+    let needs_fetcher = remote.is_some_and(|remote| remote.needs_fetcher());
+    let remote = needs_fetcher.then(|| RemoteMount::connect(&read.remote)).transpose()?;
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
     // The kernel keeps what it reads in its page cache.
     let image = open_on(path, read, options.caller_caches(true), remote.as_ref())?;

@@ -16,6 +16,7 @@ mod connection;
 mod counters;
 mod digest;
 mod launch;
+mod layout;
 mod location;
 mod lock;
 pub mod oci;
@@ -35,6 +36,7 @@ pub use companion::{Companion, serve_companion};
 pub use connection::Connection;
 pub use digest::{ContentDigest, DigestError};
 pub use launch::{CACHE_UNUSABLE, FetcherProgram};
+pub use layout::{LayoutDirectory, LayoutReference, LayoutSource};
 pub use location::{
     LOCATION_MAX_BYTES, LayerSelector, Location, LocationError, RemoteLocation, RemoteObject,
 };

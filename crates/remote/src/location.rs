@@ -320,6 +320,12 @@ impl RemoteLocation {
         Self { blob: Some(blob), layer: None, platform: None, ..self.clone() }
     }
 
+    /// Whether it is read from files of this machine, without a fetcher.
+    #[must_use]
+    pub fn is_layout(&self) -> bool {
+        matches!(self.object, RemoteObject::OciLayout { .. })
+    }
+
     /// Whether it names an OCI image, which has layers.
     #[must_use]
     pub fn is_oci(&self) -> bool {

@@ -1,81 +1,24 @@
-//! An image in a layout directory (OCI image specification, "image layout"), as `umoci`, `skopeo`
-//! and `buildah` write it.
+//! A container image in a layout directory, as a source of a build.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ferrofs_remote::ContentDigest;
-use ferrofs_remote::oci::{BlobReference, choose_manifest, container_manifest, layout_manifest};
-use rustix::fs::OFlags;
+use ferrofs_remote::oci::{BlobReference, container_manifest};
+use ferrofs_remote::{LayoutDirectory, LayoutReference};
 
-use super::{BlobStore, ContainerImage, DOCUMENT_MAX_BYTES, read_document};
+use super::{BlobStore, ContainerImage};
 
-/// Which image of a layout.
-pub(super) struct ImageReference<'a> {
-    pub(super) tag: Option<&'a str>,
-    /// Of the manifest or index.
-    pub(super) digest: Option<&'a str>,
-    pub(super) platform: Option<&'a str>,
-}
-
-struct Layout {
-    directory: PathBuf,
-}
-
-impl Layout {
-    fn file(&self, digest: &ContentDigest) -> io::Result<File> {
-        open_file(&self.directory.join("blobs/sha256").join(digest.hex()))
-    }
-}
-
-/// A FIFO in the place of a blob must not make the build wait.
-fn open_file(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
-    }
-}
-
-impl BlobStore for Layout {
+impl BlobStore for LayoutDirectory {
     fn open(&self, blob: &BlobReference) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(self.file(&blob.digest)?))
+        Ok(Box::new(self.open_blob(&blob.digest)?))
     }
 }
 
 /// Opens an image.
 pub(super) fn open(
     directory: &Path,
-    reference: &ImageReference<'_>,
+    reference: &LayoutReference<'_>,
 ) -> Result<ContainerImage, String> {
-    let layout = Layout { directory: directory.to_owned() };
-    let top = match reference.digest {
-        Some(digest) => {
-            let digest: ContentDigest = digest.parse().map_err(|error| format!("{error}"))?;
-            let file = layout.file(&digest).and_then(|file| file.metadata());
-            let length = file.map_err(|error| format!("{digest}: {error}"))?.len();
-            BlobReference { digest, length }
-        }
-        None => {
-            let path = directory.join("index.json");
-            let mut index = Vec::new();
-            open_file(&path)
-                .and_then(|file| file.take(DOCUMENT_MAX_BYTES).read_to_end(&mut index))
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            layout_manifest(&index, reference.tag)?
-        }
-    };
-    let mut manifest = read_document(&layout, &top)?;
-    if let Some(digest) = choose_manifest("", &manifest, reference.platform)? {
-        let file = layout.file(&digest).and_then(|file| file.metadata());
-        let length = file.map_err(|error| format!("{digest}: {error}"))?.len();
-        manifest = read_document(&layout, &BlobReference { digest, length })?;
-        if choose_manifest("", &manifest, None)?.is_some() {
-            return Err("an image index lists an image index".to_owned());
-        }
-    }
-    ContainerImage::of(&container_manifest(&manifest)?, &layout)
+    let layout = LayoutDirectory::new(directory.to_owned());
+    ContainerImage::of(&container_manifest(&layout.manifest(reference)?)?, &layout)
 }

@@ -178,3 +178,67 @@ fn a_container_image_is_the_only_source() {
         ferrofs().args(["build", "out.erofs"]).args(words).ends_with(2);
     }
 }
+
+/// A layout with one image, whose layers are EROFS images and chunk indexes of them.
+fn write_erofs_layout(directory: &Path, layers: &[(&str, Vec<u8>)]) {
+    let layers: Vec<_> = layers
+        .iter()
+        .map(|(media_type, blob)| TestLayer {
+            media_type: (*media_type).to_owned(),
+            ..TestLayer::plain(blob.clone())
+        })
+        .collect();
+    write_layout(directory, &layers);
+}
+
+#[test]
+fn every_verb_reads_an_erofs_layer_of_a_layout() {
+    let dir = Dir::new();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/file"), "content".repeat(5000)).unwrap();
+    let (image, index) = (dir.join("image"), dir.join("index"));
+    ferrofs()
+        .args(["build", "-q"])
+        .arg(format!("--chunk-index={}", index.display()))
+        .arg(&image)
+        .arg(dir.join("tree"))
+        .succeeds();
+    let (bytes, index) = (fs::read(&image).unwrap(), fs::read(index).unwrap());
+    let plain = [("application/vnd.erofs", bytes.clone())];
+    let indexed = [plain[0].clone(), ("application/vnd.erofs.chunk-index.v1", index)];
+    for (name, layers) in [("plain", &plain[..]), ("indexed", &indexed[..])] {
+        let place = dir.join(name);
+        write_erofs_layout(&place, layers);
+        // A fetcher that cannot be started shows that none is needed.
+        let verb = |verb: &str, words: &[&str]| {
+            let command = ferrofs().env("FERROFS_FETCH", "/nowhere").env("HOME", "/nowhere");
+            command.arg(verb).arg(format!("{}:v1#layer=0", layout(&place))).args(words)
+        };
+        for words in [&["info"][..], &["check", "-q"], &["stat", "/file"], &["ls", "-R"]] {
+            verb(words[0], &words[1..]).succeeds();
+        }
+        assert_eq!(verb("cat", &["/file"]).succeeds().text(), "content".repeat(5000));
+        let out = dir.join(format!("out-{name}"));
+        verb("extract", &[out.to_str().unwrap()]).succeeds();
+        assert_eq!(fs::read_to_string(out.join("file")).unwrap(), "content".repeat(5000));
+        let required = verb("check", &["-q", "--verify=require"]);
+        if name == "indexed" {
+            required.succeeds();
+        } else {
+            assert!(required.ends_with(1).stderr.contains("chunk index"));
+        }
+    }
+    // A damaged byte is noticed with a chunk index.
+    let blob = dir.join("indexed/blobs/sha256").join(hex(&bytes));
+    let mut damaged = bytes;
+    let last = damaged.len() - 5;
+    damaged[last] ^= 1;
+    fs::write(blob, damaged).unwrap();
+    let location = format!("{}#layer=0", layout(&dir.join("indexed")));
+    let text = ferrofs().args(["check", &location]).ends_with(1).stderr;
+    assert!(text.contains("digest"), "{text}");
+    let text = ferrofs().args(["pull", &location]).arg(dir.join("x")).ends_with(2).stderr;
+    assert!(text.contains("on this machine"), "{text}");
+    let text = ferrofs().args(["ls", &format!("{}:v2", layout(&dir.join("plain")))]).ends_with(1);
+    assert!(text.stderr.contains("no image v2"), "{}", text.stderr);
+}
