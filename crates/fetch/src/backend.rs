@@ -5,12 +5,13 @@ use std::sync::Arc;
 use crate::http::{ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, get_range};
 use crate::registry::Repository;
 use crate::store::StoreObject;
+use crate::web::WebClient;
 
 /// Where the bytes of an object come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     /// A web server.
-    Http { client: reqwest::Client, url: String, stall_limit: StallLimit },
+    Http { web: WebClient, url: String, stall_limit: StallLimit },
     /// A blob of a registry.
     Registry { repository: Arc<Repository>, digest: String },
     /// An object store.
@@ -25,7 +26,7 @@ impl Backend {
     ) -> Result<RangeAnswer, ExchangeError> {
         let &ObjectRange { range, past_caches, shown, .. } = wanted;
         match self {
-            Self::Http { client, url, stall_limit } => {
+            Self::Http { web, url, stall_limit } => {
                 let request = RangeRequest {
                     url,
                     shown,
@@ -34,7 +35,7 @@ impl Backend {
                     past_caches,
                     stall_limit: *stall_limit,
                 };
-                get_range(client, &request).await
+                get_range(web, &request).await
             }
             Self::Registry { repository, digest } => {
                 let answer = repository.get_blob(digest, range, past_caches).await?;

@@ -11,6 +11,8 @@ use reqwest::header::{
 };
 use reqwest::{Response, StatusCode};
 
+use crate::web::{WebClient, WebError};
+
 /// A server that sends no head, or less than [`STALL_BYTES`] of a body, in so long is given up, and
 /// the rest requested again; a shorter time limit of requests counts instead.
 const STALL_MAX: Duration = Duration::from_secs(30);
@@ -200,10 +202,11 @@ impl RangeRequest<'_> {
 /// Sends a request for a range. The answer may have other bytes than requested, from its start on:
 /// all of the object from a server without ranges, fewer at the end.
 pub(crate) async fn get_range(
-    client: &reqwest::Client,
+    web: &WebClient,
     request: &RangeRequest<'_>,
 ) -> Result<RangeAnswer, ExchangeError> {
-    let response = send(request.builder(client), request.shown, request.stall_limit).await?;
+    let sending = web.send(request.builder(web.named()));
+    let response = answered(sending, request.shown, request.stall_limit).await?;
     check_answer(response, request)
 }
 
@@ -251,17 +254,20 @@ pub(crate) fn check_answer(
     Ok(RangeAnswer { range, length, validator, body })
 }
 
-/// Sends a request and waits for the head of the answer.
-pub(crate) async fn send(
-    builder: reqwest::RequestBuilder,
+/// Waits for the head of an answer.
+pub(crate) async fn answered(
+    sending: impl Future<Output = Result<Response, WebError>>,
     shown: &str,
     stall_limit: StallLimit,
 ) -> Result<Response, ExchangeError> {
-    match tokio::time::timeout(stall_limit.0, builder.send()).await {
+    match tokio::time::timeout(stall_limit.0, sending).await {
         Ok(Ok(response)) => Ok(response),
-        Ok(Err(error)) => {
-            // A redirect that is refused, and a certificate that nobody trusts, stay so.
-            let is_permanent = error.is_redirect() || error.is_builder();
+        Ok(Err(WebError::Refused(detail))) => {
+            Err(ExchangeError::permanent(protocol(shown, detail)))
+        }
+        Ok(Err(WebError::Request(error))) => {
+            // A certificate that nobody trusts stays so.
+            let is_permanent = error.is_builder();
             let detail = describe(error);
             if is_permanent || detail.contains("invalid peer certificate") {
                 return Err(ExchangeError::permanent(protocol(shown, detail)));

@@ -24,6 +24,7 @@ mod store_access;
 mod store_place;
 mod store_refusal;
 mod upload;
+mod web;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -41,11 +42,8 @@ use crate::object::{Limits, Store};
 use crate::resolve::Resolver;
 use crate::space::CacheSpace;
 use crate::stats::Stats;
+use crate::web::WebClient;
 
-/// Redirects that are followed.
-const REDIRECTS_MAX: usize = 10;
-/// How long connecting may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Threads that receive and verify.
 const THREADS: usize = 2;
 
@@ -94,55 +92,6 @@ impl std::fmt::Display for Unusable {
 }
 
 impl std::error::Error for Unusable {}
-
-/// Whether a client follows redirects.
-enum Redirects {
-    Followed,
-    Refused,
-}
-
-/// A client. On a system without CA certificates it trusts no server with TLS; the
-/// cache and plain HTTP work.
-fn http_client(redirects: &Redirects) -> reqwest::Result<reqwest::Client> {
-    let builder = || {
-        let policy = match redirects {
-            Redirects::Followed => reqwest::redirect::Policy::custom(follow),
-            Redirects::Refused => reqwest::redirect::Policy::none(),
-        };
-        reqwest::Client::builder()
-            .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
-            .redirect(policy)
-            .connect_timeout(CONNECT_TIMEOUT)
-    };
-    builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
-}
-
-/// Whether a redirect is followed. One from TLS to plain HTTP is not: the location promises TLS. Nor
-/// is one to a link-local address, where machines of a cloud find their credentials.
-fn follow(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
-    let was_secure = attempt.previous().iter().any(|url| url.scheme() == "https");
-    if attempt.previous().len() > REDIRECTS_MAX {
-        attempt.error(format!("more than {REDIRECTS_MAX} redirects"))
-    } else if was_secure && attempt.url().scheme() != "https" {
-        attempt.error("a redirect from https to http is refused")
-    } else if is_link_local(attempt.url()) {
-        attempt.error("a redirect to a link-local address is refused")
-    } else {
-        attempt.follow()
-    }
-}
-
-fn is_link_local(url: &reqwest::Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    match host.parse() {
-        Ok(std::net::IpAddr::V4(address)) => address.is_link_local(),
-        Ok(std::net::IpAddr::V6(address)) => {
-            address.is_unicast_link_local()
-                || address.to_ipv4_mapped().is_some_and(|address| address.is_link_local())
-        }
-        Err(_) => false,
-    }
-}
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Credentials must not be in a core dump, nor readable by other processes of the user.
@@ -197,14 +146,12 @@ fn fetcher(
     cache: Option<Arc<CacheDirectory>>,
     store: Store,
 ) -> anyhow::Result<Arc<Fetcher>> {
-    let client = http_client(&Redirects::Followed).context("cannot set up HTTP")?;
-    let store_client = http_client(&Redirects::Refused).context("cannot set up HTTP")?;
+    let web = WebClient::new().context("cannot set up HTTP")?;
     let stats = Arc::new(Stats::default());
     let timeout = Duration::from_secs(arguments.timeout);
     let limits = Arc::new(Limits::new(timeout, Arc::clone(&stats)));
     let resolver = Resolver {
-        client,
-        store_client,
+        web,
         cache,
         stats,
         timeout,

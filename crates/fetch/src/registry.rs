@@ -2,7 +2,6 @@
 //! (OCI distribution specification; the token protocol of docker). One token serves all requests
 //! of a repository, and one request renews it for all that wait.
 
-use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,10 +15,11 @@ use tokio::sync::Mutex;
 
 use crate::credentials::{Credentials, find_credentials};
 use crate::http::{
-    Body, ExchangeError, RangeAnswer, RangeRequest, StallLimit, get_range, protocol, send,
+    Body, ExchangeError, RangeAnswer, RangeRequest, StallLimit, answered, get_range, protocol,
     status_error,
 };
 use crate::stats::Stats;
+use crate::web::{WebClient, is_internal};
 
 /// The longest manifest, index or token answer, in bytes: the limit that registries have.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
@@ -36,7 +36,7 @@ const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
 /// A repository.
 #[derive(Debug)]
 pub(crate) struct Repository {
-    client: reqwest::Client,
+    web: WebClient,
     stats: Arc<Stats>,
     registry: String,
     name: String,
@@ -92,15 +92,11 @@ struct TokenAnswer {
 }
 
 impl Repository {
-    pub(crate) fn new(
-        client: &reqwest::Client,
-        stats: &Arc<Stats>,
-        named: RepositoryName<'_>,
-    ) -> Self {
+    pub(crate) fn new(web: &WebClient, stats: &Arc<Stats>, named: RepositoryName<'_>) -> Self {
         let RepositoryName { registry, name, right, is_insecure, stall_limit } = named;
         let (host, path) = resolve_docker_hub(registry, name);
         Self {
-            client: client.clone(),
+            web: web.clone(),
             stats: Arc::clone(stats),
             registry: host.to_owned(),
             name: path,
@@ -121,7 +117,7 @@ impl Repository {
         let url = self.url("manifests", reference);
         let response = self
             .authorized(|authorization| {
-                let builder = self.client.get(&url).header(ACCEPT, MANIFEST_TYPES);
+                let builder = self.web.named().get(&url).header(ACCEPT, MANIFEST_TYPES);
                 match authorization {
                     Some(value) => builder.header(AUTHORIZATION, value),
                     None => builder,
@@ -181,10 +177,11 @@ impl Repository {
                 past_caches,
                 stall_limit: self.stall_limit,
             };
-            match get_range(&self.client, &request).await {
+            match get_range(&self.web, &request).await {
                 Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
                     // The token has expired early, or this is the first request: ask why.
-                    let probe = send(self.client.head(&url), &self.shown, self.stall_limit).await?;
+                    let sending = self.web.send(self.web.named().head(&url));
+                    let probe = answered(sending, &self.shown, self.stall_limit).await?;
                     self.renew(generation, &probe).await?;
                     (header, generation) = self.header().await?;
                 }
@@ -203,14 +200,15 @@ impl Repository {
     ) -> Result<Response, ExchangeError> {
         let (header, generation) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        let response = send(build(header), &self.shown, self.stall_limit).await?;
+        let response =
+            answered(self.web.send(build(header)), &self.shown, self.stall_limit).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         self.renew(generation, &response).await?;
         let (header, _) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        send(build(header), &self.shown, self.stall_limit).await
+        answered(self.web.send(build(header)), &self.shown, self.stall_limit).await
     }
 
     /// The header to send, renewed if it is about to expire.
@@ -305,12 +303,17 @@ impl Repository {
                 query.append_pair("service", service);
             }
         }
-        let mut builder = self.client.get(url);
+        let is_own_host = self.is_own_host(&url);
+        let mut builder = self.web.named().get(url);
         if let Some(header) = credentials.and_then(|credentials| credentials.basic_header()) {
             builder = builder.header(AUTHORIZATION, header);
         }
         Stats::add(&self.stats.token_requests, 1);
-        let response = send(builder, &self.shown, self.stall_limit).await?;
+        let response = match is_own_host {
+            true => answered(self.web.send(builder), &self.shown, self.stall_limit).await?,
+            // The address that was checked is the one that is asked.
+            false => answered(self.web.send_led(builder), &self.shown, self.stall_limit).await?,
+        };
         if !response.status().is_success() {
             return Err(status_error(&self.shown, response.status(), response.headers()));
         }
@@ -347,8 +350,7 @@ impl Repository {
     ) -> Result<(), FetchError> {
         let refused = |detail: String| FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
         let host = url.host_str().unwrap_or_default().to_owned();
-        let own = self.registry.rsplit_once(':').map_or(&*self.registry, |(host, _)| host);
-        if host == own {
+        if self.is_own_host(url) {
             return Ok(());
         }
         if url.scheme() != "https" {
@@ -365,14 +367,20 @@ impl Repository {
         Ok(())
     }
 
+    fn is_own_host(&self, url: &reqwest::Url) -> bool {
+        let own = self.registry.rsplit_once(':').map_or(&*self.registry, |(host, _)| host);
+        url.host_str() == Some(own)
+    }
+
     /// Whether a URL leads to the registry itself, which alone gets credentials.
     pub(crate) fn is_own(&self, url: &reqwest::Url) -> bool {
         let own = reqwest::Url::parse(&format!("{}://{}", self.scheme, self.registry));
         own.is_ok_and(|own| own.origin() == url.origin())
     }
 
+    /// Follows no redirect.
     pub(crate) fn client(&self) -> &reqwest::Client {
-        &self.client
+        self.web.named()
     }
 
     pub(crate) fn stats(&self) -> &Stats {
@@ -385,32 +393,6 @@ impl Repository {
 
     pub(crate) fn shown(&self) -> &str {
         &self.shown
-    }
-}
-
-/// Whether an address belongs to this machine or its network (RFC 6890).
-fn is_internal(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            v4.is_private()
-                || v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_unspecified()
-                || v4.is_broadcast()
-                || v4.is_multicast()
-                // Shared address space of providers, 100.64.0.0/10.
-                || v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64
-        }
-        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => is_internal(IpAddr::V4(v4)),
-            None => {
-                v6.is_loopback()
-                    || v6.is_unspecified()
-                    || v6.is_unique_local()
-                    || v6.is_unicast_link_local()
-                    || v6.is_multicast()
-            }
-        },
     }
 }
 
@@ -483,26 +465,5 @@ mod tests {
         assert_eq!(resolve_docker_hub("docker.io", "debian"), hub("library/debian"));
         assert_eq!(resolve_docker_hub("index.docker.io", "me/app"), hub("me/app"));
         assert_eq!(resolve_docker_hub("ghcr.io", "app"), ("ghcr.io", "app".to_owned()));
-    }
-
-    #[test]
-    fn addresses_of_the_own_network_are_known() {
-        for text in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "169.254.169.254",
-            "192.168.0.1",
-            "100.64.0.1",
-            "::1",
-            "fe80::1",
-            "fd00::1",
-            "::ffff:10.0.0.1",
-            "0.0.0.0",
-        ] {
-            assert!(is_internal(text.parse().unwrap()), "{text}");
-        }
-        for text in ["1.1.1.1", "100.63.0.1", "2606:4700::1111"] {
-            assert!(!is_internal(text.parse().unwrap()), "{text}");
-        }
     }
 }

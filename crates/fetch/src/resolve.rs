@@ -23,6 +23,7 @@ use crate::stats::Stats;
 use crate::store::StoreObject;
 use crate::store_access::StoreAccess;
 use crate::store_place::StorePlace;
+use crate::web::WebClient;
 use ferrofs_remote::oci::{BlobReference, IndexPlace, Layer, choose_layer, choose_manifest};
 
 /// Bytes that are requested together with the length of an object: its first chunk. If the cache has
@@ -58,9 +59,7 @@ struct NamedObject {
 /// Finds objects.
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    pub(crate) client: reqwest::Client,
-    /// Follows no redirect.
-    pub(crate) store_client: reqwest::Client,
+    pub(crate) web: WebClient,
     pub(crate) cache: Option<Arc<CacheDirectory>>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) timeout: std::time::Duration,
@@ -122,7 +121,7 @@ impl Resolver {
             let (path, query) = url.split_once('?').map_or((&**url, ""), |parts| parts);
             let separator = if query.is_empty() { "" } else { "?" };
             let stall_limit = StallLimit::new(self.timeout);
-            let of = |url: String| Backend::Http { client: self.client.clone(), url, stall_limit };
+            let of = |url: String| Backend::Http { web: self.web.clone(), url, stall_limit };
             return Ok(NamedObject {
                 url: url.clone(),
                 backend: of(url.clone()),
@@ -135,7 +134,7 @@ impl Resolver {
         };
         let access = self.store_access(place, settings);
         let stall_limit = StallLimit::new(self.timeout);
-        let of = |key: &str| StoreObject::new(&self.store_client, &access, key, stall_limit);
+        let of = |key: &str| StoreObject::new(self.web.named(), &access, key, stall_limit);
         let (object, beside) = (of(key)?, of(&format!("{key}.chunk-index"))?);
         let url = object.url.clone();
         Ok(NamedObject { url, backend: Backend::Store(object), beside: Backend::Store(beside) })
@@ -149,7 +148,7 @@ impl Resolver {
             return Arc::clone(access);
         }
         let http =
-            CredentialHttp::new(&self.store_client, &self.stats, StallLimit::new(self.timeout));
+            CredentialHttp::new(self.web.named(), &self.stats, StallLimit::new(self.timeout));
         let access = Arc::new(StoreAccess::new(place, settings.clone(), http));
         if all.len() >= REPOSITORIES_MAX {
             all.remove(0);
@@ -247,7 +246,7 @@ impl Resolver {
         if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
             return Arc::clone(repository);
         }
-        let repository = Arc::new(Repository::new(&self.client, &self.stats, named));
+        let repository = Arc::new(Repository::new(&self.web, &self.stats, named));
         if all.len() >= REPOSITORIES_MAX {
             all.remove(0);
         }

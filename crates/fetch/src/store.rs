@@ -7,10 +7,11 @@ use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 use reqwest::header::{HeaderMap, HeaderValue, IF_MATCH, RANGE};
 
 use crate::http::{
-    Body, ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, check_answer, send,
+    Body, ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, answered, check_answer,
 };
 use crate::store_access::StoreAccess;
 use crate::store_refusal::Refusal;
+use crate::web::WebError;
 
 /// Bytes that are read of an error document.
 const ERROR_BYTES: usize = 16 << 10;
@@ -70,7 +71,8 @@ impl StoreObject {
                 stall_limit: self.stall_limit,
             };
             let builder = request.builder(&self.client).headers(authorized.headers.clone());
-            let response = send(builder, wanted.shown, self.stall_limit).await?;
+            let sending = async { builder.send().await.map_err(WebError::Request) };
+            let response = answered(sending, wanted.shown, self.stall_limit).await?;
             if response.status().is_success() {
                 return check_answer(response, &request);
             }

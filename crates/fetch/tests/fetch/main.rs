@@ -21,6 +21,7 @@ mod proof;
 mod proxy;
 mod pull;
 mod push;
+mod redirects;
 mod registry;
 mod server;
 mod store;

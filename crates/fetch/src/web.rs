@@ -1,0 +1,355 @@
+//! The HTTP client, and redirects: which are followed, with which headers, and to which addresses. A
+//! server must not lead this process to the metadata service of its machine, nor one on the internet
+//! into the network of this machine, by whatever name (docs/remote.md, W1 to W4).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION};
+use reqwest::{Method, Request, RequestBuilder, Response, StatusCode, Url};
+
+/// Redirects that are followed.
+const REDIRECTS_MAX: usize = 10;
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Sends requests.
+#[derive(Clone, Debug)]
+pub(crate) struct WebClient {
+    /// For servers that the user has named. Follows no redirect.
+    named: reqwest::Client,
+    /// For those to which others have led, by what they must not be; made when they are needed.
+    led: Arc<[OnceLock<reqwest::Client>; 2]>,
+}
+
+/// To which addresses a redirect must not lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forbidden {
+    /// Link-local ones and other metadata services, by a server of the own network.
+    Metadata,
+    /// All of the own network, by a server on the internet.
+    Internal,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum WebError {
+    Request(reqwest::Error),
+    /// A redirect that is not followed; it would be refused again.
+    Refused(String),
+}
+
+impl WebClient {
+    pub(crate) fn new() -> reqwest::Result<Self> {
+        Ok(Self { named: client(None)?, led: Arc::default() })
+    }
+
+    /// The client for servers that the user has named, which follows no redirect.
+    pub(crate) fn named(&self) -> &reqwest::Client {
+        &self.named
+    }
+
+    fn led(&self, forbidden: Forbidden) -> reqwest::Result<&reqwest::Client> {
+        let slot = &self.led[forbidden as usize];
+        if let Some(client) = slot.get() {
+            return Ok(client);
+        }
+        let client = client(Some(forbidden))?;
+        Ok(slot.get_or_init(|| client))
+    }
+
+    /// Sends a request to a server that the user has named, and follows redirects.
+    pub(crate) async fn send(&self, builder: RequestBuilder) -> Result<Response, WebError> {
+        let request = builder.build().map_err(WebError::Request)?;
+        self.follow(&self.named, request, None).await
+    }
+
+    /// The same for a server on the internet that another one has named.
+    pub(crate) async fn send_led(&self, builder: RequestBuilder) -> Result<Response, WebError> {
+        let request = builder.build().map_err(WebError::Request)?;
+        let forbidden = Forbidden::Internal;
+        forbidden.check_url(request.url()).map_err(WebError::Refused)?;
+        let client = self.led(forbidden).map_err(WebError::Request)?;
+        self.follow(client, request, Some(forbidden)).await
+    }
+
+    async fn follow(
+        &self,
+        first: &reqwest::Client,
+        request: Request,
+        mut forbidden: Option<Forbidden>,
+    ) -> Result<Response, WebError> {
+        let (mut client, mut request, mut followed) = (first, request, 0);
+        loop {
+            let next = request.try_clone();
+            let was_secure = request.url().scheme() == "https";
+            let response = client.execute(request).await.map_err(WebError::of)?;
+            let target = redirect_target(&response);
+            let (Some(target), Some(mut next)) = (target, next) else { return Ok(response) };
+            let keeps_method = matches!(
+                response.status(),
+                StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+            );
+            if !keeps_method && !matches!(*next.method(), Method::GET | Method::HEAD) {
+                return Ok(response);
+            }
+            followed += 1;
+            if followed > REDIRECTS_MAX {
+                return Err(WebError::Refused(format!("more than {REDIRECTS_MAX} redirects")));
+            }
+            if was_secure && target.scheme() != "https" {
+                let text = "a redirect from https to http is refused";
+                return Err(WebError::Refused(text.to_owned()));
+            }
+            // Once on the internet, no server leads back.
+            let is_far = forbidden == Some(Forbidden::Internal)
+                || response.remote_addr().is_some_and(|address| !is_internal(address.ip()));
+            let now = if is_far { Forbidden::Internal } else { Forbidden::Metadata };
+            forbidden = Some(now);
+            now.check_url(&target).map_err(WebError::Refused)?;
+            if target.origin() != next.url().origin() {
+                for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
+                    next.headers_mut().remove(name);
+                }
+            }
+            *next.url_mut() = target;
+            client = self.led(now).map_err(WebError::Request)?;
+            request = next;
+        }
+    }
+}
+
+impl WebError {
+    /// An address that was refused is deep in the error of the client.
+    fn of(error: reqwest::Error) -> Self {
+        let mut cause = std::error::Error::source(&error);
+        while let Some(inner) = cause {
+            if let Some(refused) = inner.downcast_ref::<RefusedAddress>() {
+                return Self::Refused(refused.to_string());
+            }
+            cause = inner.source();
+        }
+        Self::Request(error)
+    }
+}
+
+/// Where a redirect leads; `None` if the answer is none that is followed.
+fn redirect_target(response: &Response) -> Option<Url> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let target = response.headers().get(LOCATION)?.to_str().ok()?;
+    let target = response.url().join(target).ok()?;
+    (matches!(target.scheme(), "http" | "https") && target.has_host()).then_some(target)
+}
+
+/// A client. On a system without CA certificates it trusts no server with TLS; the cache and plain
+/// HTTP work.
+fn client(forbidden: Option<Forbidden>) -> reqwest::Result<reqwest::Client> {
+    let builder = || {
+        let builder = reqwest::Client::builder()
+            .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT);
+        match forbidden {
+            Some(forbidden) => builder.dns_resolver(Arc::new(forbidden)),
+            None => builder,
+        }
+    };
+    builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
+}
+
+/// The addresses that are used are those that were checked.
+impl Resolve for Forbidden {
+    fn resolve(&self, name: Name) -> Resolving {
+        let forbidden = *self;
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let addresses: Vec<SocketAddr> = found.collect();
+            forbidden.check(name.as_str(), addresses.iter().map(SocketAddr::ip))?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// A server leads to an address that it must not lead to.
+#[derive(Debug, PartialEq, Eq)]
+struct RefusedAddress {
+    host: String,
+    address: IpAddr,
+}
+
+impl fmt::Display for RefusedAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, address } = self;
+        let kind = match is_metadata(*address) {
+            true => "a link-local or metadata address",
+            false => "an address of the own network",
+        };
+        write!(f, "a redirect to {kind} is refused: {host}")?;
+        if host.trim_matches(['[', ']']) != address.to_string() {
+            write!(f, " is {address}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for RefusedAddress {}
+
+impl Forbidden {
+    fn check(
+        self,
+        host: &str,
+        mut addresses: impl Iterator<Item = IpAddr>,
+    ) -> Result<(), RefusedAddress> {
+        let is_refused = match self {
+            Self::Metadata => is_metadata,
+            Self::Internal => is_internal,
+        };
+        match addresses.find(|address| is_refused(*address)) {
+            Some(address) => Err(RefusedAddress { host: host.to_owned(), address }),
+            None => Ok(()),
+        }
+    }
+
+    /// An address instead of a name is not resolved.
+    fn check_url(self, url: &Url) -> Result<(), String> {
+        let host = url.host_str().unwrap_or_default();
+        match host.trim_matches(['[', ']']).parse() {
+            Ok(address) => {
+                self.check(host, std::iter::once(address)).map_err(|error| error.to_string())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The IPv4 address in an address of IPv6: mapped, or behind a translator (RFC 6052).
+fn embedded(address: Ipv6Addr) -> Option<IpAddr> {
+    let translated = || match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+            Some(std::net::Ipv4Addr::new(a, b, c, d))
+        }
+        _ => None,
+    };
+    address.to_ipv4_mapped().or_else(translated).map(IpAddr::V4)
+}
+
+/// Whether a service of the cloud may answer there that gives credentials to whoever asks: all of
+/// link-local, and the addresses of Amazon (IPv6), Alibaba and Azure.
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            v4.is_link_local() || matches!(v4.octets(), [100, 100, 100, 200] | [168, 63, 129, 16])
+        }
+        IpAddr::V6(v6) => match embedded(v6) {
+            Some(v4) => is_metadata(v4),
+            None => {
+                v6.is_unicast_link_local() || v6.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
+            }
+        },
+    }
+}
+
+/// Whether an address belongs to this machine or its network (RFC 6890).
+pub(crate) fn is_internal(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            is_metadata(address)
+                || v4.is_private()
+                || v4.is_loopback()
+                || v4.is_unspecified()
+                || v4.is_broadcast()
+                || v4.is_multicast()
+                // Shared address space of providers, 100.64.0.0/10.
+                || v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64
+        }
+        IpAddr::V6(v6) => match embedded(v6) {
+            Some(v4) => is_internal(v4),
+            None => {
+                v6.is_loopback()
+                    || v6.is_unspecified()
+                    || v6.is_unique_local()
+                    || v6.is_unicast_link_local()
+                    || v6.is_multicast()
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_own_network_are_known() {
+        for text in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "169.254.169.254",
+            "192.168.0.1",
+            "100.64.0.1",
+            "168.63.129.16",
+            "::1",
+            "fe80::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::169.254.169.254",
+            "0.0.0.0",
+        ] {
+            assert!(is_internal(text.parse().unwrap()), "{text}");
+        }
+        for text in ["1.1.1.1", "100.63.0.1", "2606:4700::1111", "64:ff9b::1.1.1.1"] {
+            assert!(!is_internal(text.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_the_own_network_leads_anywhere_but_to_metadata() {
+        let check = |forbidden: Forbidden, addresses: &[&str]| {
+            let addresses = addresses.iter().map(|text| text.parse().unwrap());
+            forbidden.check("name.example", addresses).map_err(|error| error.to_string())
+        };
+        let metadata = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200"];
+        for address in metadata {
+            for forbidden in [Forbidden::Metadata, Forbidden::Internal] {
+                let text = check(forbidden, &["1.1.1.1", address]).unwrap_err();
+                assert!(text.contains("link-local") && text.contains("name.example"), "{text}");
+            }
+        }
+        for address in ["10.0.0.1", "127.0.0.1", "::1", "192.168.1.1"] {
+            check(Forbidden::Metadata, &[address]).unwrap();
+            let text = check(Forbidden::Internal, &[address]).unwrap_err();
+            assert!(text.contains("own network"), "{text}");
+        }
+        check(Forbidden::Internal, &["1.1.1.1", "2606:4700::1111"]).unwrap();
+    }
+
+    #[test]
+    fn a_name_of_the_own_network_is_refused_when_it_is_resolved() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let resolve = |forbidden: Forbidden| {
+            runtime.block_on(forbidden.resolve("localhost".parse().unwrap())).map(Iterator::count)
+        };
+        assert!(resolve(Forbidden::Metadata).unwrap() > 0);
+        let error = resolve(Forbidden::Internal).unwrap_err();
+        assert!(error.is::<RefusedAddress>(), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_another_one_named_is_not_asked_in_the_own_network() {
+        // Another test may have done so.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let web = WebClient::new().unwrap();
+        for host in ["localhost", "127.0.0.1", "[::1]"] {
+            let builder = web.named().get(format!("http://{host}:9/"));
+            let result = runtime.block_on(web.send_led(builder));
+            assert!(matches!(result, Err(WebError::Refused(_))), "{host}: {result:?}");
+        }
+    }
+}
