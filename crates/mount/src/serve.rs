@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ferrofs_fuse::{
-    Capabilities, InitParameters, InitRequest, ListenerGrowth, NegotiatedSession, ServerEnd,
-    Session, SessionError, SessionEvent, SessionOptions, Succession,
+    Capabilities, InitParameters, InitRequest, ListenerGrowth, NegotiatedSession, Session,
+    SessionError, SessionEvent, SessionOptions, Succession,
 };
 use ferrofs_image::Image;
 
@@ -65,13 +65,12 @@ impl NegotiatedMount {
         self.negotiated.init_parameters()
     }
 
-    /// Makes this the mount of one of several processes that serve it one after the other (docs/survival.md). After a
-    /// crash it reads nothing ahead: a crash in a thread that serves no request could not be attributed to a file.
+    /// Makes this the mount of one of several processes that serve it one after the other (docs/survival.md). It stores
+    /// nothing ahead in the page cache: the kernel makes a store wait, even in a process that is killed, for pages that are
+    /// being read, and those that such a process was reading come from its successor only, which waits for its end.
     #[must_use]
     pub fn with_succession(mut self, succession: Succession) -> Self {
-        let has_crashed =
-            succession.predecessor == Some(ServerEnd::Crashed) || succession.journal.has_crashed();
-        self.settings.readaround &= !has_crashed;
+        self.settings.readaround = false;
         Self { negotiated: self.negotiated.with_succession(succession), ..self }
     }
 
