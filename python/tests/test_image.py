@@ -263,7 +263,7 @@ def test_a_url_needs_the_fetcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_read_takes_infos_of_this_and_of_other_images(
-    image: ferrofs.Image, files: dict[str, bytes], tmp_path: Path
+    image: ferrofs.Image, image_file: Path, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     infos = {info.filename: info for info in image.infolist()}
     for name, content in files.items():
@@ -283,6 +283,9 @@ def test_read_takes_infos_of_this_and_of_other_images(
     for info in infos.values():
         assert pickle.loads(pickle.dumps(info)) == info
     assert image.read(pickle.loads(pickle.dumps(infos["large"]))) == files["large"]
-    image.close()
+    # An image of its own: other threads may run this test on the shared one.
+    with ferrofs.Image(image_file) as own:
+        info = own.getinfo("large")
+        assert own.read(info) == files["large"]
     with pytest.raises(ValueError, match="closed"):
-        image.read(infos["large"])
+        own.read(info)
