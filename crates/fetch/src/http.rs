@@ -205,7 +205,7 @@ pub(crate) async fn get_range(
     web: &WebClient,
     request: &RangeRequest<'_>,
 ) -> Result<RangeAnswer, ExchangeError> {
-    let sending = web.send(request.builder(web.named()));
+    let sending = web.send(request.builder(web.direct()));
     let response = answered(sending, request.shown, request.stall_limit).await?;
     check_answer(response, request)
 }

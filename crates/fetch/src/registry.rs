@@ -117,7 +117,7 @@ impl Repository {
         let url = self.url("manifests", reference);
         let response = self
             .authorized(|authorization| {
-                let builder = self.web.named().get(&url).header(ACCEPT, MANIFEST_TYPES);
+                let builder = self.web.direct().get(&url).header(ACCEPT, MANIFEST_TYPES);
                 match authorization {
                     Some(value) => builder.header(AUTHORIZATION, value),
                     None => builder,
@@ -180,7 +180,7 @@ impl Repository {
             match get_range(&self.web, &request).await {
                 Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
                     // The token has expired early, or this is the first request: ask why.
-                    let sending = self.web.send(self.web.named().head(&url));
+                    let sending = self.web.send(self.web.direct().head(&url));
                     let probe = answered(sending, &self.shown, self.stall_limit).await?;
                     self.renew(generation, &probe).await?;
                     (header, generation) = self.header().await?;
@@ -304,7 +304,7 @@ impl Repository {
             }
         }
         let is_own_host = self.is_own_host(&url);
-        let mut builder = self.web.named().get(url);
+        let mut builder = self.web.direct().get(url);
         if let Some(header) = credentials.and_then(|credentials| credentials.basic_header()) {
             builder = builder.header(AUTHORIZATION, header);
         }
@@ -312,7 +312,9 @@ impl Repository {
         let response = match is_own_host {
             true => answered(self.web.send(builder), &self.shown, self.stall_limit).await?,
             // The address that was checked is the one that is asked.
-            false => answered(self.web.send_led(builder), &self.shown, self.stall_limit).await?,
+            false => {
+                answered(self.web.send_restricted(builder), &self.shown, self.stall_limit).await?
+            }
         };
         if !response.status().is_success() {
             return Err(status_error(&self.shown, response.status(), response.headers()));
@@ -380,7 +382,7 @@ impl Repository {
 
     /// Follows no redirect.
     pub(crate) fn client(&self) -> &reqwest::Client {
-        self.web.named()
+        self.web.direct()
     }
 
     pub(crate) fn stats(&self) -> &Stats {

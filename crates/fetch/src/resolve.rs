@@ -94,7 +94,7 @@ impl Resolver {
                 self.resolve_oci(location, options, repository, reference).await?
             }
             object => {
-                let named = self.named(location, object, settings)?;
+                let named = self.direct(location, object, settings)?;
                 if options.offline {
                     self.recall_named(location, named)?
                 } else {
@@ -111,7 +111,7 @@ impl Resolver {
     }
 
     /// An object that has a name of its own, and no digest.
-    fn named(
+    fn direct(
         &self,
         location: &RemoteLocation,
         object: &RemoteObject,
@@ -134,7 +134,7 @@ impl Resolver {
         };
         let access = self.store_access(place, settings);
         let stall_limit = StallLimit::new(self.timeout);
-        let of = |key: &str| StoreObject::new(self.web.named(), &access, key, stall_limit);
+        let of = |key: &str| StoreObject::new(self.web.direct(), &access, key, stall_limit);
         let (object, beside) = (of(key)?, of(&format!("{key}.chunk-index"))?);
         let url = object.url.clone();
         Ok(NamedObject { url, backend: Backend::Store(object), beside: Backend::Store(beside) })
@@ -148,7 +148,7 @@ impl Resolver {
             return Arc::clone(access);
         }
         let http =
-            CredentialHttp::new(self.web.named(), &self.stats, StallLimit::new(self.timeout));
+            CredentialHttp::new(self.web.direct(), &self.stats, StallLimit::new(self.timeout));
         let access = Arc::new(StoreAccess::new(place, settings.clone(), http));
         if all.len() >= REPOSITORIES_MAX {
             all.remove(0);

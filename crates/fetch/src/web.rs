@@ -20,18 +20,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug)]
 pub(crate) struct WebClient {
     /// For servers that the user has named. Follows no redirect.
-    named: reqwest::Client,
-    /// For those to which others have led, by what they must not be; made when they are needed.
-    led: Arc<[OnceLock<reqwest::Client>; 2]>,
+    direct: reqwest::Client,
+    /// For those to which others have redirected, by policy; made when they are needed.
+    restricted: Arc<[OnceLock<reqwest::Client>; 2]>,
 }
 
-/// To which addresses a redirect must not lead.
+/// To which addresses a redirect may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Forbidden {
-    /// Link-local ones and other metadata services, by a server of the own network.
-    Metadata,
-    /// All of the own network, by a server on the internet.
-    Internal,
+enum AddressPolicy {
+    /// To no link-local address and no metadata service: for servers of the own network.
+    NoMetadata,
+    /// To no address of the own network: for servers on the internet.
+    NoInternal,
 }
 
 /// Why there is no answer.
@@ -44,43 +44,46 @@ pub(crate) enum WebError {
 
 impl WebClient {
     pub(crate) fn new() -> reqwest::Result<Self> {
-        Ok(Self { named: client(None)?, led: Arc::default() })
+        Ok(Self { direct: client(None)?, restricted: Arc::default() })
     }
 
     /// The client for servers that the user has named, which follows no redirect.
-    pub(crate) fn named(&self) -> &reqwest::Client {
-        &self.named
+    pub(crate) fn direct(&self) -> &reqwest::Client {
+        &self.direct
     }
 
-    fn led(&self, forbidden: Forbidden) -> reqwest::Result<&reqwest::Client> {
-        let slot = &self.led[forbidden as usize];
+    fn restricted(&self, policy: AddressPolicy) -> reqwest::Result<&reqwest::Client> {
+        let slot = &self.restricted[policy as usize];
         if let Some(client) = slot.get() {
             return Ok(client);
         }
-        let client = client(Some(forbidden))?;
+        let client = client(Some(policy))?;
         Ok(slot.get_or_init(|| client))
     }
 
     /// Sends a request to a server that the user has named, and follows redirects.
     pub(crate) async fn send(&self, builder: RequestBuilder) -> Result<Response, WebError> {
         let request = builder.build().map_err(WebError::Request)?;
-        self.follow(&self.named, request, None).await
+        self.follow(&self.direct, request, None).await
     }
 
     /// The same for a server on the internet that another one has named.
-    pub(crate) async fn send_led(&self, builder: RequestBuilder) -> Result<Response, WebError> {
+    pub(crate) async fn send_restricted(
+        &self,
+        builder: RequestBuilder,
+    ) -> Result<Response, WebError> {
         let request = builder.build().map_err(WebError::Request)?;
-        let forbidden = Forbidden::Internal;
-        forbidden.check_url(request.url()).map_err(WebError::Refused)?;
-        let client = self.led(forbidden).map_err(WebError::Request)?;
-        self.follow(client, request, Some(forbidden)).await
+        let policy = AddressPolicy::NoInternal;
+        policy.check_url(request.url()).map_err(WebError::Refused)?;
+        let client = self.restricted(policy).map_err(WebError::Request)?;
+        self.follow(client, request, Some(policy)).await
     }
 
     async fn follow(
         &self,
         first: &reqwest::Client,
         request: Request,
-        mut forbidden: Option<Forbidden>,
+        mut policy: Option<AddressPolicy>,
     ) -> Result<Response, WebError> {
         let (mut client, mut request, mut followed) = (first, request, 0);
         loop {
@@ -105,10 +108,10 @@ impl WebClient {
                 return Err(WebError::Refused(text.to_owned()));
             }
             // Once on the internet, no server leads back.
-            let is_far = forbidden == Some(Forbidden::Internal)
+            let is_far = policy == Some(AddressPolicy::NoInternal)
                 || response.remote_addr().is_some_and(|address| !is_internal(address.ip()));
-            let now = if is_far { Forbidden::Internal } else { Forbidden::Metadata };
-            forbidden = Some(now);
+            let now = if is_far { AddressPolicy::NoInternal } else { AddressPolicy::NoMetadata };
+            policy = Some(now);
             now.check_url(&target).map_err(WebError::Refused)?;
             if target.origin() != next.url().origin() {
                 for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
@@ -116,7 +119,7 @@ impl WebClient {
                 }
             }
             *next.url_mut() = target;
-            client = self.led(now).map_err(WebError::Request)?;
+            client = self.restricted(now).map_err(WebError::Request)?;
             request = next;
         }
     }
@@ -148,14 +151,14 @@ fn redirect_target(response: &Response) -> Option<Url> {
 
 /// A client. On a system without CA certificates it trusts no server with TLS; the cache and plain
 /// HTTP work.
-fn client(forbidden: Option<Forbidden>) -> reqwest::Result<reqwest::Client> {
+fn client(policy: Option<AddressPolicy>) -> reqwest::Result<reqwest::Client> {
     let builder = || {
         let builder = reqwest::Client::builder()
             .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT);
-        match forbidden {
-            Some(forbidden) => builder.dns_resolver(Arc::new(forbidden)),
+        match policy {
+            Some(policy) => builder.dns_resolver(Arc::new(policy)),
             None => builder,
         }
     };
@@ -163,13 +166,13 @@ fn client(forbidden: Option<Forbidden>) -> reqwest::Result<reqwest::Client> {
 }
 
 /// The addresses that are used are those that were checked.
-impl Resolve for Forbidden {
+impl Resolve for AddressPolicy {
     fn resolve(&self, name: Name) -> Resolving {
-        let forbidden = *self;
+        let policy = *self;
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let addresses: Vec<SocketAddr> = found.collect();
-            forbidden.check(name.as_str(), addresses.iter().map(SocketAddr::ip))?;
+            policy.check(name.as_str(), addresses.iter().map(SocketAddr::ip))?;
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
     }
@@ -199,15 +202,15 @@ impl fmt::Display for RefusedAddress {
 
 impl std::error::Error for RefusedAddress {}
 
-impl Forbidden {
+impl AddressPolicy {
     fn check(
         self,
         host: &str,
         mut addresses: impl Iterator<Item = IpAddr>,
     ) -> Result<(), RefusedAddress> {
         let is_refused = match self {
-            Self::Metadata => is_metadata,
-            Self::Internal => is_internal,
+            Self::NoMetadata => is_metadata,
+            Self::NoInternal => is_internal,
         };
         match addresses.find(|address| is_refused(*address)) {
             Some(address) => Err(RefusedAddress { host: host.to_owned(), address }),
@@ -310,33 +313,33 @@ mod tests {
 
     #[test]
     fn a_server_of_the_own_network_leads_anywhere_but_to_metadata() {
-        let check = |forbidden: Forbidden, addresses: &[&str]| {
+        let check = |policy: AddressPolicy, addresses: &[&str]| {
             let addresses = addresses.iter().map(|text| text.parse().unwrap());
-            forbidden.check("name.example", addresses).map_err(|error| error.to_string())
+            policy.check("name.example", addresses).map_err(|error| error.to_string())
         };
         let metadata = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200"];
         for address in metadata {
-            for forbidden in [Forbidden::Metadata, Forbidden::Internal] {
-                let text = check(forbidden, &["1.1.1.1", address]).unwrap_err();
+            for policy in [AddressPolicy::NoMetadata, AddressPolicy::NoInternal] {
+                let text = check(policy, &["1.1.1.1", address]).unwrap_err();
                 assert!(text.contains("link-local") && text.contains("name.example"), "{text}");
             }
         }
         for address in ["10.0.0.1", "127.0.0.1", "::1", "192.168.1.1"] {
-            check(Forbidden::Metadata, &[address]).unwrap();
-            let text = check(Forbidden::Internal, &[address]).unwrap_err();
+            check(AddressPolicy::NoMetadata, &[address]).unwrap();
+            let text = check(AddressPolicy::NoInternal, &[address]).unwrap_err();
             assert!(text.contains("own network"), "{text}");
         }
-        check(Forbidden::Internal, &["1.1.1.1", "2606:4700::1111"]).unwrap();
+        check(AddressPolicy::NoInternal, &["1.1.1.1", "2606:4700::1111"]).unwrap();
     }
 
     #[test]
     fn a_name_of_the_own_network_is_refused_when_it_is_resolved() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let resolve = |forbidden: Forbidden| {
-            runtime.block_on(forbidden.resolve("localhost".parse().unwrap())).map(Iterator::count)
+        let resolve = |policy: AddressPolicy| {
+            runtime.block_on(policy.resolve("localhost".parse().unwrap())).map(Iterator::count)
         };
-        assert!(resolve(Forbidden::Metadata).unwrap() > 0);
-        let error = resolve(Forbidden::Internal).unwrap_err();
+        assert!(resolve(AddressPolicy::NoMetadata).unwrap() > 0);
+        let error = resolve(AddressPolicy::NoInternal).unwrap_err();
         assert!(error.is::<RefusedAddress>(), "{error}");
     }
 
@@ -347,8 +350,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let web = WebClient::new().unwrap();
         for host in ["localhost", "127.0.0.1", "[::1]"] {
-            let builder = web.named().get(format!("http://{host}:9/"));
-            let result = runtime.block_on(web.send_led(builder));
+            let builder = web.direct().get(format!("http://{host}:9/"));
+            let result = runtime.block_on(web.send_restricted(builder));
             assert!(matches!(result, Err(WebError::Refused(_))), "{host}: {result:?}");
         }
     }

@@ -38,9 +38,8 @@ const DEATHS_MAX: u64 = 8;
 const SUSPECT_WORDS: usize = 5;
 const CRASHES_WORD: usize = 3;
 const DEATHS_WORD: usize = 4;
-/// Words of the head before the lists: the numbers of suspects and of banned requests, whether there was a crash, and the
+/// Words of the head before the lists: the numbers of suspects and of banned requests, one that older versions use, and the
 /// number of the server that began to read last.
-const CRASHED_WORD: usize = 2;
 const READING_WORD: usize = 3;
 const LISTS_WORD: usize = 4;
 /// The word behind the lists of suspects and of banned requests: the number of the last server.
@@ -211,9 +210,6 @@ impl RequestJournal {
         let end = if has_read { end } else { ServerEnd::Retired };
         let in_flight: Vec<InFlight> =
             (0..self.slots).filter_map(|slot| self.in_flight(slot)).collect();
-        if end == ServerEnd::Crashed {
-            self.word(CRASHED_WORD).store(1, Ordering::Relaxed);
-        }
         let before = self.suspects();
         let mut suspects: Vec<Suspect> = Vec::new();
         let mut newly_banned = Vec::new();
@@ -261,12 +257,6 @@ impl RequestJournal {
     /// The requests that may be suspected when this server dies.
     pub(crate) fn suspected(&self) -> SuspectedRequests {
         SuspectedRequests(self.suspects().into_iter().map(|suspect| suspect.key).collect())
-    }
-
-    /// Whether a server has crashed.
-    #[must_use]
-    pub fn has_crashed(&self) -> bool {
-        self.word(CRASHED_WORD).load(Ordering::Relaxed) != 0
     }
 
     /// The banned requests.
@@ -493,7 +483,7 @@ mod tests {
         receive(&journal, 0, &request(2, opcode::READ, 5, b"a"));
         receive(&journal, 1, &request(4, opcode::READ, 6, b"a"));
         let takeover = die(&journal, ServerEnd::Crashed);
-        assert!(takeover.needs_trial && journal.has_crashed());
+        assert!(takeover.needs_trial);
         // The innocent one is answered, and the other one crashes alone.
         journal.forget(1, 4);
         receive(&journal, 0, &request(2 | RESENT, opcode::READ, 5, b"a"));
@@ -520,7 +510,6 @@ mod tests {
             assert_eq!(uniques(&takeover), [2]);
             assert!(!takeover.needs_trial && takeover.newly_banned.is_empty());
         }
-        assert!(!journal.has_crashed());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,6 +31,8 @@ const NAMES: &str = "LISTEN_FDNAMES";
 const FIRST: i32 = 3;
 /// How names begin. A number follows: the place in the offer of a holder (R2).
 const PREFIX: &str = "ferrofs-";
+/// Whether this process owns the descriptors that it was given.
+static ARE_TAKEN: AtomicBool = AtomicBool::new(false);
 /// How long the manager may take to read its messages.
 const BARRIER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -161,13 +164,16 @@ fn removal(number: usize) -> String {
 }
 
 /// F4: the descriptors of a mount that the service manager has kept, in the order in which they were given to it. None if
-/// there is no such mount. Others are left open. Called once.
+/// there is no such mount, and in every call after the first. Others are left open. Called before the process opens files.
 ///
 /// # Errors
-/// The system refuses.
+/// One of them is not open.
 pub fn kept_descriptors() -> io::Result<Vec<OwnedFd>> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
     if number(PROCESS) != Some(rustix::process::getpid().as_raw_pid()) {
+        return Ok(Vec::new());
+    }
+    if ARE_TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
     let names = std::env::var(NAMES).unwrap_or_default();
@@ -175,12 +181,12 @@ pub fn kept_descriptors() -> io::Result<Vec<OwnedFd>> {
     places
         .into_iter()
         .map(|place| {
-            // SAFETY: the manager has opened this descriptor for this process, says so by LISTEN_PID, and no other code
-            // looks at these variables. `places` has no number twice, and this function is called once.
-            let descriptor = unsafe { OwnedFd::from_raw_fd(place) };
-            // Refused for a number that is not open.
-            fcntl_setfd(&descriptor, FdFlags::CLOEXEC)?;
-            Ok(descriptor)
+            // SAFETY: the number is at least 3, and the borrow lasts for one system call, which refuses a number that is not
+            // open.
+            fcntl_setfd(unsafe { BorrowedFd::borrow_raw(place) }, FdFlags::CLOEXEC)?;
+            // SAFETY: it is open. The manager has opened it for this process, says so by LISTEN_PID, and no other code looks
+            // at these variables. `places` has no number twice, and `ARE_TAKEN` lets one call come here.
+            Ok(unsafe { OwnedFd::from_raw_fd(place) })
         })
         .collect()
 }
