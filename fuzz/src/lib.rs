@@ -27,6 +27,7 @@ mod mutate;
 mod patched;
 mod reading;
 mod remote;
+mod server;
 mod stats;
 mod stretch;
 mod superblock;
@@ -51,6 +52,7 @@ pub use meter::Limits;
 pub use mutate::{PlainMutator, mutate_image, mutate_numbered};
 pub use patched::PATCHED_IMAGES;
 pub use remote::remote;
+pub use server::server;
 pub use stats::stats;
 pub use superblock::superblock;
 pub use tar::tar;
@@ -122,7 +124,7 @@ const BUILD: Limits = Limits {
 };
 
 /// All targets, small structures first.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 26] = [
     Target { name: "superblock", body: superblock, limits: SMALL },
     Target { name: "inode", body: inode, limits: SMALL },
     Target { name: "dirent", body: dirent, limits: SMALL },
@@ -139,6 +141,7 @@ pub const TARGETS: [Target; 25] = [
     Target { name: "chunk", body: chunk, limits: MAP },
     Target { name: "android", body: android, limits: DOCUMENT },
     Target { name: "remote", body: remote, limits: DOCUMENT },
+    Target { name: "server", body: server, limits: DOCUMENT },
     Target { name: "hints", body: hints, limits: TEXT },
     Target { name: "patched", body: patched, limits: IMAGE },
     Target { name: "check", body: check, limits: IMAGE },

@@ -1,7 +1,8 @@
 //! The target of what registries, servers, other processes and a cache on disk say.
 //!
-//! Input: a byte that chooses a kind (modulo 6), then the bytes: a manifest or image index, a chunk index, a location, a
-//! message to the fetcher, one of the fetcher, or the index and the data of a cached object.
+//! Input: a byte that chooses a kind (modulo 7), then the bytes: a manifest or image index, a chunk index, a location, a
+//! message to the fetcher, one of the fetcher, the index and the data of a cached object, or a document of a container
+//! image.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,13 +18,33 @@ use crate::input::Input;
 /// Reads one document.
 pub fn remote(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 6 {
+    match kind % 7 {
         0 => manifest(bytes),
         1 => chunk_index(bytes),
         2 => location(bytes),
         3 => to_fetcher(bytes),
         4 => drop(message::<FetcherMessage>(bytes)),
-        _ => cached_object(bytes),
+        5 => cached_object(bytes),
+        _ => container(bytes),
+    }
+}
+
+/// Entries of a document at most.
+const ENTRIES_MAX: usize = 4096;
+
+/// A document is an error with a text, or has what was asked for.
+fn container(bytes: &[u8]) {
+    match oci::container_manifest(bytes) {
+        Ok(manifest) => assert!(manifest.layers.len() <= ENTRIES_MAX),
+        Err(error) => assert!(!error.is_empty()),
+    }
+    for layers in 0..3 {
+        let found = oci::diff_ids(bytes, layers);
+        assert!(found.is_err() || found.is_ok_and(|found| found.len() == layers));
+    }
+    for tag in [None, Some("tag")] {
+        let found = oci::layout_manifest(bytes, tag);
+        assert!(found.is_ok() || found.is_err_and(|error| !error.is_empty()));
     }
 }
 

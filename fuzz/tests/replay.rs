@@ -115,7 +115,7 @@ macro_rules! replays {
 }
 
 replays! {
-    superblock inode dirent xattr stats android remote lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
+    superblock inode dirent xattr stats android remote server lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
     zmap_extents chunk hints patched write_tar extract fuse tar layers build_image
 }
 

@@ -47,6 +47,15 @@ impl WebClient {
         Ok(Self { direct: client(None)?, restricted: Arc::default() })
     }
 
+    /// All hosts are one Unix socket, and no name is looked up.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn of_socket(path: &std::path::Path) -> reqwest::Result<Self> {
+        let builder = client_builder(None).unix_socket(path);
+        let client = builder.tls_certs_only(std::iter::empty()).build()?;
+        let restricted = [(); 2].map(|()| OnceLock::from(client.clone()));
+        Ok(Self { direct: client, restricted: Arc::new(restricted) })
+    }
+
     /// The client for servers that the user has named, which follows no redirect.
     pub(crate) fn direct(&self) -> &reqwest::Client {
         &self.direct
@@ -152,17 +161,19 @@ fn redirect_target(response: &Response) -> Option<Url> {
 /// A client. On a system without CA certificates it trusts no server with TLS; the cache and plain
 /// HTTP work.
 fn client(policy: Option<AddressPolicy>) -> reqwest::Result<reqwest::Client> {
-    let builder = || {
-        let builder = reqwest::Client::builder()
-            .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT);
-        match policy {
-            Some(policy) => builder.dns_resolver(Arc::new(policy)),
-            None => builder,
-        }
-    };
+    let builder = || client_builder(policy);
     builder().build().or_else(|_| builder().tls_certs_only(std::iter::empty()).build())
+}
+
+fn client_builder(policy: Option<AddressPolicy>) -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder()
+        .user_agent(concat!("ferrofs/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT);
+    match policy {
+        Some(policy) => builder.dns_resolver(Arc::new(policy)),
+        None => builder,
+    }
 }
 
 /// The addresses that are used are those that were checked.

@@ -5,6 +5,7 @@
 mod cut;
 mod index;
 mod seed_set;
+mod server;
 mod tar;
 mod whole;
 
@@ -39,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         seed_set.put("patched", format!("{number:02}"), vec![number, 0, 0, 1, 0]);
     }
     whole::put(&mut seed_set);
+    server::put(&mut seed_set);
     tar::put(&here.join("../tests/data/tar"), &mut seed_set)?;
     let (files, total) = seed_set.write(&here.join("seeds"))?;
     println!("{files} seeds, {total} bytes");

@@ -84,7 +84,12 @@ fn documents(seed_set: &mut SeedSet) {
         1 << 20,
         [1, 2, 3].map(|byte| ferrofs_remote::ContentDigest::from_bytes([byte; 32])).to_vec(),
     );
-    let texts: [(&str, u8, Vec<u8>); 10] = [
+    let tar_layer =
+        layer.replace("application/vnd.erofs", "application/vnd.oci.image.layer.v1.tar+gzip");
+    let blob = format!(
+        r#"{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{digest}","size":5}}"#
+    );
+    let texts: [(&str, u8, Vec<u8>); 13] = [
         ("manifest", 0, format!(r#"{{"schemaVersion":2,"layers":[{layer}]}}"#).into_bytes()),
         (
             "image-index",
@@ -106,6 +111,16 @@ fn documents(seed_set: &mut SeedSet) {
                 .to_vec(),
         ),
         ("fetched", 4, br#"{"type":"fetched","id":7}"#.to_vec()),
+        ("container", 6, format!(r#"{{"config":{blob},"layers":[{tar_layer}]}}"#).into_bytes()),
+        ("config", 6, format!(r#"{{"rootfs":{{"type":"layers","diff_ids":["{digest}"]}}}}"#).into_bytes()),
+        (
+            "layout-index",
+            6,
+            format!(
+                r#"{{"manifests":[{{"digest":"{digest}","size":5,"annotations":{{"org.opencontainers.image.ref.name":"tag"}}}}]}}"#
+            )
+            .into_bytes(),
+        ),
         ("cached", 5, [&1_u32.to_le_bytes()[..], &[80, 0, 1, 0, 0x80, 6]].concat()),
     ];
     for (kind, number, text) in texts {

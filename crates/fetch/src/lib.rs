@@ -1,6 +1,8 @@
 //! `ferrofs-fetch`: the process that fetches remote images for all ferrofs processes of a user. It
 //! has the network, the credentials and the right to write the cache; it never decodes an image.
 //! ferrofs starts it when it is needed, and it ends when it is not used.
+//!
+//! The program is a library with one function, so that the fuzz targets reach its modules.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "a program reports on standard error")]
 
@@ -8,8 +10,11 @@ mod assemble;
 mod backend;
 mod backing;
 mod credential_http;
+#[cfg_attr(feature = "fuzzing", path = "fuzzing/credentials.rs")]
 mod credentials;
 mod fetcher;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod http;
 mod lock;
 mod object;
@@ -69,7 +74,9 @@ struct Arguments {
     idle: u64,
 }
 
-fn main() -> ExitCode {
+/// The program.
+#[must_use]
+pub fn run_program() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever has started this process goes on without a cache, and says so.
