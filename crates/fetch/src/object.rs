@@ -283,7 +283,7 @@ impl SharedObject {
         match missing {
             None => Ok(()),
             Some(chunk) => {
-                let detail = "it is not in the cache, and --offline forbids to ask its server";
+                let detail = "it is not in the cache, and --offline forbids requests to its server";
                 let error = self.error(FetchErrorKind::Offline, detail);
                 Err(error.at(self.layout.bytes_of(chunk).start))
             }
@@ -542,7 +542,7 @@ impl SharedObject {
     fn describe(&self, error: StoreError) -> ExchangeError {
         match error {
             StoreError::Mismatch(DigestMismatch { offset }) => {
-                let detail = "the bytes have not the digest of the chunk index";
+                let detail = "the bytes do not match the digest of the chunk index";
                 ExchangeError::permanent(self.error(FetchErrorKind::Damaged, detail).at(offset))
             }
             StoreError::Io(error) => {

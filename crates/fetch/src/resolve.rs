@@ -84,8 +84,7 @@ impl Resolver {
         }
         let resolution = match &location.object {
             RemoteObject::Oci { .. } if options.offline => {
-                let detail =
-                    "opening an image of a registry asks the registry, which --offline forbids";
+                let detail = "an image of a registry cannot be opened with --offline";
                 return Err(error(FetchErrorKind::Offline, location, detail));
             }
             RemoteObject::Oci { registry, repository, tag, digest } => {
@@ -387,7 +386,7 @@ impl Resolver {
         record_key: &str,
     ) -> Result<LocationRecord, FetchError> {
         let absent = || {
-            let detail = "it is not in the cache, and --offline forbids to ask its server";
+            let detail = "it is not in the cache, and --offline forbids requests to its server";
             error(FetchErrorKind::Offline, location, detail)
         };
         let cache = self.cache.as_ref().ok_or_else(absent)?;

@@ -397,7 +397,7 @@ async fn fetch(
         return shared.fetch(&ranges, urgency, past_caches).await;
     }
     if past_caches {
-        let detail = "a cached chunk is damaged, and --offline forbids to ask its server";
+        let detail = "a cached chunk is damaged, and --offline forbids requests to its server";
         return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
     }
     shared.require_cached(&ranges)

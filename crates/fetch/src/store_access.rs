@@ -196,7 +196,7 @@ impl StoreAccess {
         let prefix = self.place.prefix();
         for (name, value) in self.settings.starting_with(prefix) {
             if !value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
-                return Err(format!("{name} has a character that it cannot have"));
+                return Err(format!("{name} contains an invalid character"));
             }
             let is_path = name.ends_with("_FILE") || name == "GOOGLE_APPLICATION_CREDENTIALS";
             if is_path && !value.starts_with('/') {

@@ -63,7 +63,7 @@ impl StorePlace {
         let has_tls = match base.split_once("://") {
             Some(("https", _)) => true,
             Some(("http", _)) => false,
-            _ => return Err(format!("the endpoint {base} is no URL")),
+            _ => return Err(format!("the endpoint {base} is not a URL")),
         };
         if base.contains(['@', '?', '#']) || base.bytes().any(|byte| !byte.is_ascii_graphic()) {
             return Err("the endpoint must be a URL without a login and a query".to_owned());

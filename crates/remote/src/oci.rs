@@ -143,9 +143,9 @@ pub fn choose_layer(manifest: &[u8], selector: Option<&LayerSelector>) -> Result
             .ok_or_else(|| format!("the image has no layer {digest}"))?,
         None => only_erofs_layer(&layers)?,
     };
-    let layer = layers.get(number).ok_or_else(|| {
-        format!("the image has {} layers, and none number {number}", layers.len())
-    })?;
+    let layer = layers
+        .get(number)
+        .ok_or_else(|| format!("the image has {} layers, and no layer {number}", layers.len()))?;
     if !layer.is_erofs() {
         return Err(format!(
             "layer {number} has the type {}, which is no EROFS image",

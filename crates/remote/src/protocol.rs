@@ -376,7 +376,7 @@ pub enum FetchErrorKind {
     Denied,
     /// The object is another one than before.
     Changed,
-    /// The bytes have not the digest that they should have.
+    /// The bytes do not have the digest that they should have.
     Damaged,
     /// The server cannot be reached, or failed again and again.
     Unreachable,

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use sha2::{Digest as _, Sha256};
 
-/// A reader whose end is an error if the bytes have not the digest.
+/// A reader whose end is an error if the bytes do not have the digest.
 pub(super) struct DigestedReader {
     inner: Box<dyn Read + Send>,
     digest: Sha256,

@@ -114,7 +114,7 @@ impl ExtendedOptions {
             _ => value,
         };
         if let Some(value) = kept_value {
-            return Err(format!("{name} takes no value such as {value}"));
+            return Err(format!("{name} does not accept the value {value}"));
         }
         match name {
             "dedupe" => self.dedupe = is_wanted,
@@ -151,7 +151,9 @@ impl ExtendedOptions {
                 Some(parse_size(value).map_err(|why| format!("{name}={value}: {why}"))?)
             }
             (true, None) => self.packed_pcluster,
-            (false, Some(value)) => return Err(format!("^{name} takes no value such as {value}")),
+            (false, Some(value)) => {
+                return Err(format!("^{name} does not accept the value {value}"));
+            }
             (false, None) => None,
         };
         self.fragments = match (is_wanted, name) {
@@ -230,6 +232,6 @@ fn fragment_sharing(is_wanted: bool, value: Option<&str>) -> Result<FragmentShar
         (true, Some("inode")) => Ok(FragmentSharing::Files),
         (true, Some("off")) | (false, None) => Ok(FragmentSharing::Off),
         (true, _) => Ok(FragmentSharing::Parts),
-        (false, Some(value)) => Err(format!("^fragdedupe takes no value such as {value}")),
+        (false, Some(value)) => Err(format!("^fragdedupe does not accept the value {value}")),
     }
 }

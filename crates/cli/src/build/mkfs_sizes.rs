@@ -79,7 +79,8 @@ fn block_bytes(typed: &MkfsArguments, warnings: &mut Vec<String>) -> u64 {
         Some(given) => {
             let bytes = given.checked_ilog2().map_or(0, |log| 1 << log);
             if bytes != given && bytes >= TAR_UNIT_BYTES {
-                warnings.push(format!("-b: {given} is no power of two; blocks have {bytes} bytes"));
+                warnings
+                    .push(format!("-b: {given} is not a power of two; blocks have {bytes} bytes"));
             }
             bytes
         }

@@ -89,14 +89,14 @@ impl ReadyNotifier {
     /// The socket, if this process was started as a daemon. Its standard input becomes `/dev/null`.
     ///
     /// # Errors
-    /// The variable is set, but standard input is no socket; or the system has no descriptors left.
+    /// The variable is set, but standard input is not a socket; or the system has no descriptors left.
     pub(super) fn of_this_process() -> anyhow::Result<Option<Self>> {
         if !is_daemon() {
             return Ok(None);
         }
         let input = rustix::stdio::stdin();
         rustix::net::sockopt::socket_type(input).map_err(|_| {
-            anyhow!("{NOTIFY_VARIABLE} is set, but standard input is no socket; unset it")
+            anyhow!("{NOTIFY_VARIABLE} is set, but standard input is not a socket; unset it")
         })?;
         let socket =
             rustix::io::fcntl_dupfd_cloexec(input, FIRST_FREE).context("standard input")?;

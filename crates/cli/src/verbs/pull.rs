@@ -129,7 +129,7 @@ fn open(arguments: &PullArguments) -> anyhow::Result<RemoteSource> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caching {
     Used,
-    /// They have not the digest: all of them are fetched again, past all caches.
+    /// They do not have the digest: all of them are fetched again, past all caches.
     Passed,
 }
 

@@ -192,7 +192,7 @@ impl ImageFile {
             let digest = ContentDigest::of(&buffer);
             if known.is_some_and(|(_, known)| known != digest) {
                 bail!(
-                    "{}: byte {at}: the bytes have not the digest of the chunk index; the image is damaged",
+                    "{}: byte {at}: the bytes do not match the digest of the chunk index; the image is damaged",
                     self.name
                 );
             }

@@ -200,7 +200,7 @@ fn when_the_starter_is_killed_nothing_is_mounted() {
 fn the_mark_of_a_daemon_alone_makes_none() {
     let point = MountPoint::new();
     let said = mount(&point).env("_FERROFS_NOTIFY_ON_STDIN", "1").ends_with(1).stderr;
-    assert!(said.contains("standard input is no socket"), "{said}");
+    assert!(said.contains("standard input is not a socket"), "{said}");
     assert_eq!(point.mount(), None);
 }
 
