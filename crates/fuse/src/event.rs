@@ -28,6 +28,9 @@ pub enum SessionEvent {
         /// The number of listener threads now.
         listeners: usize,
     },
+    /// The file system panicked in [`FileSystem::listener_started`](crate::FileSystem::listener_started); the
+    /// listener serves all the same.
+    ListenerStartPanicked,
     /// The file system panicked in a request; its caller got `EIO`.
     Panicked {
         /// The node of the request.
@@ -71,6 +74,9 @@ impl fmt::Display for SessionEvent {
             Self::SpareListenerStarted { listeners } => {
                 write!(f, "all listeners are busy; started another one, {listeners} in total")
             }
+            Self::ListenerStartPanicked => f.write_str(
+                "a listener panicked when it started; it serves without its preparation",
+            ),
             Self::Panicked { node } => write!(f, "request for node {node} panicked; replied EIO"),
             Self::TookOver { in_flight, are_resent } => {
                 let answer = if *are_resent { "sent again" } else { "replied EIO" };

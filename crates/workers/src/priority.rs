@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use rustix::process::{Resource, getpriority_process, getrlimit, setpriority_process};
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 
 use crate::sys;
@@ -82,8 +82,7 @@ impl InheritedPriority {
     /// Raises the calling thread. `None` if the system refuses, or the thread has a priority of its own already.
     #[must_use]
     pub fn raise() -> Option<Self> {
-        let is_limited = getrlimit(Resource::Rttime).current.is_some();
-        if is_limited || of_current_thread() != PriorityLevel::Normal {
+        if sys::has_real_time_limit() != Ok(false) || of_current_thread() != PriorityLevel::Normal {
             return None;
         }
         sys::set_scheduler(sys::POLICY_FIFO, FIFO_PRIORITY).ok().map(|()| Self(()))
@@ -129,7 +128,7 @@ fn level_of_nice(otherwise: PriorityLevel) -> PriorityLevel {
 fn raise_to_real_time() -> bool {
     // Under this limit the kernel ends the process (SIGXCPU) when a real-time thread computes for
     // longer without sleeping, which is just what a decoder does.
-    if getrlimit(Resource::Rttime).current.is_none() {
+    if sys::has_real_time_limit() == Ok(false) {
         let policy = sys::POLICY_FIFO | sys::RESET_ON_FORK;
         sys::set_scheduler(policy, FIFO_PRIORITY).ok();
     }

@@ -1,6 +1,6 @@
-//! The system calls that no safe binding covers: scheduling policy, and affinity masks wider than 1024
-//! CPUs. They act on the calling thread only. Called by `priority` and `cpus`.
-#![allow(unsafe_code, reason = "sched_setscheduler and masks past 1024 CPUs have no safe binding")]
+//! The system calls that no safe binding covers: scheduling policy, affinity masks wider than 1024
+//! CPUs, and a resource limit whose reading may fail. Called by `priority` and `cpus`.
+#![allow(unsafe_code, reason = "these calls have no safe binding")]
 
 use std::ffi::{c_int, c_long};
 
@@ -19,18 +19,23 @@ pub(crate) const POLICY_DEADLINE: c_int = 6;
 /// `SCHED_RESET_ON_FORK`: threads and processes that this thread starts begin as ordinary ones.
 pub(crate) const RESET_ON_FORK: c_int = 0x4000_0000;
 
-/// The numbers of `sched_setscheduler`, `sched_getscheduler` and `sched_setaffinity`.
+/// `RLIMIT_RTTIME`.
+const RTTIME: c_long = 15;
+/// `RLIM64_INFINITY`.
+const UNLIMITED: u64 = u64::MAX;
+
+/// The numbers of `sched_setscheduler`, `sched_getscheduler`, `sched_setaffinity` and `prlimit64`.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
-const NUMBERS: Option<[c_long; 3]> = Some([144, 145, 203]);
+const NUMBERS: Option<[c_long; 4]> = Some([144, 145, 203, 302]);
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64", target_arch = "loongarch64"))]
-const NUMBERS: Option<[c_long; 3]> = Some([119, 120, 122]);
+const NUMBERS: Option<[c_long; 4]> = Some([119, 120, 122, 261]);
 #[cfg(not(any(
     all(target_arch = "x86_64", target_pointer_width = "64"),
     target_arch = "aarch64",
     target_arch = "riscv64",
     target_arch = "loongarch64"
 )))]
-const NUMBERS: Option<[c_long; 3]> = None;
+const NUMBERS: Option<[c_long; 4]> = None;
 
 unsafe extern "C" {
     // The C library's own sched_setscheduler answers ENOSYS in musl, so it is not the one to call.
@@ -39,7 +44,7 @@ unsafe extern "C" {
 
 /// Gives the calling thread `policy` (with flags) at `priority`.
 pub(crate) fn set_scheduler(policy: c_int, priority: c_int) -> Result<(), Errno> {
-    let [number, _, _] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let [number, ..] = NUMBERS.ok_or(Errno::NOSYS)?;
     // The kernel's struct sched_param is this one int.
     let parameter: c_int = priority;
     // SAFETY: the number is this architecture's sched_setscheduler(pid, policy, *const sched_param)
@@ -52,7 +57,7 @@ pub(crate) fn set_scheduler(policy: c_int, priority: c_int) -> Result<(), Errno>
 
 /// The calling thread's policy without its flags.
 pub(crate) fn scheduler() -> Result<c_int, Errno> {
-    let [_, number, _] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let [_, number, ..] = NUMBERS.ok_or(Errno::NOSYS)?;
     // SAFETY: the number is this architecture's sched_getscheduler(pid) (NUMBERS), which takes no
     // pointer.
     let result = unsafe { syscall(number, c_long::from(0_u8)) };
@@ -63,12 +68,26 @@ pub(crate) fn scheduler() -> Result<c_int, Errno> {
 /// Restricts the calling thread to the CPUs whose bits are set, CPU 0 in the lowest bit of the first
 /// word. Bits past the kernel's own limit are ignored by it.
 pub(crate) fn set_affinity(mask: &[u64]) -> Result<(), Errno> {
-    let [_, _, number] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let [_, _, number, _] = NUMBERS.ok_or(Errno::NOSYS)?;
     // SAFETY: the number is this architecture's sched_setaffinity(pid, length in bytes, *const mask)
     // (NUMBERS; all of them have 64-bit words); the kernel reads at most size_of_val(mask) bytes
     // through the pointer, which is to a slice borrowed over the call, and writes nothing.
     let result = unsafe { syscall(number, c_long::from(0_u8), size_of_val(mask), mask.as_ptr()) };
     checked(result).map(drop)
+}
+
+/// Whether the process has a limit on the time that a real-time thread computes without sleeping. A binding that takes
+/// reading it for infallible would return what was on the stack where a system call filter refuses the call.
+pub(crate) fn has_real_time_limit() -> Result<bool, Errno> {
+    let [.., number] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let mut limits = [UNLIMITED; 2];
+    // SAFETY: the number is this architecture's prlimit64(pid, resource, *const new, *mut old) (NUMBERS); without new
+    // limits it changes nothing, and the kernel writes struct rlimit64, two words, to a local that outlives the call.
+    let result = unsafe {
+        syscall(number, c_long::from(0_u8), RTTIME, std::ptr::null::<u64>(), limits.as_mut_ptr())
+    };
+    checked(result)?;
+    Ok(limits.first() != Some(&UNLIMITED))
 }
 
 /// The C library's convention: -1, and the number in errno.

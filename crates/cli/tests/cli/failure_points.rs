@@ -508,5 +508,10 @@ fn mount_points(dir: &Dir, arguments: &[PathBuf], place: &MountPoint) -> Vec<Fai
             });
         sample(points.collect())
     };
-    [all(Failure::Errno("EIO")), all(Failure::Errno("ENOMEM")), all(Failure::Kill)].concat()
+    let mut points =
+        [all(Failure::Errno("EIO")), all(Failure::Errno("ENOMEM")), all(Failure::Kill)].concat();
+    // The first one of each thread: once no listener survived it, and nobody read the requests.
+    let limits = FailurePoint { call: "prlimit64".into(), nth: 1, failure: Failure::Errno("EIO") };
+    points.push(limits);
+    points
 }

@@ -99,7 +99,11 @@ impl Listener {
             return;
         }
         let Some((channel, slot)) = self.state.channel_and_slot(self.index) else { return };
-        self.state.file_system.listener_started();
+        // A listener that ended here would leave requests that nobody reads.
+        let file_system = &self.state.file_system;
+        if catch_unwind(AssertUnwindSafe(|| file_system.listener_started())).is_err() {
+            self.state.report_event(&SessionEvent::ListenerStartPanicked);
+        }
         let mut buffer = RequestBuffer::of(&self.state, self.index);
         let mut times = RequestTimes::default();
         if is_first && self.state.is_in_trial() {

@@ -236,6 +236,28 @@ fn a_request_that_panics_or_drops_its_reply_gets_eio() {
 }
 
 #[test]
+fn a_listener_whose_preparation_panics_serves_all_the_same() {
+    struct Unprepared(TestFileSystem);
+    impl FileSystem for Unprepared {
+        fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+            self.0.handle(request, reply);
+        }
+
+        fn listener_started(&self) {
+            std::panic::resume_unwind(Box::new("asked for"))
+        }
+    }
+    let (mut kernel, negotiated) = FakeKernel::negotiate(2, None);
+    let file_system = Unprepared(TestFileSystem { gate: Arc::clone(&kernel.gate) });
+    let events = Arc::clone(&kernel.events);
+    let on_event = move |event: &SessionEvent| events.lock().unwrap().push(event.clone());
+    kernel.session = Some(negotiated.start(Arc::new(file_system), on_event).unwrap());
+    kernel.look_up(4, 0, b"nothing");
+    assert_eq!(kernel.receive(), (4, ENOENT, 0));
+    kernel.wait_for_event(|event| matches!(event, SessionEvent::ListenerStartPanicked));
+}
+
+#[test]
 fn a_malformed_request_fails_alone() {
     let kernel = FakeKernel::start(None);
     kernel.send(opcode::READ, 4, 0, b"short");

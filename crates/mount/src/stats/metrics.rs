@@ -205,7 +205,9 @@ fn place<'a>(counts: &'a mut record::LogEventRecord, event: &MountLogEvent<'_>) 
             SessionEvent::TimedOut { .. } => &mut counts.timed_out,
             SessionEvent::Interrupted { .. } => &mut counts.let_go,
             SessionEvent::SpareListenerStarted { .. } => &mut counts.spares,
-            SessionEvent::Panicked { .. } => &mut counts.panicked,
+            SessionEvent::Panicked { .. } | SessionEvent::ListenerStartPanicked => {
+                &mut counts.panicked
+            }
             SessionEvent::MalformedRequest => &mut counts.malformed,
             SessionEvent::DeviceFailed { .. } => &mut counts.device_failed,
             _ => &mut counts.other,
