@@ -66,6 +66,13 @@ impl Assembler {
         Ok(())
     }
 
+    /// Whether a chunk is complete, and maybe stored, when so many more bytes have come.
+    pub(crate) fn completes_chunk(&self, bytes: usize) -> bool {
+        let end = self.start + (self.buffer.len() + bytes) as u64;
+        let mut chunks = self.layout.chunks_in(&(self.start..end));
+        chunks.next().is_some_and(|chunk| self.layout.bytes_of(chunk).end <= end)
+    }
+
     fn slice(&self, range: &Range<u64>) -> &[u8] {
         let at = |byte: u64| usize::try_from(byte - self.start).unwrap_or(usize::MAX);
         self.buffer.get(at(range.start)..at(range.end)).unwrap_or_default()

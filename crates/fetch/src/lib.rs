@@ -9,6 +9,7 @@
 mod assemble;
 mod backend;
 mod backing;
+mod blocking;
 mod credential_http;
 #[cfg_attr(feature = "fuzzing", path = "fuzzing/credentials.rs")]
 mod credentials;

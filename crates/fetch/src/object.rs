@@ -20,14 +20,18 @@ use tokio::sync::{Notify, Semaphore, watch};
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
 use crate::backing::{Backing, MemoryChunks, document_file};
+use crate::blocking::blocking;
 use crate::http::{ExchangeError, ObjectRange, RangeAnswer};
 use crate::lock::locked;
 use crate::retry::Pauses;
 use crate::space::CacheSpace;
 use crate::stats::Stats;
 
-/// Chunks of one request at most, so that neighbouring chunks are fetched in parallel.
-const REQUEST_CHUNKS_MAX: u32 = 4;
+/// Chunks of one request at most that a reader waits for, so that neighbouring chunks are fetched in
+/// parallel.
+const DEMAND_CHUNKS_MAX: u32 = 4;
+/// Chunks of one prefetch at most: a quarter of the longest window.
+const PREFETCH_CHUNKS_MAX: u32 = 8;
 /// Requests of one fetcher that are in flight, and how many of them can be prefetches.
 const REQUESTS_MAX: usize = 16;
 const PREFETCHES_MAX: usize = 8;
@@ -260,6 +264,10 @@ impl SharedObject {
     /// Copies chunks of `ranges` from a cache that cannot be written, if they are right.
     fn take_filled(&self, ranges: &[Range<u32>]) {
         let Some(filled) = &self.filled else { return };
+        blocking(|| self.copy_filled(filled, ranges));
+    }
+
+    fn copy_filled(&self, filled: &CachedObject, ranges: &[Range<u32>]) {
         let backing = self.backing();
         let missing = |chunk: &u32| !backing.writer().is_present(*chunk);
         for chunk in ranges.iter().cloned().flatten().filter(missing) {
@@ -302,10 +310,10 @@ impl SharedObject {
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
         // Relaxed: the answers decide, whatever is expected.
-        let (range, longest) = if self.has_ranges.load(Ordering::Relaxed) {
-            (range.clone(), REQUEST_CHUNKS_MAX)
-        } else {
-            (0..self.layout.count(), u32::MAX)
+        let (range, longest) = match (self.has_ranges.load(Ordering::Relaxed), urgency) {
+            (true, FetchUrgency::Demand) => (range.clone(), DEMAND_CHUNKS_MAX),
+            (true, FetchUrgency::Prefetch) => (range.clone(), PREFETCH_CHUNKS_MAX),
+            (false, _) => (0..self.layout.count(), u32::MAX),
         };
         let mut run: Option<Range<u32>> = None;
         let mut runs = Vec::new();
@@ -515,15 +523,20 @@ impl SharedObject {
                 let error = self.error(FetchErrorKind::Protocol, detail);
                 return Err(ExchangeError::permanent(error));
             }
-            let result = assembler.push(bytes, |chunk, bytes| {
-                stored_bytes += bytes.len() as u64;
-                self.store(chunk, bytes)?;
-                if chunk >= *next && chunk < end {
-                    *next = chunk + 1;
-                    ongoing.progress.send_modify(|progress| progress.stored = chunk + 1);
-                }
-                Ok::<(), StoreError>(())
-            });
+            let completes = assembler.completes_chunk(bytes.len());
+            let mut push = || {
+                assembler.push(bytes, |chunk, bytes| {
+                    stored_bytes += bytes.len() as u64;
+                    self.store(chunk, bytes)?;
+                    if chunk >= *next && chunk < end {
+                        *next = chunk + 1;
+                        ongoing.progress.send_modify(|progress| progress.stored = chunk + 1);
+                    }
+                    Ok::<(), StoreError>(())
+                })
+            };
+            // Digests, and the disk.
+            let result = if completes { blocking(push) } else { push() };
             if let Err(error) = result {
                 return Err(self.describe(error));
             }

@@ -1,6 +1,6 @@
 //! Recognises sequential readers of a remote object, and says what to prefetch for them. The window
-//! doubles with each prefetch, so that a short read costs little and a long one keeps the
-//! connections busy.
+//! is twice as long as what was read, so that a short read costs little and a long one keeps the
+//! connections busy; a quarter of it is requested at a time, so that the rest is always in flight.
 
 use std::ops::Range;
 
@@ -8,12 +8,14 @@ use std::ops::Range;
 const STREAMS: usize = 16;
 /// The first window, in bytes: two chunks.
 const WINDOW_MIN_BYTES: u64 = 2 << 20;
-/// The last window, in bytes: at 1 Gbit/s and 50 ms it covers five round trips.
+/// The longest window, in bytes: at 1 Gbit/s and 50 ms it covers five round trips.
 const WINDOW_MAX_BYTES: u64 = 32 << 20;
 /// A reader is sequential after so many bytes; reads of metadata and of small files never are.
 const RUN_BYTES: u64 = 1 << 20;
 /// Threads that decode one file read it slightly out of order, in bytes.
 const DISORDER_BYTES: u64 = 512 << 10;
+/// Windows end at a multiple of the usual chunk, in bytes.
+const STEP_BYTES: u64 = 1 << 20;
 
 /// The sequential readers of one object.
 #[derive(Debug, Default)]
@@ -30,8 +32,6 @@ struct Stream {
     run_bytes: u64,
     /// The byte behind the last one that was prefetched.
     prefetched: u64,
-    /// The window that comes next.
-    window_bytes: u64,
     last_used: u64,
 }
 
@@ -65,14 +65,14 @@ impl Stream {
         if self.run_bytes < RUN_BYTES {
             return None;
         }
-        // A quarter of a window ahead of the reader, the next one is requested.
-        if self.next.saturating_add(self.window_bytes / 4) < self.prefetched {
+        let window = self.run_bytes.saturating_mul(2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
+        if self.next.saturating_add(window / 4 * 3) < self.prefetched {
             return None;
         }
-        self.window_bytes = (self.window_bytes * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
         let start = self.prefetched.max(self.next);
-        self.prefetched = start.saturating_add(self.window_bytes);
-        Some(start..self.prefetched)
+        let end = self.next.saturating_add(window).checked_next_multiple_of(STEP_BYTES)?;
+        self.prefetched = start.max(end);
+        (start < end).then_some(start..end)
     }
 }
 
@@ -89,10 +89,26 @@ mod tests {
         }
         assert!(windows.is_sorted_by(|one, next| one.end <= next.start));
         let longest = windows.iter().map(|window| window.end - window.start).max();
-        assert_eq!(longest, Some(WINDOW_MAX_BYTES));
-        assert!(windows.len() < 16, "{}", windows.len());
+        assert_eq!(longest, Some(WINDOW_MAX_BYTES / 4));
+        assert!(windows.len() < 48, "{}", windows.len());
         let covered: u64 = windows.iter().map(|window| window.end - window.start).sum();
         assert!(covered > 250 << 20);
+    }
+
+    #[test]
+    fn what_is_prefetched_is_at_most_twice_what_was_read_and_32_mib() {
+        let mut table = StreamTable::default();
+        let mut prefetched = 0;
+        for block in 0..4096u64 {
+            let read = (block + 1) << 16;
+            if let Some(window) = table.record(&(block << 16..read)) {
+                prefetched = window.end;
+            }
+            let ahead = prefetched.saturating_sub(read);
+            assert!(ahead <= (2 * read).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES) + STEP_BYTES);
+            // From the first MiB on, something is always in flight.
+            assert!(read < 17 << 16 || ahead >= (read / 2).min(24 << 20), "{read} {ahead}");
+        }
     }
 
     #[test]

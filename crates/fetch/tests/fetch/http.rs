@@ -1,13 +1,16 @@
 //! Objects of a web server.
 
 use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ferrofs_image::ImageSource;
 use ferrofs_remote::protocol::RemoteOptions;
 
+use crate::proof::report;
 use crate::server::{Fault, FaultOf, Server};
+use crate::tree::figure;
 use crate::world::{World, body, check};
 
 const LENGTH: u64 = (9 << 20) + 1234;
@@ -25,7 +28,7 @@ fn the_first_chunk_comes_with_the_length_and_each_chunk_once() {
             scope.spawn(move || check(source, reader * 1000, END));
         }
     });
-    let sent = server.0.sent.load(std::sync::atomic::Ordering::SeqCst);
+    let sent = server.0.sent.load(Ordering::SeqCst);
     assert_eq!(sent, LENGTH, "no byte twice");
     let requests = server.requests();
     // Another process of the user; the object is opened by one request.
@@ -141,4 +144,47 @@ fn readers_that_wait_are_served_at_the_same_time() {
         }
     });
     assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+}
+
+/// 256 MiB take at most 80 requests, at the bandwidth of the line.
+#[test]
+fn a_sequential_reader_makes_few_requests_and_keeps_the_line_busy() {
+    let mib = figure("FERROFS_PROOF_MIB", 48);
+    let (world, server) = (World::new(), Server::start(body(mib << 20)));
+    *server.0.delay.lock().unwrap() = Duration::from_millis(50);
+    server.0.bandwidth.store(25_000_000, Ordering::SeqCst);
+    let source = world.open(&server.url());
+    let began = Instant::now();
+    for block in 0..mib << 3 {
+        check(&source, block << 17, 1 << 17);
+    }
+    let (seconds, requests) = (began.elapsed().as_secs_f64(), server.requests());
+    let sent = server.0.sent.load(Ordering::SeqCst);
+    report(&format!("cat of {mib} MiB: {requests} requests, {sent} bytes, {seconds:.2} s"));
+    assert_eq!(sent, mib << 20, "no byte twice");
+    assert!(requests <= 16 + mib / 4, "{requests}: {:?}", server.0.ranges.lock().unwrap());
+    assert!(requests >= mib / 32);
+    // The slow line is the bound, and not the round trips, of which there are more than a second's.
+    let bound = sent as f64 / 25e6;
+    assert!(seconds < bound / 0.75 + 0.5, "{seconds} s, and the line takes {bound} s");
+}
+
+/// What is fetched and not read is at most twice what was read; random reads fetch one chunk each.
+#[test]
+fn short_and_random_readers_fetch_little_that_they_do_not_read() {
+    let length = 96u64 << 20;
+    let (world, server) = (World::new(), Server::start(body(length)));
+    let source = world.open(&server.url());
+    for block in 0..5u64 << 3 {
+        check(&source, block << 17, 1 << 17);
+    }
+    // What is in flight comes, too.
+    thread::sleep(Duration::from_secs(1));
+    let sent = server.0.sent.load(Ordering::SeqCst);
+    assert!((5 << 20..=16 << 20).contains(&sent), "{sent}");
+    for step in 0..20u64 {
+        check(&source, (40 + (step * 7) % 20 * 2) << 20, 4096);
+    }
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.0.sent.load(Ordering::SeqCst), sent + (20 << 20));
 }

@@ -1,0 +1,12 @@
+//! Work that waits for a disk or keeps a processor busy, inside of asynchronous code.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// Does `work` on this thread, while another one takes over the connections that this thread serves.
+pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        // There is no other thread.
+        _ => work(),
+    }
+}
