@@ -274,11 +274,7 @@ impl ImageSource for RemoteSource {
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let range = offset..offset + count as u64;
         let chunks = layout.chunks_in(&range);
-        // Before the bytes are requested, so that both are fetched at the same time.
-        let ahead = locked(&self.streams).record(&range);
-        if let Some(ahead) = ahead {
-            self.prefetch(&ahead);
-        }
+        self.read_ahead(std::slice::from_ref(&range));
         if chunks.len() > 1 {
             // One request instead of one for each chunk.
             self.request_missing(std::slice::from_ref(&range))?;
@@ -312,6 +308,7 @@ impl ImageSource for RemoteSource {
         let moved = |byte: u64| self.start.saturating_add(byte);
         let ranges: Vec<_> =
             ranges.iter().map(|range| moved(range.start)..moved(range.end)).collect();
+        self.read_ahead(&ranges);
         self.request_missing(&ranges)
     }
 
@@ -322,6 +319,17 @@ impl ImageSource for RemoteSource {
 }
 
 impl RemoteSource {
+    /// Requests what follows these ranges, if their reader is sequential. Called before the ranges are
+    /// requested, so that both are fetched at the same time.
+    fn read_ahead(&self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            let ahead = locked(&self.streams).record(range);
+            if let Some(ahead) = ahead {
+                self.prefetch(&ahead);
+            }
+        }
+    }
+
     /// Requests bytes of the object that will be read soon, and does not wait.
     fn prefetch(&self, range: &Range<u64>) {
         let Ok(cached) = self.object.cached() else { return };
