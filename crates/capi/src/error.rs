@@ -204,6 +204,7 @@ impl From<ferrofs_extract::Error> for CallError {
             }
             ErrorKind::Panicked => Self::new(Code::Internal, message),
             ErrorKind::Replaced => Self::new(Code::Io, message),
+            ErrorKind::NoProc { .. } => Self::new(Code::Unsupported, message),
             _ => Self::new(Code::Corrupt, message),
         };
         made.nid = error.nid().map(|nid| nid.raw());

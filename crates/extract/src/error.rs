@@ -31,6 +31,11 @@ pub enum ErrorKind {
         /// The error of the host.
         source: io::Error,
     },
+    /// The operation needs a path to an open file, which only `/proc` has.
+    NoProc {
+        /// The operation, as in "cannot set the mode".
+        operation: &'static str,
+    },
     /// The destination is not empty, and its entries must not be replaced.
     NotEmpty,
     /// An entry with this name exists already and must not be replaced.
@@ -207,6 +212,9 @@ impl fmt::Display for ErrorKind {
         match self {
             Self::Image(error) => error.fmt(f),
             Self::Output { operation, source } => write!(f, "{operation}: {source}"),
+            Self::NoProc { operation } => {
+                write!(f, "{operation}: /proc is not mounted (mount it, or run this as root)")
+            }
             Self::NotEmpty => f.write_str("the destination is not empty"),
             Self::Exists => f.write_str("it exists already"),
             Self::DirectoryInTheWay => f.write_str("a directory is in the way"),

@@ -36,6 +36,7 @@
 
 mod content;
 mod deferred_modes;
+mod descriptor_path;
 mod directory_stack;
 mod entry_writer;
 mod error;

@@ -5,12 +5,13 @@
 //! descriptor: a name can lead to another file from one call to the next.
 
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use ferrofs_image::{FileType, Inode, Xattr};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::descriptor_path::{PathError, with_path};
 use crate::error::{ErrorKind, SET_XATTR};
 use crate::event::SkippedMetadata;
 use crate::options::OwnerPolicy;
@@ -246,23 +247,25 @@ fn set_first_mode(
 fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
     let mode = Mode::from_raw_mode(mode);
     let set = match target {
-        MetadataTarget::Open(fd) => rustix::fs::fchmod(fd, mode),
+        MetadataTarget::Open(fd) => rustix::fs::fchmod(fd, mode).map_err(PathError::Call),
         // Few kernels can change the mode behind such a descriptor directly.
-        MetadataTarget::Pinned(fd) => rustix::fs::chmod(descriptor_path(fd), mode),
+        MetadataTarget::Pinned(fd) => with_path(fd, |path| rustix::fs::chmod(path, mode)),
     };
-    set.map_err(ErrorKind::output("cannot set the mode"))
+    set.map_err(|error| error.during("cannot set the mode"))
 }
 
 /// Removes an attribute, if there is one.
 pub(crate) fn remove_xattr(target: MetadataTarget<'_>, name: &str) -> Result<(), ErrorKind> {
     let removed = match target {
-        MetadataTarget::Open(fd) => rustix::fs::fremovexattr(fd, name),
-        MetadataTarget::Pinned(fd) => rustix::fs::removexattr(descriptor_path(fd), name),
+        MetadataTarget::Open(fd) => rustix::fs::fremovexattr(fd, name).map_err(PathError::Call),
+        MetadataTarget::Pinned(fd) => with_path(fd, |path| rustix::fs::removexattr(path, name)),
     };
     match removed {
         // PERM: another user's entry. ACCESS: an entry that cannot have it.
-        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => Ok(()),
-        Err(errno) => Err(ErrorKind::output("cannot remove an inherited ACL")(errno)),
+        Err(PathError::Call(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS)) => {
+            Ok(())
+        }
+        removed => removed.map_err(|error| error.during("cannot remove an inherited ACL")),
     }
 }
 
@@ -273,16 +276,18 @@ fn set_xattr(
 ) -> Result<(), ErrorKind> {
     let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
     let set = match target {
-        MetadataTarget::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+        MetadataTarget::Open(fd) => {
+            rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()).map_err(PathError::Call)
+        }
         MetadataTarget::Pinned(fd) => {
-            rustix::fs::setxattr(descriptor_path(fd), name, value, XattrFlags::empty())
+            with_path(fd, |path| rustix::fs::setxattr(path, name, value, XattrFlags::empty()))
         }
     };
     match set {
         Ok(()) => {}
-        Err(Errno::PERM | Errno::ACCESS) => skipped.xattrs_denied += 1,
-        Err(Errno::OPNOTSUPP) => skipped.xattrs_unsupported += 1,
-        Err(errno) => return Err(ErrorKind::output(SET_XATTR)(errno)),
+        Err(PathError::Call(Errno::PERM | Errno::ACCESS)) => skipped.xattrs_denied += 1,
+        Err(PathError::Call(Errno::OPNOTSUPP)) => skipped.xattrs_unsupported += 1,
+        Err(error) => return Err(error.during(SET_XATTR)),
     }
     Ok(())
 }
@@ -296,18 +301,18 @@ fn set_times(
     let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     let set = match target {
-        MetadataTarget::Open(fd) => rustix::fs::futimens(fd, &times),
+        MetadataTarget::Open(fd) => rustix::fs::futimens(fd, &times).map_err(PathError::Call),
         MetadataTarget::Pinned(fd) => {
             match rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH) {
                 // A kernel before 5.8.
                 Err(Errno::INVAL | Errno::NOENT) => {
-                    rustix::fs::utimensat(CWD, descriptor_path(fd), &times, AtFlags::empty())
+                    with_path(fd, |path| rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()))
                 }
-                set => set,
+                set => set.map_err(PathError::Call),
             }
         }
     };
-    set.map_err(ErrorKind::output("cannot set the time"))?;
+    set.map_err(|error| error.during("cannot set the time"))?;
     // A file system that cannot store a time stores the nearest one, without an error.
     if !COMMON_SECONDS.contains(&mtime.seconds) && target.stat()?.st_mtime != mtime.seconds {
         skipped.times += 1;
@@ -333,11 +338,6 @@ impl XattrKind {
             _ => Self::Other,
         }
     }
-}
-
-/// A path to an open file, for system calls that take no descriptor.
-fn descriptor_path(fd: BorrowedFd<'_>) -> Vec<u8> {
-    format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes()
 }
 
 /// The effective user and group of the caller, who owns new entries.

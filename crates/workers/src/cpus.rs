@@ -153,7 +153,7 @@ fn numa_nodes(root: &Path, cpus: &CpuSet) -> Vec<NumaNode> {
         }
     }
     match nodes.first_mut() {
-        Some(first) => first.cpus = first.cpus.iter().chain(rest.iter()).collect(),
+        Some(first) => first.cpus = first.cpus.union(&rest),
         None => nodes.push(NumaNode { id: 0, cpus: rest }),
     }
     nodes

@@ -5,10 +5,19 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Dir, data, ferrofs, find, skip};
+use rustix::fs::{CWD, Mode, XattrFlags, lsetxattr, mknodat};
+
+use crate::support::{Dir, data, ferrofs, find, is_root, skip};
+
+/// One that a symlink may have.
+const XATTR: &str = "trusted.note";
 
 /// The checksum of every superblock.
 const CHECKSUM_OFFSET: usize = 1028;
+
+fn has_program(name: &str) -> bool {
+    Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+}
 
 fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().next().is_none()
@@ -70,6 +79,45 @@ fn a_build_needs_no_dev() {
     let output = hidden("\"$0\" build \"$2\" \"$1\"").unwrap();
     assert!(output.status.success(), "{output:?}");
     ferrofs().arg("check").arg(&image).succeeds();
+}
+
+#[test]
+fn metadata_of_symlinks_and_fifos_is_set_without_proc() {
+    let dir = Dir::new();
+    let (source, image, tree) = (dir.join("source"), dir.join("image"), dir.join("tree"));
+    fs::create_dir(&source).unwrap();
+    let mode = Mode::from_raw_mode(0o640);
+    mknodat(CWD, source.join("fifo"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    symlink("nowhere", source.join("link")).unwrap();
+    // Only root may set these, and not on every file system.
+    let set = |name| lsetxattr(source.join(name), XATTR, b"value", XattrFlags::empty());
+    let has_xattrs = set("fifo").and(set("link")).is_ok();
+    ferrofs().arg("build").arg(&image).arg(&source).succeeds();
+    let flags = if is_root() { "-mpf" } else { "-Urmpf" };
+    let hidden = |words: &str| {
+        let mut command = Command::new("unshare");
+        command.args([flags, "sh", "-c"]).arg(format!("mount -t tmpfs none /proc && {words}"));
+        command.arg(env!("CARGO_BIN_EXE_ferrofs")).arg(&image).arg(&tree).output().unwrap()
+    };
+    if !has_program("unshare") || !hidden("! test -e /proc/self").status.success() {
+        return skip("unshare(1) cannot hide /proc");
+    }
+    let output = hidden("\"$0\" extract \"$1\" \"$2\"");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::metadata(tree.join("fifo")).unwrap().mode() & 0o7777, 0o640);
+    for name in if has_xattrs { &["fifo", "link"][..] } else { &[] } {
+        let mut value = [0_u8; 8];
+        let length = rustix::fs::lgetxattr(tree.join(name), XATTR, &mut value);
+        assert_eq!((length, &value[..5]), (Ok(5), &b"value"[..]), "{name}");
+    }
+    if !is_root() || !has_program("setpriv") {
+        return skip("needs root and setpriv(1) for a process that may not mount");
+    }
+    fs::remove_dir_all(&tree).unwrap();
+    let output = hidden("setpriv --bounding-set -sys_admin \"$0\" extract \"$1\" \"$2\"");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("/fifo: cannot set the mode: /proc is not mounted"), "{errors}");
 }
 
 #[test]

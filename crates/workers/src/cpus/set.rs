@@ -105,12 +105,8 @@ impl CpuSet {
 
     /// The CPUs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.words.iter().enumerate().flat_map(|(index, &word)| {
-            // Each step clears the lowest bit; it ends when none is left.
-            std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)))
-                .take_while(|&rest| rest != 0)
-                .map(move |rest| index * WORD + rest.trailing_zeros() as usize)
-        })
+        let (&rest, later) = self.words.split_first().unwrap_or((&0, &[]));
+        Numbers { later, base: 0, rest }
     }
 
     /// The CPUs that are in both sets.
@@ -123,6 +119,17 @@ impl CpuSet {
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         self.combined(other, |mine, theirs| mine & !theirs)
+    }
+
+    /// The CPUs that are in at least one of the sets.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let (mut all, fewer) = match self.words.len() < other.words.len() {
+            true => (other.clone(), self),
+            false => (self.clone(), other),
+        };
+        all.words.iter_mut().zip(&fewer.words).for_each(|(mine, theirs)| *mine |= theirs);
+        all
     }
 
     /// Whether every CPU of this set is in the other.
@@ -214,6 +221,33 @@ impl CpuSet {
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
+    }
+}
+
+/// The numbers of a set. One struct whose fields always have a value: of nested iterators of the
+/// standard library the optimizer reads fields of those that are not there, and valgrind reports
+/// programs that use the C library for it.
+#[derive(Debug)]
+struct Numbers<'a> {
+    /// The words after the current one.
+    later: &'a [u64],
+    /// The number of bit 0 of the current word.
+    base: usize,
+    /// The bits of the current word that are left.
+    rest: u64,
+}
+
+impl Iterator for Numbers<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        while self.rest == 0 {
+            let (&next, later) = self.later.split_first()?;
+            *self = Self { later, base: self.base + WORD, rest: next };
+        }
+        let cpu = self.base + self.rest.trailing_zeros() as usize;
+        self.rest &= self.rest - 1;
+        Some(cpu)
     }
 }
 

@@ -169,3 +169,25 @@ fn this_system_grants_no_cpu_that_the_mask_excludes() {
     let on_nodes: usize = granted.nodes().iter().map(|node| node.cpus.len()).sum();
     assert_eq!(on_nodes, granted.cpus().len());
 }
+
+#[test]
+fn numbers_of_a_set_are_those_that_were_put_in() {
+    for numbers in [&[][..], &[0], &[63], &[64], &[0, 63, 64, 200], &[1000, 4095, 65_535]] {
+        let set: CpuSet = numbers.iter().copied().collect();
+        assert!(set.iter().eq(numbers.iter().copied()), "{set:?}");
+        assert_eq!(set.len(), numbers.len());
+    }
+}
+
+#[test]
+fn a_union_has_the_numbers_of_both_sets() {
+    let sets =
+        ["", "0", "1-3", "63-64", "200", "0,200,1000"].map(|list| CpuSet::parse(list).unwrap());
+    for one in &sets {
+        for other in &sets {
+            let union = one.union(other);
+            assert_eq!(union, one.iter().chain(other.iter()).collect());
+            assert_eq!(union, other.union(one));
+        }
+    }
+}
