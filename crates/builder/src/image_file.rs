@@ -16,7 +16,7 @@ use crate::context::BuildContext;
 use crate::output::{
     InPlaceFile, NewFile, OutputPlace, OutputTarget, descriptor_path, has_descriptor_path,
 };
-use crate::unlinked_file::open_unlinked;
+use crate::spill::open_unlinked;
 use crate::{BuildObserver, Error, ErrorKind, Result};
 
 /// The superblock with its magic number lies in this sector of the image. A write of one sector is never divided:

@@ -13,7 +13,6 @@ mod acl;
 mod archive;
 #[cfg(test)]
 mod archive_tests;
-mod digested;
 mod entry_reader;
 mod header;
 #[cfg(test)]

@@ -6,9 +6,23 @@
 //! This crate prints nothing, reads no environment, and never reads an image back. A [`BuildObserver`] can
 //! inspect the image before it gets its name, as the `--verify` of the command does.
 
-// First, since a macro is known only to the modules behind it.
-#[macro_use]
-mod setters;
+/// Defines a setter for each field of an option struct, with the name of the field. It stands first, since a macro is
+/// known only to the modules behind it.
+macro_rules! option_setters {
+    ($options:ident { $($field:ident: $type:ty,)* }) => {
+        /// A setter for each field, with the same name.
+        impl $options {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
 
 mod build;
 mod chunk_index;
@@ -18,7 +32,6 @@ mod data_map;
 mod decompress;
 mod dedupe;
 mod digest;
-mod digest_index;
 mod error;
 mod image_file;
 pub mod import;
@@ -34,7 +47,6 @@ mod superblock;
 #[cfg(test)]
 mod test_source;
 pub mod tree;
-mod unlinked_file;
 mod write_data;
 
 pub use build::{BuildOutputs, build, build_into};

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::compress::output::FileTail;
-use crate::digest::Sha256Digest;
-use crate::digest_index::DigestIndex;
+use crate::digest::{DigestIndex, Sha256Digest};
 use crate::spill::SpillStore;
 use crate::spill::paged::PagedArray;
 use crate::tree::{Content, ContentReader, ContentSource, ContentTable, memory_content};

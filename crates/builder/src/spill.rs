@@ -16,11 +16,13 @@ pub(crate) mod sorter;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
-use crate::unlinked_file::open_unlinked;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a page. A page holds some hundred names or records, and costs a system call when it is not in memory.
@@ -356,6 +358,44 @@ impl PageCache {
 /// Where a page lies in the file.
 fn place(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES as u64
+}
+
+/// Names that are tried for a file that cannot be created without one.
+const NAMES_TRIED: u32 = 100;
+
+/// A new file without a name in `directory`, or a memfd.
+///
+/// # Errors
+/// Those of the host.
+pub(crate) fn open_unlinked(directory: Option<&Path>) -> io::Result<File> {
+    let Some(directory) = directory else {
+        return Ok(rustix::fs::memfd_create("ferrofs-temporary", MemfdFlags::CLOEXEC)?.into());
+    };
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let unnamed = rustix::fs::open(directory, flags, mode);
+    let error = match unnamed {
+        Ok(file) => return Ok(file.into()),
+        Err(error) => error,
+    };
+    let is_unsupported = matches!(error, Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL);
+    if !is_unsupported {
+        return Err(error.into());
+    }
+    // Some file systems cannot make a file without a name: it loses its name at once.
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    for number in 0..NAMES_TRIED {
+        let name = directory.join(format!(".ferrofs-temporary.{}.{number}", std::process::id()));
+        match rustix::fs::open(&name, flags, mode) {
+            Ok(file) => {
+                rustix::fs::unlink(&name)?;
+                return Ok(file.into());
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@
 //! 16 and its bytes a name, and what says where the content is, and not all of it has to be in memory.
 
 mod content;
-mod content_table;
 mod names;
 mod node;
-mod record;
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
@@ -23,13 +21,12 @@ use crate::{Error, ErrorKind, Result};
 pub use content::{
     Content, ContentProvider, ContentReader, ContentSource, Device, DeviceAddress, SourceExtent,
 };
-pub(crate) use content::{memory_content, stored_content};
-pub(crate) use content_table::ContentTable;
+pub(crate) use content::{ContentTable, memory_content, stored_content};
 pub use ferrofs_ondisk::Timestamp;
 pub use names::{Entries, TreeNames};
+pub(crate) use node::NodeRecord;
+use node::XattrSets;
 pub use node::{Metadata, Node, NodeId, NodeKind, Xattrs};
-pub(crate) use record::NodeRecord;
-use record::XattrSets;
 
 /// What an inode takes in the store, with what a build keeps for it, such as its number, its place and its data.
 const NODE_BYTES: u64 = 160;

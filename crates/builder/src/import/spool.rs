@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::unlinked_file::open_unlinked;
+use crate::spill::open_unlinked;
 use crate::{Error, ErrorKind, Result};
 
 /// Small enough that little memory is reserved in vain, large enough that a spool has few chunks.

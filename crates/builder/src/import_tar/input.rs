@@ -1,5 +1,5 @@
 //! An archive as one stream from its start to its end. Contents stay where they are, or are copied
-//! to a spool.
+//! to a spool. Layers of container images are digested while they are read, and the digest is compared at the end.
 
 use std::fmt;
 use std::fs::File;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::CancelToken;
+use sha2::{Digest as _, Sha256};
 
 use super::archive::{ArchiveBacking, ArchiveFingerprint, TarArchive};
-use super::digested::{DigestedReader, WrongDigest};
 use super::{TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, CorruptStream, CountingReader};
@@ -417,5 +417,61 @@ fn unreadable(source: io::Error) -> Error {
     match source.get_ref().and_then(|inner| inner.downcast_ref::<CorruptStream>()) {
         Some(damage) => refused(damage.to_string(), damage.offset),
         None => Error::new(ErrorKind::Input { operation: "cannot read", source }),
+    }
+}
+
+/// A reader whose end is an error if the bytes do not have the digest.
+struct DigestedReader {
+    inner: Box<dyn Read + Send>,
+    digest: Sha256,
+    wanted: [u8; 32],
+}
+
+impl DigestedReader {
+    pub(super) fn new(inner: Box<dyn Read + Send>, wanted: [u8; 32]) -> Self {
+        Self { inner, digest: Sha256::new(), wanted }
+    }
+}
+
+impl Read for DigestedReader {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(output)?;
+        self.digest.update(output.get(..count).unwrap_or_default());
+        let is_end = count == 0 && !output.is_empty();
+        if is_end && self.digest.clone().finalize()[..] != self.wanted {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, WrongDigest));
+        }
+        Ok(count)
+    }
+}
+
+/// The error of a stream with another digest, inside an [`io::Error`].
+#[derive(Clone, Copy, Debug)]
+struct WrongDigest;
+
+impl fmt::Display for WrongDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the uncompressed archive does not have the digest that it should have")
+    }
+}
+
+impl std::error::Error for WrongDigest {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_bytes_are_an_error_at_the_end() {
+        let read = |bytes: &'static [u8]| {
+            let wanted = Sha256::digest(b"some bytes").into();
+            let mut output = Vec::new();
+            DigestedReader::new(Box::new(bytes), wanted).read_to_end(&mut output).map(|_| output)
+        };
+        assert_eq!(read(b"some bytes").unwrap(), b"some bytes");
+        for other in [&b"some byte"[..], b"some bytes.", b"", b"Some bytes"] {
+            let error = read(other).unwrap_err();
+            assert!(error.get_ref().unwrap().is::<WrongDigest>(), "{error}");
+        }
     }
 }

@@ -1,10 +1,16 @@
-//! Inodes as values: what an importer adds to a tree, and what a tree returns.
+//! Inodes as values: what an importer adds to a tree, and what a tree returns. A tree stores an inode as a record of
+//! 48 bytes and the number of its set of xattrs. Inodes with the same xattrs share one set.
 
 use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use ferrofs_ondisk::{FileType, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::content::Content;
+use crate::spill::SpillStore;
+use crate::spill::encoding::{RecordDecoder, RecordEncoder};
+use crate::spill::paged::{PagedArray, PagedBytes, Record, first};
 
 /// Extended attributes by their full name, as in `security.capability`.
 pub type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
@@ -122,4 +128,130 @@ pub struct Metadata {
     pub mtime: Timestamp,
     /// Extended attributes by their full name, as in `security.capability`.
     pub xattrs: Xattrs,
+}
+
+/// An inode without its xattrs, target or content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeRecord {
+    pub(crate) file_type: FileType,
+    pub(crate) permissions: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Timestamp,
+    /// The number of its set of xattrs; 0 for none.
+    pub(crate) xattrs: u32,
+    /// How many names it has, in whichever directories.
+    pub(crate) names: u32,
+    /// Bytes of a file or of a target; the major number above the minor number of a device.
+    pub(crate) size: u64,
+    /// Where the target or the content lies.
+    pub(crate) blob: u64,
+}
+
+impl Record for NodeRecord {
+    const BYTES: usize = 48;
+
+    fn store(self, output: &mut [u8]) {
+        output[..2].copy_from_slice(&self.file_type.mode_bits().to_le_bytes());
+        output[2..4].copy_from_slice(&self.permissions.to_le_bytes());
+        output[4..8].copy_from_slice(&self.uid.to_le_bytes());
+        output[8..12].copy_from_slice(&self.gid.to_le_bytes());
+        output[12..16].copy_from_slice(&self.mtime.nanoseconds.to_le_bytes());
+        output[16..24].copy_from_slice(&self.mtime.seconds.to_le_bytes());
+        output[24..28].copy_from_slice(&self.xattrs.to_le_bytes());
+        output[28..32].copy_from_slice(&self.names.to_le_bytes());
+        output[32..40].copy_from_slice(&self.size.to_le_bytes());
+        output[40..48].copy_from_slice(&self.blob.to_le_bytes());
+    }
+
+    fn load(bytes: &[u8]) -> Self {
+        let seconds = i64::from_le_bytes(first(&bytes[16..]));
+        let nanoseconds = u32::from_le_bytes(first(&bytes[12..]));
+        let mode = u16::from_le_bytes(first(bytes));
+        Self {
+            // Zeros, a record that was never stored, are a regular file without content.
+            file_type: FileType::from_mode(mode).unwrap_or(FileType::Regular),
+            permissions: u16::from_le_bytes(first(&bytes[2..])),
+            uid: u32::from_le_bytes(first(&bytes[4..])),
+            gid: u32::from_le_bytes(first(&bytes[8..])),
+            mtime: Timestamp { seconds, nanoseconds },
+            xattrs: u32::from_le_bytes(first(&bytes[24..])),
+            names: u32::from_le_bytes(first(&bytes[28..])),
+            size: u64::from_le_bytes(first(&bytes[32..])),
+            blob: u64::from_le_bytes(first(&bytes[40..])),
+        }
+    }
+}
+
+/// Sets whose hash is kept, so that equal ones are found. More of them are stored again.
+const KNOWN_SETS_MAX: usize = 1 << 14;
+
+/// All sets of xattrs of a tree. The empty one has the number 0.
+#[derive(Debug)]
+pub(crate) struct XattrSets {
+    places: PagedArray<u64>,
+    sets: PagedBytes,
+    known: HashMap<u64, u32>,
+}
+
+impl XattrSets {
+    /// The empty set.
+    pub(crate) fn new(store: &SpillStore) -> Self {
+        let mut places = PagedArray::new(store);
+        places.push(0);
+        Self { places, sets: PagedBytes::new(store), known: HashMap::new() }
+    }
+
+    /// How many there are, with the empty one.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The bytes of all sets.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sets.len()
+    }
+
+    /// The number of a set, which is added if it is new.
+    pub(crate) fn add(&mut self, xattrs: &Xattrs) -> u32 {
+        if xattrs.is_empty() {
+            return 0;
+        }
+        let mut encoder = RecordEncoder::default();
+        for (name, value) in xattrs {
+            encoder.string(name).string(value);
+        }
+        let hash = xxh3_64(&encoder.bytes);
+        if let Some(&number) = self.known.get(&hash)
+            && self.encoded(number) == encoder.bytes
+        {
+            return number;
+        }
+        // There are no more sets than inodes, of which 32 bits count all.
+        let number = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        self.places.push(self.sets.append_blob(&encoder.bytes));
+        if self.known.len() < KNOWN_SETS_MAX {
+            self.known.entry(hash).or_insert(number);
+        }
+        number
+    }
+
+    /// The set with this number.
+    pub(crate) fn get(&self, number: u32) -> Xattrs {
+        let encoded = self.encoded(number);
+        let mut decoder = RecordDecoder::new(&encoded);
+        let mut xattrs = Xattrs::new();
+        while !decoder.is_empty() {
+            let name = decoder.string();
+            xattrs.insert(name.into(), decoder.string().into());
+        }
+        xattrs
+    }
+
+    fn encoded(&self, number: u32) -> Vec<u8> {
+        match (number, self.places.get(number as usize)) {
+            (1.., Some(place)) => self.sets.read_blob(place),
+            _ => Vec::new(),
+        }
+    }
 }
