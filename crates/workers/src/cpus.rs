@@ -166,7 +166,8 @@ fn cpu_list(path: &Path) -> Option<CpuSet> {
 /// The text of a small file of the kernel. None if it is absent, unreadable or too long. Bytes that
 /// are not UTF-8 are replaced: one odd name among the mounts must not hide the others.
 fn read_text(path: &Path) -> Option<String> {
-    let mut bytes = Vec::new();
+    // These files are short; a buffer that grows from nothing takes several reads for each.
+    let mut bytes = Vec::with_capacity(4096);
     let length = File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     let is_whole = u64::try_from(length).ok()? < FILE_BYTES_MAX;
     is_whole.then(|| String::from_utf8_lossy(&bytes).into_owned())
