@@ -149,7 +149,10 @@ def run_once(name: str, source: Path, threads: int) -> dict:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    return json.loads(done.stdout)
+    lines = done.stdout.strip().splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        raise RuntimeError(f"no result: {done.stdout[-80:]!r} {done.stderr[-80:]!r}")
+    return json.loads(lines[-1])
 
 
 def one(name: str, threads: int, source: Path) -> None:

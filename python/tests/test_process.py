@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import threading
@@ -81,8 +82,15 @@ def test_forked_children_read_while_threads_of_the_parent_read(
         same &= file.pread(70_000, 1_000_000) == files["large"][1_000_000:1_070_000]
         return same and image.read("large") == files["large"]
 
+    statuses, seconds = [], []
     with BusyReaders(image, list(files)):
-        statuses = [run_child(work) for _ in range(FORKS)]
+        for _ in range(FORKS):
+            started = time.monotonic()
+            statuses.append(run_child(work))
+            seconds.append(time.monotonic() - started)
+    median, slowest = statistics.median(seconds), max(seconds)
+    # Shown by `pytest -rP`.
+    print(f"{FORKS} children: median {median:.3f} s, slowest {slowest:.3f} s")
     assert statuses == [0] * FORKS
 
 

@@ -4,13 +4,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::mounted::{Foreground, MountPoint, UNMOUNT_HELPER, has_fuse, has_mount_right};
-use crate::support::{Dir, TestCommand, data, ferrofs, reset_signals};
+use crate::support::{Dir, TestCommand, data, ferrofs, reset_signals, skip};
 
 fn mount(point: &MountPoint) -> TestCommand {
     ferrofs().arg("mount").arg(data("plain.erofs")).arg(point.path())
@@ -66,6 +67,38 @@ fn a_daemon_leaves_the_terminal_and_the_working_directory_of_its_starter() {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     assert_eq!(fields[3], pid.to_string(), "it leads its session");
     assert_eq!(fields[4], "0", "it has no terminal");
+}
+
+/// systemd mounts on its automount point, and lets only processes of its own group past that while the mount is not there: a
+/// daemon that has left the group would wait for itself.
+#[test]
+fn a_daemon_stays_in_the_process_group_of_its_starter_until_the_mount_is_made() {
+    if !has_fuse() || !has_mount_right() {
+        return;
+    }
+    if !Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success()) {
+        return skip("strace is not installed");
+    }
+    let dir = Dir::new();
+    for options in [&[][..], &["--keep"]] {
+        let point = MountPoint::new();
+        let log = dir.join("calls");
+        let mut command = Command::new("strace");
+        command.args(["-f", "-e", "trace=mount,move_mount,setsid,setpgid", "-o"]).arg(&log);
+        command.arg(env!("CARGO_BIN_EXE_ferrofs")).arg("mount").args(options);
+        // It ends when all that it traces have ended.
+        let mut traced = command.arg(data("plain.erofs")).arg(point.path()).spawn().unwrap();
+        point.wait_for_mount();
+        assert!(point.unmount());
+        assert!(traced.wait().unwrap().success());
+        let calls = fs::read_to_string(&log).unwrap();
+        let first = |names: [&str; 2]| {
+            calls.lines().position(|line| names.iter().any(|name| line.contains(name)))
+        };
+        let mounted = first(["\"fuse.ferrofs\"", " move_mount("]).expect("a call that mounts");
+        let left = first([" setsid(", " setpgid("]).expect("a call that leaves the group");
+        assert!(mounted < left, "{options:?}:\n{calls}");
+    }
 }
 
 // A-MOUNT-SIGNALS
