@@ -32,9 +32,11 @@ impl Programs {
     fn new() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        fs::copy(ferrofs()?, directory.path().join("ferrofs")).unwrap();
-        let fetcher = env!("CARGO_BIN_EXE_ferrofs-fetch");
-        fs::copy(fetcher, directory.path().join("ferrofs-fetch")).unwrap();
+        // Not by this process: what other tests start while it writes would have the file open for writing as well, and
+        // then it cannot be executed (ETXTBSY).
+        let mut copy = Command::new("cp");
+        copy.arg(ferrofs()?).arg(env!("CARGO_BIN_EXE_ferrofs-fetch")).arg(directory.path());
+        assert!(copy.status().unwrap().success());
         Some(Self { directory })
     }
 
