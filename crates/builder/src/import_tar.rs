@@ -6,7 +6,7 @@
 //! archive and every number in it may be hostile.
 //!
 //! As with tar, slashes at the start of paths are dropped, and later entries replace earlier ones.
-//! Unlike with tar, an archive must have its end marker, and a path with `..`, a path below a
+//! Unlike with tar, an archive must have its end marker, unless a digest proves its end, and a path with `..`, a path below a
 //! symlink, and a hard link to a file that did not come before are refused.
 
 mod acl;

@@ -88,12 +88,6 @@ pub(crate) struct RemoteArguments {
     #[command(flatten)]
     pub(crate) connection: ConnectionArguments,
 
-    /// Maximum size of the cache on the disk while this runs, at least 32m; the least recently used
-    /// data is evicted. If other processes use the cache, the smallest of their limits applies
-    /// [default: a tenth of the disk, at most 32g]
-    #[arg(long, value_name = "BYTES", value_parser = parse_cache_size)]
-    pub(crate) cache_size: Option<u64>,
-
     /// Open no connection: read only from the cache
     #[arg(long)]
     pub(crate) offline: bool,
@@ -111,6 +105,12 @@ pub(crate) struct ConnectionArguments {
     /// $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
+
+    /// Maximum size of the cache on the disk while this runs, at least 32m; the least recently used
+    /// data is evicted. If other processes use the cache, the smallest of their limits applies
+    /// [default: a tenth of the disk, at most 32g]
+    #[arg(long, value_name = "BYTES", value_parser = parse_cache_size)]
+    pub(crate) cache_size: Option<u64>,
 
     /// Give up a fetch after this number of seconds [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -465,6 +465,11 @@ pub(crate) struct BuildArguments {
     /// Take the metadata of all files from FILE, which `ferrofs extract --sidecar` wrote
     #[arg(long, value_name = "FILE", help_heading = "Content")]
     pub(crate) sidecar: Option<PathBuf>,
+
+    /// Write the configuration of the container image to FILE: its entry point, environment, labels
+    /// and platform, for `ferrofs push --container-config`
+    #[arg(long, value_name = "FILE", help_heading = "Content")]
+    pub(crate) container_config: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) progress: ProgressArguments,

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
-use ferrofs_builder::output::OutputTarget;
+use ferrofs_builder::output::{ExistingOutput, OutputTarget};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{BuildOutputs, BuildReport, ChunkIndexOutput, ErrorKind};
 use ferrofs_workers::memory::set_mmap_threshold;
@@ -204,7 +204,23 @@ fn write_lists(
     if let Some(path) = &request.vmdk {
         vmdk::write_descriptor(path, request, report, tree)?;
     }
+    if let Some(path) = &request.container_config {
+        write_container_config(path, request)?;
+    }
     Ok(())
+}
+
+/// Writes the configuration of a container image, byte by byte as the image has it.
+fn write_container_config(path: &Path, request: &BuildRequest) -> anyhow::Result<()> {
+    let mut options = File::options();
+    match request.existing {
+        ExistingOutput::Replace | ExistingOutput::Rewrite => options.create(true).truncate(true),
+        ExistingOutput::Refuse => options.create_new(true),
+    };
+    let written = options.write(true).open(path);
+    let written = written.and_then(|mut file| file.write_all(&request.container_document));
+    let name = escape(path.as_os_str().as_bytes());
+    written.with_context(|| format!("the configuration of the container image: {name}"))
 }
 
 /// Opens the places of the image and its blob. They are held from here on: what other processes do

@@ -44,12 +44,14 @@ trait BlobStore {
 /// The layers of an image, the lowest first.
 #[derive(Default)]
 struct ContainerImage {
+    /// The configuration, as it is.
+    config: Vec<u8>,
     layers: Vec<TarSource>,
     /// Set for each layer whose compressed bytes were all read and have their digest.
     verified: Vec<Arc<AtomicBool>>,
 }
 
-/// Imports the layers of an image.
+/// Imports the layers of an image. Returns its configuration, too.
 ///
 /// # Errors
 /// The image cannot be read, or is not what its digests say; as
@@ -59,17 +61,17 @@ pub(crate) fn import(
     options: &TarImportOptions,
     connection: &ConnectionArguments,
     cancel: &CancelToken,
-) -> Result<Tree, Error> {
+) -> Result<(Tree, Vec<u8>), Error> {
     let refused = |why: String| Error::new(ErrorKind::Archive(why)).at(remote::shown(source));
     let text = source.to_str().unwrap_or_default();
     let image = match text.strip_prefix(DOCKER_ARCHIVE) {
         Some(archive) => docker_archive::open(archive, options, cancel),
         None => open(source, connection),
     };
-    let ContainerImage { layers, verified } = image.map_err(refused)?;
+    let ContainerImage { config, layers, verified } = image.map_err(refused)?;
     let tree = from_tar_layers(layers, options, cancel)?;
     match verified.iter().position(|verified| !verified.load(Ordering::Acquire)) {
-        None => Ok(tree),
+        None => Ok((tree, config)),
         Some(number) => Err(refused(format!("layer {number} has bytes behind its end"))),
     }
 }
@@ -110,6 +112,7 @@ impl ContainerImage {
             let reader = store.open(blob).map_err(|error| format!("{}: {error}", blob.digest))?;
             image.add(BlobReader::new(reader, blob.length, Some(blob.digest)), diff_id);
         }
+        image.config = config;
         Ok(image)
     }
 

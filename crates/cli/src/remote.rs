@@ -56,6 +56,9 @@ pub(crate) struct OpenedLocation {
     pub(crate) bytes: u64,
     /// What its bytes are compared with, beside the checksums of the cache.
     pub(crate) verification: &'static str,
+    /// Of an image of a registry: the host that has named it, which may be a mirror.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) served_by: Option<String>,
 }
 
 impl OpenedLocation {
@@ -69,7 +72,8 @@ impl OpenedLocation {
             }
             _ => "none: there is no digest; the transport is trusted",
         };
-        Self { location: location.to_string(), bytes: state.length, verification }
+        let served_by = state.served_by.clone();
+        Self { location: location.to_string(), bytes: state.length, verification, served_by }
     }
 }
 
@@ -114,9 +118,7 @@ impl RemoteImage {
     ) -> anyhow::Result<OpenedSources> {
         let client = match mount {
             Some(mount) => Some(Arc::clone(&mount.client)),
-            None if self.needs_fetcher() => {
-                Some(Arc::new(connect(&arguments.connection, arguments.cache_size)?))
-            }
+            None if self.needs_fetcher() => Some(Arc::new(connect(&arguments.connection)?)),
             None => None,
         };
         let mut sources = Vec::with_capacity(self.places.len());
@@ -216,7 +218,7 @@ fn timeout(arguments: &ConnectionArguments) -> Duration {
 pub(crate) fn client(
     arguments: &ConnectionArguments,
 ) -> anyhow::Result<(Arc<FetchClient>, Duration)> {
-    Ok((Arc::new(connect(arguments, None)?), timeout(arguments)))
+    Ok((Arc::new(connect(arguments)?), timeout(arguments)))
 }
 
 /// Publishes an image by the fetcher; see [`push_image`].
@@ -274,7 +276,7 @@ pub(crate) fn open_object(
         let text = shown(argument);
         return Err(usage_error(format_args!("{text}: it is on this machine; copy the blob")));
     }
-    let client = Arc::new(connect(&arguments.connection, arguments.cache_size)?);
+    let client = Arc::new(connect(&arguments.connection)?);
     open_remote(&client, &location, arguments)
 }
 
@@ -299,7 +301,7 @@ impl RemoteMount {
         command.arg(path).arg(fetcher());
         let companion = Companion::start(&mut command);
         let companion = companion.context("the process that connects to ferrofs-fetch")?;
-        let companion = Arc::new(companion.cache_limit(arguments.cache_size));
+        let companion = Arc::new(companion.cache_limit(arguments.connection.cache_size));
         // The companion has them; what decodes must not.
         ferrofs_mount::sandbox::clear_environment(StoreSettings::names())
             .context("the credentials cannot be removed from the memory of the mount")?;
@@ -377,7 +379,7 @@ pub(crate) fn connect_to_change(arguments: &ConnectionArguments) -> anyhow::Resu
     if let CachePlace::Uncached { problem, .. } = cache_place(arguments)? {
         return Err(anyhow!("{CACHE}: {problem}"));
     }
-    connect(arguments, None)
+    connect(arguments)
 }
 
 /// A client of the fetcher, which is started if none runs. Without a usable cache it works, with a
@@ -385,11 +387,8 @@ pub(crate) fn connect_to_change(arguments: &ConnectionArguments) -> anyhow::Resu
 ///
 /// # Errors
 /// The cache is one of others, or the fetcher cannot be started.
-pub(crate) fn connect(
-    arguments: &ConnectionArguments,
-    cache_size: Option<u64>,
-) -> anyhow::Result<FetchClient> {
-    let connector = Arc::new(connector(arguments)?.cache_limit(cache_size));
+pub(crate) fn connect(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
+    let connector = Arc::new(connector(arguments)?);
     let client = FetchClient::new(Box::new(Arc::clone(&connector)))?;
     if let Some(problem) = connector.uncached_because() {
         warn_uncached(&problem);
@@ -398,7 +397,8 @@ pub(crate) fn connect(
 }
 
 fn connector(arguments: &ConnectionArguments) -> anyhow::Result<FetcherProgram> {
-    Ok(FetcherProgram::new(cache_place(arguments)?, fetcher(), Vec::new()))
+    let program = FetcherProgram::new(cache_place(arguments)?, fetcher(), Vec::new());
+    Ok(program.cache_limit(arguments.cache_size))
 }
 
 /// Says once that nothing is cached.

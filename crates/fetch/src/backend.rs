@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::http::{ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, get_range};
-use crate::registry::Repository;
+use crate::mirrors::MirroredRepository;
 use crate::store::StoreObject;
 use crate::web::WebClient;
 
@@ -13,7 +13,7 @@ pub(crate) enum Backend {
     /// A web server.
     Http { web: WebClient, url: String, stall_limit: StallLimit },
     /// A blob of a registry.
-    Registry { repository: Arc<Repository>, digest: String },
+    Registry { repository: Arc<MirroredRepository>, digest: String },
     /// An object store.
     Store(StoreObject),
 }
@@ -43,6 +43,14 @@ impl Backend {
                 Ok(RangeAnswer { validator: None, ..answer })
             }
             Self::Store(object) => object.get_range(wanted).await,
+        }
+    }
+
+    /// An answer was wrong or incomplete: asks the server itself from now on. False if that was asked.
+    pub(crate) fn rest_mirrors(&self) -> bool {
+        match self {
+            Self::Registry { repository, .. } => repository.rest_mirrors(),
+            _ => false,
         }
     }
 }

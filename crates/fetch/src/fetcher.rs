@@ -13,7 +13,6 @@ use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 use crate::backing::document_file;
 use crate::lock::locked;
 use crate::object::{Limits, SharedObject, Store};
-use crate::registry::AccessRight;
 use crate::resolve::{Resolution, Resolver};
 use crate::space::CacheSpace;
 use crate::upload::Upload;
@@ -142,8 +141,8 @@ impl Fetcher {
             let location = request.location.to_string();
             return Err(FetchError::new(FetchErrorKind::Refused, location, detail));
         };
-        let (resolver, right) = (&self.resolver, AccessRight::Push);
-        let repository = resolver.repository(registry, repository, &request.options, right);
+        let resolver = &self.resolver;
+        let repository = resolver.publication(registry, repository, &request.options)?;
         let (tag, timeout) = (tag.clone(), resolver.timeout);
         Ok(Upload { repository, request, files, tag, timeout, done })
     }

@@ -18,7 +18,9 @@ mod fetcher;
 pub mod fuzzing;
 mod http;
 mod lock;
+mod mirrors;
 mod object;
+mod registries_conf;
 mod registry;
 mod resolve;
 mod retry;
@@ -164,6 +166,7 @@ fn fetcher(
         stats,
         timeout,
         repositories: std::sync::Mutex::default(),
+        mirrored: std::sync::Mutex::default(),
         stores: std::sync::Mutex::default(),
     };
     Ok(Arc::new(Fetcher::new(resolver, limits, store)))

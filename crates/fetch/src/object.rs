@@ -143,6 +143,8 @@ pub(crate) struct ResolvedObject {
     pub(crate) verification: Verification,
     /// Of all bytes.
     pub(crate) digest: Option<ContentDigest>,
+    /// Of a registry: the host that has named it.
+    pub(crate) served_by: Option<String>,
     pub(crate) index: Option<(Arc<ChunkIndex>, Vec<u8>)>,
     /// The server can send parts. Otherwise each request brings the whole object.
     pub(crate) has_ranges: bool,
@@ -189,7 +191,8 @@ impl SharedObject {
         };
         Ok(Arc::new(Self {
             state: ObjectState::new(identity.key_text(), length, resolved.verification)
-                .with_digest(resolved.digest),
+                .with_digest(resolved.digest)
+                .with_served_by(resolved.served_by),
             shown,
             layout,
             backend: Mutex::new(backend),
@@ -457,11 +460,18 @@ impl SharedObject {
         let answer = backend.get_range(&wanted).await?;
         let waited = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Stats::add(&stats.latency_us, waited);
-        self.check(&answer)?;
-        if answer.range.end <= range.end {
-            return self.receive(answer, ongoing, next, end).await;
-        }
-        self.receive_whole(answer, ongoing, next, end, past_caches).await
+        let received = match self.check(&answer) {
+            Err(error) => Err(error),
+            Ok(()) if answer.range.end <= range.end => {
+                self.receive(answer, ongoing, next, end).await
+            }
+            Ok(()) => self.receive_whole(answer, ongoing, next, end, past_caches).await,
+        };
+        // The registry itself may do better than its mirror.
+        received.map_err(|error| match backend.rest_mirrors() {
+            true => ExchangeError { retry: error.retry.or(Some(Duration::ZERO)), ..error },
+            false => error,
+        })
     }
 
     /// The server has answered with more than the range, which is the whole object, and will do so

@@ -393,8 +393,9 @@ impl Repository {
         format!("{}://{}/v2/{}/{kind}/{reference}", self.scheme, self.registry, self.name)
     }
 
-    pub(crate) fn shown(&self) -> &str {
-        &self.shown
+    /// With its port, if it has one.
+    pub(crate) fn host(&self) -> &str {
+        &self.registry
     }
 }
 

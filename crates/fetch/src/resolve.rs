@@ -13,10 +13,13 @@ use ferrofs_remote::{
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
+use crate::blocking::blocking;
 use crate::credential_http::CredentialHttp;
 use crate::http::{ObjectRange, RangeAnswer, StallLimit};
 use crate::lock::locked;
+use crate::mirrors::{Mirror, MirroredRepository, ServedManifest};
 use crate::object::ResolvedObject;
+use crate::registries_conf::{RegistriesConf, RepositoryPlace, RepositoryPlaces};
 use crate::registry::{AccessRight, Repository, RepositoryName};
 use crate::retry::repeat;
 use crate::stats::Stats;
@@ -65,6 +68,8 @@ pub(crate) struct Resolver {
     pub(crate) timeout: std::time::Duration,
     /// The repositories that were used last, so that all requests of one share a token.
     pub(crate) repositories: std::sync::Mutex<Vec<(String, Arc<Repository>)>>,
+    /// The same with their mirrors.
+    pub(crate) mirrored: std::sync::Mutex<Vec<(String, Arc<MirroredRepository>)>>,
     /// The same for buckets, with what each client set for them.
     pub(crate) stores: std::sync::Mutex<Vec<Arc<StoreAccess>>>,
 }
@@ -79,7 +84,7 @@ impl Resolver {
         if let (RemoteObject::Oci { registry, repository, .. }, Some(blob)) =
             (&location.object, location.blob)
         {
-            let repository = self.repository(registry, repository, options, AccessRight::Pull);
+            let repository = self.mirrored(registry, repository, options)?;
             return Ok(Resolution { object: blob_object(repository, blob), answer: None });
         }
         let resolution = match &location.object {
@@ -88,7 +93,7 @@ impl Resolver {
                 return Err(error(FetchErrorKind::Offline, location, detail));
             }
             RemoteObject::Oci { registry, repository, tag, digest } => {
-                let repository = self.repository(registry, repository, options, AccessRight::Pull);
+                let repository = self.mirrored(registry, repository, options)?;
                 let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
                 self.resolve_oci(location, options, repository, reference).await?
             }
@@ -184,6 +189,7 @@ impl Resolver {
             validator: answer.validator.clone(),
             verification,
             digest: None,
+            served_by: None,
             index,
             has_ranges: answer.range.end <= bytes,
         };
@@ -205,6 +211,7 @@ impl Resolver {
             validator: record.validator,
             verification: Verification::None,
             digest: None,
+            served_by: None,
             index: None,
             has_ranges: true,
         };
@@ -230,27 +237,49 @@ impl Resolver {
         parse_index(shown, bytes, Some(digest))
     }
 
-    pub(crate) fn repository(
+    /// A repository with its mirrors, as the configuration of the user has them now.
+    fn mirrored(
         &self,
         registry: &str,
         name: &str,
         options: &RemoteOptions,
+    ) -> Result<Arc<MirroredRepository>, FetchError> {
+        let (shown, places) = configured_places(registry, name)?;
+        let insecure = &options.insecure_registries;
+        let key = format!("{shown} {places:?} {insecure:?}");
+        let make = || {
+            let pull = |place| self.repository(place, options, AccessRight::Pull);
+            let mirrors = places.mirrors.iter();
+            let mirrors = mirrors.map(|mirror| Mirror::new(pull(&mirror.place), mirror.pull));
+            MirroredRepository::new(mirrors.collect(), pull(&places.origin), shown.clone())
+        };
+        Ok(remembered(&self.mirrored, key, make))
+    }
+
+    /// The repository in which an image is published: never a mirror.
+    pub(crate) fn publication(
+        &self,
+        registry: &str,
+        name: &str,
+        options: &RemoteOptions,
+    ) -> Result<Arc<Repository>, FetchError> {
+        let (_, places) = configured_places(registry, name)?;
+        Ok(self.repository(&places.origin, options, AccessRight::Push))
+    }
+
+    fn repository(
+        &self,
+        place: &RepositoryPlace,
+        options: &RemoteOptions,
         right: AccessRight,
     ) -> Arc<Repository> {
-        let is_insecure = options.insecure_registries.iter().any(|host| host == registry);
+        let RepositoryPlace { registry, name, is_insecure } = place;
+        let is_insecure = *is_insecure || options.insecure_registries.contains(registry);
         let stall_limit = StallLimit::new(self.timeout);
         let named = RepositoryName { registry, name, right, is_insecure, stall_limit };
-        let mut all = locked(&self.repositories);
         let key = format!("{registry}/{name}/{is_insecure}/{right:?}");
-        if let Some((_, repository)) = all.iter().find(|(found, _)| *found == key) {
-            return Arc::clone(repository);
-        }
-        let repository = Arc::new(Repository::new(&self.web, &self.stats, named));
-        if all.len() >= REPOSITORIES_MAX {
-            all.remove(0);
-        }
-        all.push((key, Arc::clone(&repository)));
-        repository
+        let make = || Repository::new(&self.web, &self.stats, named);
+        remembered(&self.repositories, key, make)
     }
 
     /// The manifest of an image whose layers are of any kind.
@@ -262,19 +291,20 @@ impl Resolver {
         let RemoteObject::Oci { registry, repository, tag, digest } = &location.object else {
             return Err(error(FetchErrorKind::Refused, location, "not an image of a registry"));
         };
-        let repository = self.repository(registry, repository, options, AccessRight::Pull);
+        let repository = self.mirrored(registry, repository, options)?;
         let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
-        self.manifest(location, &repository, reference).await
+        Ok(self.manifest(location, &repository, reference).await?.bytes)
     }
 
     async fn resolve_oci(
         &self,
         location: &RemoteLocation,
         options: &RemoteOptions,
-        repository: Arc<Repository>,
+        repository: Arc<MirroredRepository>,
         reference: &str,
     ) -> Result<Resolution, FetchError> {
-        let manifest = self.manifest(location, &repository, reference).await?;
+        let ServedManifest { bytes: manifest, host: served_by, .. } =
+            self.manifest(location, &repository, reference).await?;
         let layer = choose_layer(&manifest, location.layer.as_ref())
             .map_err(|detail| error(FetchErrorKind::Refused, location, detail))?;
         let index = match &layer.index {
@@ -295,6 +325,7 @@ impl Resolver {
             validator: None,
             verification,
             digest: Some(layer.digest),
+            served_by: Some(served_by),
             index,
             has_ranges: true,
         };
@@ -305,21 +336,22 @@ impl Resolver {
     async fn manifest(
         &self,
         location: &RemoteLocation,
-        repository: &Repository,
+        repository: &MirroredRepository,
         reference: &str,
-    ) -> Result<Vec<u8>, FetchError> {
+    ) -> Result<ServedManifest, FetchError> {
         let refused = |detail| error(FetchErrorKind::Refused, location, detail);
         let get = |reference: String| async move {
             repeat(self.timeout, &self.stats, || repository.get_manifest(&reference)).await
         };
-        let (media_type, bytes) = get(reference.to_owned()).await?;
-        let chosen = choose_manifest(&media_type, &bytes, location.platform.as_deref());
+        let found = get(reference.to_owned()).await?;
+        let platform = location.platform.as_deref();
+        let chosen = choose_manifest(&found.media_type, &found.bytes, platform);
         match chosen.map_err(refused)? {
-            None => Ok(bytes),
+            None => Ok(found),
             Some(digest) => {
-                let (media_type, bytes) = get(digest.to_string()).await?;
-                match choose_manifest(&media_type, &bytes, None).map_err(refused)? {
-                    None => Ok(bytes),
+                let found = get(digest.to_string()).await?;
+                match choose_manifest(&found.media_type, &found.bytes, None).map_err(refused)? {
+                    None => Ok(found),
                     Some(_) => Err(refused("an image index lists an image index".to_owned())),
                 }
             }
@@ -329,30 +361,39 @@ impl Resolver {
     async fn layer_index(
         &self,
         location: &RemoteLocation,
-        repository: &Repository,
+        repository: &MirroredRepository,
         layer: &Layer,
         place: &IndexPlace,
     ) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
-        let shown = location.to_string();
-        let (bytes, digest) = match place {
-            IndexPlace::Embedded { range, digest } => {
-                let (blob, shown) = (&layer.digest.to_string(), &shown);
-                let bytes = repeat(self.timeout, &self.stats, || async move {
-                    let answer = repository.get_blob(blob, range, false).await?;
-                    answer.read_part(shown, range).await
-                })
-                .await?;
-                (bytes, digest.as_ref())
-            }
+        let shown = &location.to_string();
+        let (range, digest) = match place {
+            IndexPlace::Embedded { range, digest } => (range, digest.as_ref()),
             IndexPlace::Layer { digest } => {
                 let bytes = repeat(self.timeout, &self.stats, || {
                     repository.get_small_blob(digest, CHUNK_INDEX_MAX_BYTES)
                 })
                 .await?;
-                (bytes, Some(digest))
+                return parse_index(shown, bytes, Some(&digest.to_string()));
             }
         };
-        parse_index(&shown, bytes, digest.map(ToString::to_string).as_deref())
+        let digest = digest.map(ToString::to_string);
+        let blob = &layer.digest.to_string();
+        let get = |past_caches| async move {
+            let bytes = repeat(self.timeout, &self.stats, || async move {
+                let answer = repository.get_blob(blob, range, past_caches).await?;
+                answer.read_part(shown, range).await
+            })
+            .await?;
+            Ok::<_, FetchError>(bytes)
+        };
+        match parse_index(shown, get(false).await?, digest.as_deref()) {
+            // Once more past mirrors and caches, as the chunks.
+            Err(error) if error.kind == FetchErrorKind::Damaged => {
+                repository.rest_mirrors();
+                parse_index(shown, get(true).await?, digest.as_deref())
+            }
+            other => other,
+        }
     }
 
     fn remember(&self, record_key: &str, identity: &ObjectIdentity, answer: &RangeAnswer) {
@@ -395,8 +436,36 @@ impl Resolver {
     }
 }
 
+/// Where a repository is by `registries.conf`, and how it is shown.
+fn configured_places(registry: &str, name: &str) -> Result<(String, RepositoryPlaces), FetchError> {
+    let shown = format!("oci://{registry}/{name}");
+    let places = blocking(RegistriesConf::load).and_then(|conf| conf.places(registry, name));
+    match places {
+        Ok(places) => Ok((shown, places)),
+        Err(detail) => Err(FetchError::new(FetchErrorKind::Refused, shown, detail)),
+    }
+}
+
+/// That with this key, made if there is none. Of too many the oldest is forgotten.
+fn remembered<T>(
+    all: &std::sync::Mutex<Vec<(String, Arc<T>)>>,
+    key: String,
+    make: impl FnOnce() -> T,
+) -> Arc<T> {
+    let mut all = locked(all);
+    if let Some((_, found)) = all.iter().find(|(found, _)| *found == key) {
+        return Arc::clone(found);
+    }
+    let made = Arc::new(make());
+    if all.len() >= REPOSITORIES_MAX {
+        all.remove(0);
+    }
+    all.push((key, Arc::clone(&made)));
+    made
+}
+
 /// A blob of which a manifest has told everything.
-fn blob_object(repository: Arc<Repository>, blob: BlobReference) -> ResolvedObject {
+fn blob_object(repository: Arc<MirroredRepository>, blob: BlobReference) -> ResolvedObject {
     let digest = blob.digest.to_string();
     ResolvedObject {
         shown: format!("{}@{digest}", repository.shown()),
@@ -406,6 +475,7 @@ fn blob_object(repository: Arc<Repository>, blob: BlobReference) -> ResolvedObje
         validator: None,
         verification: Verification::WholeDigestLater,
         digest: Some(blob.digest),
+        served_by: None,
         index: None,
         has_ranges: true,
     }

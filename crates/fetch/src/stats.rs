@@ -16,6 +16,7 @@ pub(crate) struct Stats {
     pub(crate) cache_hits: AtomicU64,
     pub(crate) latency_us: AtomicU64,
     pub(crate) token_requests: AtomicU64,
+    pub(crate) mirror_requests: AtomicU64,
     in_flight: AtomicU64,
 }
 
@@ -45,6 +46,7 @@ impl Stats {
         stats.cache_hits = read(&self.cache_hits);
         stats.latency_us = read(&self.latency_us);
         stats.token_requests = read(&self.token_requests);
+        stats.mirror_requests = read(&self.mirror_requests);
         stats.in_flight = read(&self.in_flight);
         stats
     }

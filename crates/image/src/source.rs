@@ -52,6 +52,8 @@ pub struct FetcherTotals {
     pub in_flight: u64,
     /// Tokens that were requested of registries.
     pub token_requests: u64,
+    /// Requests that mirrors of registries have answered.
+    pub mirror_requests: u64,
     /// Bytes that servers sent.
     pub received_bytes: u64,
     /// Bytes that were missing and requested.

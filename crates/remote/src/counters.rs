@@ -62,6 +62,7 @@ fn totals(stats: &FetchStats) -> FetcherTotals {
     totals.retries = stats.retries;
     totals.in_flight = stats.in_flight;
     totals.token_requests = stats.token_requests;
+    totals.mirror_requests = stats.mirror_requests;
     totals.received_bytes = stats.received_bytes;
     totals.requested_bytes = stats.requested_bytes;
     totals.wasted_bytes = stats.wasted_bytes;

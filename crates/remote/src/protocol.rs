@@ -241,19 +241,29 @@ pub struct ObjectState {
     /// The cache is full or cannot be written: a part of what was fetched is kept in memory.
     #[serde(default)]
     pub in_memory: bool,
+    /// The host that has named the object when it was opened: a registry, or a mirror of it.
+    #[serde(default)]
+    pub served_by: Option<String>,
 }
 
 impl ObjectState {
     /// A state.
     #[must_use]
     pub fn new(key: String, length: u64, verification: Verification) -> Self {
-        Self { key, length, verification, digest: None, in_memory: false }
+        Self { key, length, verification, digest: None, in_memory: false, served_by: None }
     }
 
     /// Says whether the object is kept in memory only.
     #[must_use]
     pub fn kept_in_memory(mut self, in_memory: bool) -> Self {
         self.in_memory = in_memory;
+        self
+    }
+
+    /// Adds the host that has named it.
+    #[must_use]
+    pub fn with_served_by(mut self, host: Option<String>) -> Self {
+        self.served_by = host;
         self
     }
 
@@ -462,6 +472,9 @@ pub struct FetchStats {
     pub in_flight: u64,
     /// Tokens that were requested of registries.
     pub token_requests: u64,
+    /// Requests that mirrors of registries have answered.
+    #[serde(default)]
+    pub mirror_requests: u64,
     /// Bytes that the cache takes on the disk.
     pub cache_bytes: u64,
     /// The limit of that number now.

@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -459,8 +460,16 @@ fn cached_object(
 
 fn read_chunk_index(file: &File, length: u64) -> Result<ChunkIndex, String> {
     let mut bytes = Vec::new();
-    let limit = CHUNK_INDEX_MAX_BYTES as u64 + 1;
-    file.take(limit).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    let mut piece = vec![0; 64 << 10];
+    // All clients of the fetcher have the same open file, and so would share a position in it.
+    while bytes.len() <= CHUNK_INDEX_MAX_BYTES {
+        match file.read_at(&mut piece, bytes.len() as u64) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(piece.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
     let index = ChunkIndex::parse(&bytes).map_err(|error| error.to_string())?;
     // The blob may have more behind the image: the index itself.
     if index.length() > length {

@@ -209,3 +209,31 @@ fn a_compression_that_was_asked_for_is_not_guessed() {
 fn without_time(line: &str) -> String {
     line.split(' ').filter(|word| !word.contains('.')).collect::<Vec<_>>().join(" ")
 }
+
+/// As `umoci insert` writes it: neither padding of the last file nor an end mark.
+#[test]
+fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
+    use sha2::Digest as _;
+    let whole = ArchiveBuilder::new().file("a", "contents").end();
+    let import = |bytes: &[u8], digested: &[u8]| {
+        let reader = Box::new(std::io::Cursor::new(bytes.to_vec()));
+        let sha256 = sha2::Sha256::digest(digested).into();
+        let layer = TarSource::Digested { name: "layer".into(), reader, sha256 };
+        from_tar(layer, &TarImportOptions::default(), &CancelToken::new())
+    };
+    let wanted = listing(&import(&whole, &whole).unwrap());
+    // Behind the contents, inside of their padding, behind it, and after half of the mark.
+    for cut in [520, 600, 1024, 1536] {
+        assert_eq!(listing(&import(&whole[..cut], &whole[..cut]).unwrap()), wanted, "{cut}");
+        // Somebody else has cut it.
+        let error = import(&whole[..cut], &whole).unwrap_err();
+        assert!(error.to_string().contains("digest"), "{error}");
+        let plain = TarSource::Bytes { name: "plain".into(), bytes: whole[..cut].into() };
+        let plain = from_tar(plain, &TarImportOptions::default(), &CancelToken::new());
+        assert_eq!(plain.is_ok(), cut == 1536, "{cut}");
+    }
+    // Inside of a header, and of the contents.
+    for cut in [100, 515] {
+        import(&whole[..cut], &whole[..cut]).unwrap_err();
+    }
+}

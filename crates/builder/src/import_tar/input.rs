@@ -118,6 +118,8 @@ enum InputSource {
         reader: Box<dyn Read + Send>,
         /// It is read to its end, where its checksum or its digest is compared.
         is_checked: bool,
+        /// Its end is an error if it has another digest than it should have.
+        is_digested: bool,
         /// Whether contents are copied to the spool.
         is_kept: bool,
         spool: SpoolWriter,
@@ -207,6 +209,7 @@ impl ArchiveOpener<'_> {
             is_kept: device.is_none(),
             reader,
             is_checked: compression != Compression::Plain || sha256.is_some(),
+            is_digested: sha256.is_some(),
             spool: SpoolWriter::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
         };
@@ -263,6 +266,11 @@ impl TarInput {
     /// The archive, from which contents will be read.
     pub(super) fn archive(&self) -> &Arc<TarArchive> {
         &self.archive
+    }
+
+    /// Whether the end of the stream is that of the whole archive, as its digest proves.
+    pub(super) fn has_proved_end(&self) -> bool {
+        matches!(self.from, InputSource::Stream { is_digested: true, .. })
     }
 
     /// The offset in the decompressed archive.
@@ -348,7 +356,7 @@ impl TarInput {
     /// Ends reading, so that contents can be read. Returns the length of the archive.
     pub(super) fn finish(self) -> Result<u64> {
         let (mut reader, is_checked, is_kept, spool, mut buffer) = match self.from {
-            InputSource::Stream { reader, is_checked, is_kept, spool, buffer } => {
+            InputSource::Stream { reader, is_checked, is_kept, spool, buffer, .. } => {
                 (reader, is_checked, is_kept, spool, buffer)
             }
             InputSource::Seekable { base, bytes, .. } => {

@@ -44,6 +44,11 @@ pub(crate) struct PushArguments {
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
 
+    /// Take entry point, environment, labels, user and platform from the configuration of a container
+    /// image, such as one that `ferrofs build --container-config` wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) container_config: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) summary: SummaryArguments,
 

@@ -69,10 +69,14 @@ pub(crate) fn request(
     options.data_alignment_blocks = blocks("--align-data", layout.align_data, block_bytes)?;
     options.image_alignment_blocks = blocks("--align-image", layout.align_image, block_bytes)?;
     let adjustments = adjustments(&typed.content, times)?;
+    let kind = kind(typed)?;
+    if typed.container_config.is_some() && kind != SourceKind::Container {
+        return Err("--container-config: the source is not a container image".to_owned());
+    }
     Ok(BuildRequest {
         image: typed.image.clone(),
         sources: typed.sources.clone(),
-        kind: kind(typed)?,
+        kind,
         directory: directory(typed, &adjustments)?,
         tar: tar(typed, times),
         tar_adjustments: adjustments,
@@ -95,6 +99,8 @@ pub(crate) fn request(
             notices: !typed.quiet,
         },
         vmdk: None,
+        container_config: typed.container_config.clone(),
+        container_document: Vec::new(),
         android: typed.android.clone(),
         sidecar: typed.sidecar.clone(),
         incremental: None,

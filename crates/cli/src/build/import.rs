@@ -93,7 +93,9 @@ fn import_sources(
 ) -> Result<ImportedTree, Error> {
     if let (SourceKind::Container, [source]) = (request.kind, request.sources.as_slice()) {
         let cancel = monitor.cancel_token();
-        let mut tree = container::import(source, &request.tar, &request.connection, cancel)?;
+        let imported = container::import(source, &request.tar, &request.connection, cancel)?;
+        let (mut tree, config) = imported;
+        request.container_document = config;
         request.tar_adjustments.apply(&mut tree)?;
         return Ok(ImportedTree { tree, devices: Some(Vec::new()) });
     }

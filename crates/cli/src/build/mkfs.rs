@@ -100,6 +100,8 @@ pub(crate) fn request(
         vmdk: typed.vmdk_desc.clone(),
         android: typed.android.clone(),
         sidecar: None,
+        container_config: None,
+        container_document: Vec::new(),
         warnings,
     })
 }

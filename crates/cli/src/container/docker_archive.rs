@@ -60,6 +60,7 @@ pub(super) fn open(
         let reader = BlobReader::new(Box::new(reader), content.bytes(), digest_of_name(path));
         image.add(reader, diff_id);
     }
+    image.config = config;
     Ok(image)
 }
 

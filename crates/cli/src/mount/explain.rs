@@ -230,6 +230,9 @@ impl Display for Explanation {
             let bytes = human_bytes(one.bytes);
             line(f, "remote", format_args!("{}, {bytes}", escape(one.location.as_bytes())))?;
             line(f, "verified", one.verification)?;
+            if let Some(host) = &one.served_by {
+                line(f, "named by", escape(host.as_bytes()))?;
+            }
         }
         if let Some(remote) = &self.remote {
             line(f, "fetcher", &remote.fetcher)?;

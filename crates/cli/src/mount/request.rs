@@ -251,7 +251,8 @@ fn parse_value(
             return Err(refused("the value is missing".to_owned()));
         }
         b"cache_size" => {
-            request.read.remote.cache_size = Some(parse_cache_size(text()?).map_err(refused)?);
+            request.read.remote.connection.cache_size =
+                Some(parse_cache_size(text()?).map_err(refused)?);
         }
         b"cache" => request.read.remote.connection.cache = Some(PathBuf::from(value)),
         b"verify" => {

@@ -30,6 +30,7 @@ struct JsonFetcher {
     retries: u64,
     in_flight: u64,
     token_requests: u64,
+    mirror_requests: u64,
     received_bytes: u64,
     requested_bytes: u64,
     wasted_bytes: u64,
@@ -46,6 +47,7 @@ impl JsonRemote {
             retries: record.retries,
             in_flight: record.in_flight,
             token_requests: record.token_requests,
+            mirror_requests: record.mirror_requests,
             received_bytes: record.received_bytes,
             requested_bytes: record.requested_bytes,
             wasted_bytes: record.wasted_bytes,
@@ -88,12 +90,13 @@ pub(super) fn text(f: &mut fmt::Formatter<'_>, record: &RemoteRecord) -> fmt::Re
     }
     writeln!(
         f,
-        "fetcher   {} requests, {} retries, {} in flight, {} tokens; {} ms on average to the first \
-         byte",
+        "fetcher   {} requests, {} retries, {} in flight, {} tokens, {} answers of mirrors; {} ms on \
+         average to the first byte",
         grouped(record.requests),
         grouped(record.retries),
         grouped(record.in_flight),
         grouped(record.token_requests),
+        grouped(record.mirror_requests),
         record.latency_us.checked_div(record.requests).unwrap_or(0) / 1000
     )?;
     writeln!(
@@ -134,6 +137,11 @@ pub(super) fn counters(record: &RemoteRecord) -> Vec<(&'static str, &'static str
         ("ferrofs_fetcher_requests_total", "Requests sent to servers.", record.requests),
         ("ferrofs_fetcher_retries_total", "Requests that were repeated.", record.retries),
         ("ferrofs_fetcher_tokens_total", "Tokens requested of registries.", record.token_requests),
+        (
+            "ferrofs_fetcher_mirror_requests_total",
+            "Requests that mirrors have answered.",
+            record.mirror_requests,
+        ),
         ("ferrofs_fetcher_received_bytes_total", "Bytes that servers sent.", record.received_bytes),
         (
             "ferrofs_fetcher_requested_bytes_total",

@@ -2,10 +2,11 @@
 //! index and the documents that name it; the fetcher uploads them.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
@@ -28,6 +29,8 @@ use crate::source;
 
 /// Bytes of a chunk of an index that is made here, as `ferrofs build --chunk-index` has them.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// The longest configuration, in bytes: the limit that registries have for documents.
+const CONFIG_MAX_BYTES: u64 = 4 << 20;
 
 #[derive(Serialize)]
 struct PushSummary {
@@ -59,7 +62,16 @@ pub(super) fn run(
     let total = WorkAmount { entries: 0, bytes: image.length.saturating_mul(2) };
     let mut progress = ProgressDisplay::new(arguments.summary.progress.progress, "push", || total);
     let blob = image.digest(&stop, &mut progress)?;
-    let documents = ImageDocuments::new(&blob.layer, location.platform.as_deref());
+    let platform = location.platform.as_deref();
+    let documents = match &arguments.container_config {
+        Some(path) => {
+            let name = escape(path.as_os_str().as_encoded_bytes());
+            let config = read_config(path).with_context(|| name.clone())?;
+            ImageDocuments::with_config(&blob.layer, platform, &config)
+                .map_err(|why| anyhow!("{name}: {why}"))?
+        }
+        None => ImageDocuments::new(&blob.layer, platform),
+    };
     let digest = ContentDigest::of(documents.manifest.as_bytes()).to_string();
     let shown = location.to_string();
     let options = remote::connection_options(&arguments.connection);
@@ -100,6 +112,16 @@ pub(super) fn run(
     };
     print(arguments, &summary)?;
     Ok(CommandStatus::Success)
+}
+
+/// Reads the configuration of a container image.
+fn read_config(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(CONFIG_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > CONFIG_MAX_BYTES {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "longer than 4 MiB"));
+    }
+    Ok(bytes)
 }
 
 fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()> {

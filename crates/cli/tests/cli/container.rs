@@ -242,3 +242,25 @@ fn every_verb_reads_an_erofs_layer_of_a_layout() {
     let text = ferrofs().args(["ls", &format!("{}:v2", layout(&dir.join("plain")))]).ends_with(1);
     assert!(text.stderr.contains("no image v2"), "{}", text.stderr);
 }
+
+#[test]
+fn the_configuration_is_written_beside_the_image() {
+    let dir = Dir::new();
+    let place = dir.join("layout");
+    write_layout(&place, &two_layers());
+    let (image, config) = (dir.join("out.erofs"), dir.join("config.json"));
+    let build = |source: &str, force: bool| {
+        let mut command = ferrofs();
+        command.args(["build", "-q"]).args(force.then_some("-f")).arg(&image).arg(source);
+        command.arg("--container-config").arg(&config);
+        command
+    };
+    build(&layout(&place), false).succeeds();
+    assert_eq!(fs::read_to_string(&config).unwrap(), documents(&two_layers()).0);
+    fs::remove_file(&image).unwrap();
+    let text = build(&layout(&place), false).ends_with(1).stderr;
+    assert!(text.contains("config.json"), "{text}");
+    build(&layout(&place), true).succeeds();
+    let text = build(place.to_str().unwrap(), true).ends_with(2).stderr;
+    assert!(text.contains("not a container image"), "{text}");
+}

@@ -51,6 +51,7 @@ impl Verb<'_> {
         command.args(arguments).arg("--cache").arg(self.world.cache());
         command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
         command.envs(self.world.settings.starting_with(""));
+        command.envs(self.world.environment.iter().cloned());
         command
     }
 

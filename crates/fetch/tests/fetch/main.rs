@@ -15,6 +15,8 @@ mod damaged_cache;
 mod documents;
 mod http;
 mod identity;
+mod memory;
+mod mirrors;
 mod moto;
 mod mount;
 mod proof;

@@ -19,6 +19,15 @@ pub(crate) struct Mount {
 /// Mounts `image`, with these arguments beside it. `None` where nobody can mount; the test is
 /// reported as skipped.
 pub(crate) fn mount(world: &World, image: &str, arguments: &[&str]) -> Option<Mount> {
+    mount_with_output(world, image, arguments).map(|mounted| mounted.0)
+}
+
+/// The same, with what the command printed.
+pub(crate) fn mount_with_output(
+    world: &World,
+    image: &str,
+    arguments: &[&str],
+) -> Option<(Mount, String)> {
     let program = ferrofs()?;
     let has_fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
@@ -34,7 +43,7 @@ pub(crate) fn mount(world: &World, image: &str, arguments: &[&str]) -> Option<Mo
         return None;
     }
     assert!(output.status.success(), "{errors}");
-    Some(Mount { directory })
+    Some((Mount { directory }, String::from_utf8(output.stdout).unwrap()))
 }
 
 fn run_mount(
@@ -47,7 +56,7 @@ fn run_mount(
     let mut command = Command::new(program);
     command.arg("mount").arg(image).arg(directory).arg("--cache").arg(world.cache());
     command.args(arguments).env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
-    command.envs(world.settings.starting_with(""));
+    command.envs(world.settings.starting_with("")).envs(world.environment.iter().cloned());
     command.output().unwrap()
 }
 
@@ -70,9 +79,13 @@ impl Drop for Mount {
             let status = Command::new(program).args(words).arg(self.path()).output();
             status.is_ok_and(|output| output.status.success())
         };
-        assert!(unmounted("umount", &[]) || unmounted("fusermount3", &["-u"]));
-        // The daemon ends by itself.
+        // A process that another test has just started has a file of this one open until it executes.
         let deadline = Instant::now() + Duration::from_secs(10);
+        while !(unmounted("umount", &[]) || unmounted("fusermount3", &["-u"])) {
+            assert!(Instant::now() < deadline, "the mount stays busy");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The daemon ends by itself.
         while fs::metadata(self.path()).is_err() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ferrofs_remote::{ChunkIndex, ContentDigest};
+
 use crate::mount::mount;
 use crate::registry::Registry;
 use crate::server::{Fault, Server};
@@ -23,7 +25,7 @@ fn ratio(one: u64, other: u64) -> u64 {
 }
 
 /// The fetchers of this world, by what the system says of them.
-fn fetchers(world: &World) -> Vec<rustix::process::Pid> {
+pub(crate) fn fetchers(world: &World) -> Vec<rustix::process::Pid> {
     let cache = world.cache();
     let cache = cache.to_str().unwrap().as_bytes();
     let numbers = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -75,7 +77,10 @@ fn eight_mounts_at_once_request_one_token() {
     let Some(tree) = Tree::new(figure("FERROFS_PROOF_MIB", 12) * MIB) else { return };
     let image = tree.image();
     let length = image.len() as u64;
-    let (world, registry) = (World::new(), Registry::start(image));
+    // All of them get the chunk index from one file.
+    let digests = image.chunks(1 << 20).map(ContentDigest::of).collect();
+    let index = ChunkIndex::uniform(length, 1 << 20, digests).unwrap();
+    let (world, registry) = (World::new(), Registry::start_indexed(image, &index));
     let insecure = format!("insecure_registry={}", registry.host());
     if !mount_eight(&world, &tree, &registry.location(), &["-o", &insecure]) {
         return;

@@ -173,3 +173,33 @@ fn an_image_of_a_registry_without_ranges_is_verified() {
     // For each opening, and once for the data.
     assert!(sent < 40 << 20, "{sent}");
 }
+
+/// Of a container image that was converted: its entry point is that of the image which is published.
+#[test]
+fn the_configuration_of_a_container_image_is_published() {
+    let Some(publisher) = Publisher::new() else { return };
+    let directory = publisher.world.directory.path();
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let config = r#"{"os":"linux","architecture":"riscv64","config":{"Entrypoint":["/app"]}}"#;
+    let (config, bad) = (write("config", config), write("bad", "{}"));
+    let (image, location) = (data("lz4.erofs"), publisher.location("new"));
+    let image = image.to_str().unwrap();
+    let (insecure, size) = (publisher.insecure(), "--cache-size=64m");
+    let push = ["push", image, &location, &insecure, size, "--container-config"];
+    publisher.verb().good(&[&push[..], &[&config]].concat());
+    let parse = |path: &str| -> Value {
+        serde_json::from_slice(&publisher.registry.document(path)).unwrap()
+    };
+    let manifest = parse("manifests/new");
+    let published = parse(&format!("blobs/{}", manifest["config"]["digest"].as_str().unwrap()));
+    assert_eq!(published["config"]["Entrypoint"][0], "/app");
+    assert_eq!(published["architecture"], "riscv64");
+    assert_eq!(published["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+    publisher.check("new", &with_index(&fs::read(data("lz4.erofs")).unwrap()));
+    let text = publisher.verb().bad(&[&push[..], &[&bad]].concat(), 1);
+    assert!(text.contains("bad: not the configuration of a container image"), "{text}");
+}

@@ -66,6 +66,16 @@ impl Registry {
         self.0.damaged.store(count, Ordering::SeqCst);
     }
 
+    /// What is below the repository under this path.
+    pub(crate) fn document(&self, path: &str) -> Vec<u8> {
+        self.0.documents.lock().unwrap()[&format!("/v2/some/image/{path}")].1.clone()
+    }
+
+    /// Has nothing from now on.
+    pub(crate) fn forget_all(&self) {
+        self.0.documents.lock().unwrap().clear();
+    }
+
     /// Answers requests for ranges with all of a blob from now on.
     pub(crate) fn forget_ranges(&self) {
         self.0.has_no_ranges.store(true, Ordering::SeqCst);

@@ -17,6 +17,8 @@ pub(crate) struct World {
     pub(crate) cache_limit: Option<u64>,
     /// Of object stores.
     pub(crate) settings: StoreSettings,
+    /// Paths in the environment of the command, and of the fetcher that it starts.
+    pub(crate) environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// Byte `at` of every object.
@@ -35,6 +37,7 @@ impl World {
             timeout_seconds: 20,
             cache_limit: None,
             settings: StoreSettings::default(),
+            environment: Vec::new(),
         }
     }
 
@@ -55,6 +58,13 @@ impl World {
 
     pub(crate) fn open(&self, url: &str) -> RemoteSource {
         self.try_open(url, &RemoteOptions::default()).unwrap()
+    }
+
+    /// By a client that others use, too.
+    pub(crate) fn open_with(&self, client: &Arc<FetchClient>, url: &str) -> RemoteSource {
+        let timeout = Duration::from_secs(3 * u64::from(self.timeout_seconds));
+        let options = RemoteOptions::default();
+        RemoteSource::open(client, &url.parse().unwrap(), &options, timeout).unwrap()
     }
 
     pub(crate) fn try_open(

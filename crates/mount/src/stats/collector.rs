@@ -203,6 +203,7 @@ fn remote(stats: RemoteStats) -> RemoteRecord {
         retries: fetcher.retries,
         in_flight: fetcher.in_flight,
         token_requests: fetcher.token_requests,
+        mirror_requests: fetcher.mirror_requests,
         received_bytes: fetcher.received_bytes,
         requested_bytes: fetcher.requested_bytes,
         wasted_bytes: fetcher.wasted_bytes,

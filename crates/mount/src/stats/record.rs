@@ -8,7 +8,7 @@ use ferrofs_fuse::Operation;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The version of the structures.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The first bytes of a request.
 pub(crate) const REQUEST_MAGIC: [u8; 8] = *b"ferrofs?";
 /// The first bytes of a response. They differ, so that a request that comes back is not a response.
@@ -326,6 +326,8 @@ pub struct RemoteRecord {
     pub in_flight: u64,
     /// Tokens that were requested of registries.
     pub token_requests: u64,
+    /// Requests that mirrors of registries have answered.
+    pub mirror_requests: u64,
     /// Bytes that servers sent.
     pub received_bytes: u64,
     /// Bytes that were missing and requested.
@@ -471,7 +473,7 @@ pub(crate) const WORKERS_A_PAGE: usize =
 
 const _: () = assert!(size_of::<StatsHeader>() + size_of::<StatsSummary>() <= IOCTL_BYTES);
 /// A change of these sizes needs a new [`VERSION`], unless a field was added at the end of the summary.
-const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2512);
+const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2520);
 const _: () = assert!(OperationKind::ALL.len() <= OPERATIONS);
 
 /// The kind of an operation. The order is that of the record and must not change.
