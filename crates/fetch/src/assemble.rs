@@ -8,6 +8,11 @@ use std::sync::Arc;
 use ferrofs_remote::cache::ChunkLayout;
 use ferrofs_remote::{ChunkIndex, ContentDigest};
 
+/// Bytes of a body that come at once, about.
+const ROOM_BYTES: usize = 256 << 10;
+/// A buffer that is longer grows when it is needed.
+const BUFFER_MAX_BYTES: usize = 4 << 20;
+
 /// Collects a body that starts anywhere, piece by piece.
 #[derive(Debug)]
 pub(crate) struct Assembler {
@@ -31,7 +36,11 @@ pub(crate) struct DigestMismatch {
 impl Assembler {
     /// For a body whose first byte is byte `start` of the object.
     pub(crate) fn new(layout: ChunkLayout, index: Option<Arc<ChunkIndex>>, start: u64) -> Self {
-        Self { layout, index, buffer: Vec::new(), start, verified: start, verified_bytes: 0 }
+        // Room for a chunk and what comes with its end, so that the buffer hardly ever grows.
+        let chunk = layout.bytes_of(0);
+        let room = usize::try_from(chunk.end - chunk.start).unwrap_or(0).saturating_add(ROOM_BYTES);
+        let buffer = Vec::with_capacity(room.min(BUFFER_MAX_BYTES));
+        Self { layout, index, buffer, start, verified: start, verified_bytes: 0 }
     }
 
     /// Bytes that were compared with a digest.
