@@ -250,10 +250,8 @@ fn the_configuration_is_written_beside_the_image() {
     write_layout(&place, &two_layers());
     let (image, config) = (dir.join("out.erofs"), dir.join("config.json"));
     let build = |source: &str, force: bool| {
-        let mut command = ferrofs();
-        command.args(["build", "-q"]).args(force.then_some("-f")).arg(&image).arg(source);
-        command.arg("--container-config").arg(&config);
-        command
+        let command = ferrofs().args(["build", "-q"]).args(force.then_some("-f"));
+        command.arg(&image).arg(source).arg("--container-config").arg(&config)
     };
     build(&layout(&place), false).succeeds();
     assert_eq!(fs::read_to_string(&config).unwrap(), documents(&two_layers()).0);
