@@ -73,7 +73,10 @@ fn a_layer_that_is_not_what_the_image_says_is_refused() {
         (|layer| layer.size += 1, "shorter"),
         (|layer| layer.size -= 1, "longer"),
         (|layer| layer.size = usize::MAX, "shorter"),
-        (|layer| layer.diff_id = hex(b"other"), "the uncompressed archive has not the digest"),
+        (
+            |layer| layer.diff_id = hex(b"other"),
+            "the uncompressed archive does not have the digest",
+        ),
         (|layer| layer.diff_id.truncate(10), "configuration is malformed"),
         (|layer| layer.digest.truncate(10), "digest"),
         (|layer| layer.media_type.push_str("+encrypted"), "no tar archive"),

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(choose_manifest("", manifest, None), Ok(None));
         let index = Some(IndexPlace::Embedded { range: 900..1000, digest: Some(index_digest) });
         assert_eq!(choose_layer(manifest, None), Ok(Layer { digest, length: 1000, index }));
-        let config: serde_json::Value = serde_json::from_str(&documents.config).unwrap();
+        let config: Value = serde_json::from_str(&documents.config).unwrap();
         assert_eq!((&config["os"], &config["variant"]), (&json!("linux"), &json!("v8")));
         assert_eq!(config["rootfs"]["diff_ids"], json!([digest]));
         assert_eq!(config["os.features"], json!(["erofs"]));
