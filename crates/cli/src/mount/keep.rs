@@ -383,7 +383,10 @@ impl Kept<'_> {
     fn hold(&mut self, attachment: &mut Attachment, plan: HolderPlan) -> anyhow::Result<HoldEnd> {
         if let Some(mut service) = self.service.take() {
             match plan.last_server {
-                None => service.keep(&self.offer(), attachment)?,
+                None => {
+                    fault_point("mounted", 1);
+                    service.keep(&self.offer(), attachment)?;
+                }
                 Some(_) => service.renew(attachment)?,
             }
             self.service = Some(service);

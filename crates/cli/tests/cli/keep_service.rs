@@ -248,6 +248,40 @@ fn a_service_that_dies_while_it_starts_is_started_again() {
     }
 }
 
+/// Nobody has been told that there is a mount. What is left is named, and can be removed.
+#[test]
+fn a_service_that_dies_before_its_descriptors_are_kept_leaves_a_dead_mount() {
+    if !has_fuse() {
+        return;
+    }
+    // Without a descriptor, with the record alone, and with a device that keeps the connection.
+    for (point, kept) in [("mounted:1", 0), ("storing:1", 1), ("storing:3", 3)] {
+        let scene = Scene::new(false);
+        let mut manager = Manager::new(&scene);
+        manager.spawn(&["--keep"], &[("FERROFS_FAULT", point)]);
+        assert!(!manager.wait().0.success(), "{point}");
+        assert_eq!(manager.kept.len(), kept, "{point}");
+        assert!(is_mounted(&scene.point), "{point}");
+        if kept > 0 {
+            manager.spawn(&["--keep"], &[]);
+            let (status, said) = manager.wait();
+            assert_eq!(status.code(), Some(1), "{point}: {said}");
+            assert!(said.contains("start the service again"), "{point}: {said}");
+            assert!(manager.kept.is_empty(), "{point}");
+        }
+        let error = fs::read(scene.point.join("file1")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(107), "{point}: {error}");
+        manager.spawn(&["--keep"], &[]);
+        let (status, said) = manager.wait();
+        assert_eq!(status.code(), Some(1), "{point}: {said}");
+        assert!(said.contains("umount"), "{point}: {said}");
+        assert!(Command::new("umount").arg(&scene.point).status().unwrap().success());
+        manager.start(&["--keep"], &[]);
+        fs::read(scene.point.join("file1")).unwrap();
+        manager.stop();
+    }
+}
+
 /// A manager that leaves the server alone: the new one waits until that has ended.
 #[test]
 fn two_servers_of_a_service_never_read_at_a_time() {

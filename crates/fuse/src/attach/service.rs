@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use super::Attachment;
+use crate::fault::fault_point;
 
 /// The socket of the manager: a path, or an abstract name after `@`.
 const SOCKET: &str = "NOTIFY_SOCKET";
@@ -93,6 +94,7 @@ impl ServiceManager {
             return Err(io::Error::other(text));
         }
         for (number, descriptor) in all.iter().enumerate() {
+            fault_point("storing", number as u64);
             self.store(number, *descriptor)?;
         }
         self.wait_until_read()?;
