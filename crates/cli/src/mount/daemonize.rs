@@ -9,7 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
@@ -103,6 +104,10 @@ impl ReadyNotifier {
         // If the starter is killed while this process hangs, the mount is not wanted any more.
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).context("prctl")?;
         rustix::stdio::dup2_stdin(null()?).context("standard input")?;
+        // It may have been killed before that.
+        if has_hung_up(&socket).context("poll")? {
+            bail!("the process that started the mount has ended");
+        }
         Ok(Some(Self(UnixStream::from(socket))))
     }
 
@@ -141,6 +146,13 @@ impl ReadyNotifier {
         self.0.write_all(&[FAILED, status.code()]).ok();
         self.0.write_all(text.as_bytes()).ok();
     }
+}
+
+/// Whether the other end of the socket is closed.
+fn has_hung_up(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default()))?;
+    Ok(polled.iter().any(|polled| polled.revents().contains(PollFlags::HUP)))
 }
 
 /// The first descriptor that is no standard stream.
