@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
-use ferrofs_builder::output::{ExistingOutput, OutputTarget};
+use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{BuildOutputs, BuildReport, ChunkIndexOutput, ErrorKind};
 use ferrofs_workers::memory::set_mmap_threshold;
@@ -51,6 +51,7 @@ use crate::output::{self, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
+use crate::text_file::TextFile;
 
 /// The largest file of compression hints, in bytes.
 const HINTS_BYTES_MAX: u64 = 1 << 20;
@@ -137,7 +138,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     }
     let monitor = BuildMonitor::new(&stop, request.output.notices);
     let imported = import::import(&mut request, &resources, &monitor);
-    let ImportedTree { mut tree, devices } =
+    let ImportedTree { mut tree, devices, container_config } =
         imported.map_err(|error| with_suggestion(&error, &stop))?;
     let image_target = outputs.as_ref().map(|outputs| &outputs.image);
     let is_image = |device: &PathBuf| image_target.is_some_and(|target| target.is_file(device));
@@ -181,18 +182,19 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
         }
         _ => with_suggestion(&error, &stop),
     })?;
-    write_lists(&request, &tree, &report, places.as_ref())?;
+    write_lists(&request, &tree, &report, places.as_ref(), &container_config)?;
     let (options, took) = (&request.options, began.elapsed());
     BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
     Ok(CommandStatus::Success)
 }
 
-/// Writes the files that say where the contents lie, when the image is complete.
+/// Writes the texts beside the image, when that is complete.
 fn write_lists(
     request: &BuildRequest,
     tree: &Tree,
     report: &BuildReport,
     places: Option<&Tree>,
+    container_config: &[u8],
 ) -> anyhow::Result<()> {
     if let Some(path) = &request.android.block_list_file {
         let offset = request.options.output_mode.offset();
@@ -205,22 +207,12 @@ fn write_lists(
         vmdk::write_descriptor(path, request, report, tree)?;
     }
     if let Some(path) = &request.container_config {
-        write_container_config(path, request)?;
+        let mut output = TextFile::create_beside(path, &request.image, request.existing)?;
+        let written = output.write_all(container_config);
+        written.context("cannot write the configuration of the container image")?;
+        output.publish()?;
     }
     Ok(())
-}
-
-/// Writes the configuration of a container image, byte by byte as the image has it.
-fn write_container_config(path: &Path, request: &BuildRequest) -> anyhow::Result<()> {
-    let mut options = File::options();
-    match request.existing {
-        ExistingOutput::Replace | ExistingOutput::Rewrite => options.create(true).truncate(true),
-        ExistingOutput::Refuse => options.create_new(true),
-    };
-    let written = options.write(true).open(path);
-    let written = written.and_then(|mut file| file.write_all(&request.container_document));
-    let name = escape(path.as_os_str().as_bytes());
-    written.with_context(|| format!("the configuration of the container image: {name}"))
 }
 
 /// Opens the places of the image and its blob. They are held from here on: what other processes do

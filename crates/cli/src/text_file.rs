@@ -27,9 +27,20 @@ impl TextFile {
     /// # Errors
     /// The place cannot be used: it is a device, a FIFO or the image, or the system refuses.
     pub(crate) fn create(path: &Path, image: &Path) -> anyhow::Result<Self> {
+        Self::create_beside(path, image, ExistingOutput::Replace)
+    }
+
+    /// The same; `existing` says what happens to a file that has the name.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create); or there is a file, and it must not be replaced.
+    pub(crate) fn create_beside(
+        path: &Path,
+        image: &Path,
+        existing: ExistingOutput,
+    ) -> anyhow::Result<Self> {
         let shown = escape(path.as_os_str().as_bytes());
-        let target = OutputTarget::open(path, ExistingOutput::Replace);
-        let target = target.map_err(|error| anyhow!("{error}"))?;
+        let target = OutputTarget::open(path, existing).map_err(|error| anyhow!("{error}"))?;
         if target.is_in_place() {
             return Err(usage_error(format_args!("{shown}: a text is not written to a device")));
         }

@@ -1,14 +1,15 @@
 //! Logins of registries, as docker, podman and skopeo store them. They stay in this process.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use docker_credential::{CredentialRetrievalError, DockerCredential};
 use reqwest::header::HeaderValue;
+
+use crate::small_file::read_small_file;
 
 /// What docker calls its own registry in its configuration.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
@@ -96,16 +97,14 @@ fn find_in(files: &[PathBuf], keys: &[String]) -> Result<Option<DockerCredential
         let mut failed = |error: &dyn fmt::Display| {
             problem.get_or_insert_with(|| format!("{}: {error}", file.display()));
         };
-        let mut bytes = Vec::new();
-        let opened = File::open(file);
-        match opened.and_then(|opened| opened.take(FILE_MAX_BYTES).read_to_end(&mut bytes)) {
-            Ok(_) => {}
+        let bytes = match read_small_file(file, FILE_MAX_BYTES) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
                 failed(&error);
                 continue;
             }
-        }
+        };
         for key in keys {
             match docker_credential::get_credential_from_reader(&bytes[..], key) {
                 Ok(login) => return Ok(Some(login)),

@@ -25,6 +25,7 @@ mod registry;
 mod resolve;
 mod retry;
 mod server;
+mod small_file;
 mod space;
 mod stats;
 mod store;

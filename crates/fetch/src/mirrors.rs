@@ -69,16 +69,41 @@ impl MirroredRepository {
 
     /// Whom to ask: mirrors, the repository itself, and mirrors that rest, for the case that it fails.
     fn candidates<'r>(&'r self, by_digest: bool, past_caches: bool) -> Vec<Candidate<'r>> {
-        let usable = || {
-            let all = self.mirrors.iter().filter(move |mirror| mirror.pull.allows(by_digest));
-            all.filter(move |_| !past_caches)
-        };
+        let usable =
+            self.mirrors.iter().filter(|mirror| !past_caches && mirror.pull.allows(by_digest));
+        let (resting, awake): (Vec<_>, Vec<_>) = usable.partition(|mirror| mirror.is_resting());
         let of =
             |mirror: &'r Mirror| Candidate { repository: &mirror.repository, mirror: Some(mirror) };
-        let (resting, awake): (Vec<_>, Vec<_>) =
-            usable().map(of).partition(|one| one.mirror.is_some_and(Mirror::is_resting));
         let origin = Candidate { repository: &self.origin, mirror: None };
-        awake.into_iter().chain([origin]).chain(resting).collect()
+        awake.into_iter().map(of).chain([origin]).chain(resting.into_iter().map(of)).collect()
+    }
+
+    /// Asks one after the other until one has answered. Returns the answer and who gave it.
+    async fn ask<T, F: Future<Output = Result<T, ExchangeError>>>(
+        &self,
+        by_digest: bool,
+        past_caches: bool,
+        request: impl Fn(Arc<Repository>) -> F,
+    ) -> Result<(T, &Repository), ExchangeError> {
+        let mut failure: Option<ExchangeError> = None;
+        for Candidate { repository, mirror } in self.candidates(by_digest, past_caches) {
+            // What the repository itself refuses, no mirror that rests is asked for.
+            if failure.as_ref().is_some_and(|error| error.retry.is_none()) {
+                break;
+            }
+            match (request(Arc::clone(repository)).await, mirror) {
+                (Ok(answer), _) => {
+                    Stats::add(&self.stats().mirror_requests, u64::from(mirror.is_some()));
+                    return Ok((answer, repository));
+                }
+                (Err(_), Some(mirror)) => mirror.rest(),
+                (Err(error), None) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(|| {
+            let kind = FetchErrorKind::Unreachable;
+            ExchangeError::transient(FetchError::new(kind, &self.shown, "no registry was asked"))
+        }))
     }
 
     /// As [`Repository::get_manifest`].
@@ -87,20 +112,10 @@ impl MirroredRepository {
         reference: &str,
     ) -> Result<ServedManifest, ExchangeError> {
         let by_digest = reference.parse::<ContentDigest>().is_ok();
-        let mut asking = Asking::default();
-        for candidate in self.candidates(by_digest, false) {
-            if asking.is_over() {
-                break;
-            }
-            match candidate.repository.get_manifest(reference).await {
-                Ok((media_type, bytes)) => {
-                    let host = candidate.served(self.stats());
-                    return Ok(ServedManifest { media_type, bytes, host });
-                }
-                Err(error) => asking.failed(&candidate, error),
-            }
-        }
-        Err(asking.error(&self.shown))
+        let request =
+            |repository: Arc<Repository>| async move { repository.get_manifest(reference).await };
+        let ((media_type, bytes), server) = self.ask(by_digest, false, request).await?;
+        Ok(ServedManifest { media_type, bytes, host: server.host().to_owned() })
     }
 
     /// As [`Repository::get_small_blob`].
@@ -109,20 +124,10 @@ impl MirroredRepository {
         digest: &ContentDigest,
         limit: usize,
     ) -> Result<Vec<u8>, ExchangeError> {
-        let mut asking = Asking::default();
-        for candidate in self.candidates(true, false) {
-            if asking.is_over() {
-                break;
-            }
-            match candidate.repository.get_small_blob(digest, limit).await {
-                Ok(bytes) => {
-                    candidate.served(self.stats());
-                    return Ok(bytes);
-                }
-                Err(error) => asking.failed(&candidate, error),
-            }
-        }
-        Err(asking.error(&self.shown))
+        let request = |repository: Arc<Repository>| async move {
+            repository.get_small_blob(digest, limit).await
+        };
+        Ok(self.ask(true, false, request).await?.0)
     }
 
     /// As [`Repository::get_blob`]; a mirror is a cache, too.
@@ -132,20 +137,10 @@ impl MirroredRepository {
         range: &Range<u64>,
         past_caches: bool,
     ) -> Result<RangeAnswer, ExchangeError> {
-        let mut asking = Asking::default();
-        for candidate in self.candidates(true, past_caches) {
-            if asking.is_over() {
-                break;
-            }
-            match candidate.repository.get_blob(digest, range, past_caches).await {
-                Ok(answer) => {
-                    candidate.served(self.stats());
-                    return Ok(answer);
-                }
-                Err(error) => asking.failed(&candidate, error),
-            }
-        }
-        Err(asking.error(&self.shown))
+        let request = |repository: Arc<Repository>| async move {
+            repository.get_blob(digest, range, past_caches).await
+        };
+        Ok(self.ask(true, past_caches, request).await?.0)
     }
 
     /// An answer was wrong, or its body did not come: mirrors rest. False if none was asked.
@@ -160,44 +155,6 @@ impl MirroredRepository {
 }
 
 struct Candidate<'r> {
-    repository: &'r Repository,
+    repository: &'r Arc<Repository>,
     mirror: Option<&'r Mirror>,
-}
-
-impl Candidate<'_> {
-    /// Its host.
-    fn served(&self, stats: &Stats) -> String {
-        if self.mirror.is_some() {
-            Stats::add(&stats.mirror_requests, 1);
-        }
-        self.repository.host().to_owned()
-    }
-}
-
-/// One request, while one after the other is asked.
-#[derive(Default)]
-struct Asking {
-    /// That of the repository itself.
-    error: Option<ExchangeError>,
-}
-
-impl Asking {
-    /// What the repository itself refuses, no mirror that rests is asked for.
-    fn is_over(&self) -> bool {
-        self.error.as_ref().is_some_and(|error| error.retry.is_none())
-    }
-
-    fn failed(&mut self, candidate: &Candidate<'_>, error: ExchangeError) {
-        match candidate.mirror {
-            Some(mirror) => mirror.rest(),
-            None => self.error = Some(error),
-        }
-    }
-
-    fn error(self, shown: &str) -> ExchangeError {
-        self.error.unwrap_or_else(|| {
-            let kind = FetchErrorKind::Unreachable;
-            ExchangeError::transient(FetchError::new(kind, shown, "no registry was asked"))
-        })
-    }
 }

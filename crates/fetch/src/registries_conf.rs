@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+
+use crate::small_file::read_small_file;
 
 /// The longest file that is read, in bytes, and most files of a folder.
 const FILE_MAX_BYTES: u64 = 1 << 20;
@@ -158,10 +159,11 @@ impl RegistriesConf {
 
     fn add(&mut self, path: &Path) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-        let text = match read_text(path) {
+        let bytes = match read_small_file(path, FILE_MAX_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(|error| failed(&error))?,
         };
+        let text = String::from_utf8(bytes).map_err(|error| failed(&error))?;
         let document: Document = toml::from_str(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + count_lines(&text, span.start));
             failed(&format_args!("line {line}: {}", error.message()))
@@ -230,19 +232,6 @@ impl RegistriesConf {
         }
         Ok(RepositoryPlaces { mirrors, origin: moved(&table.location, table.insecure)? })
     }
-}
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
-    }
-    file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_MAX_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 MiB"));
-    }
-    Ok(text)
 }
 
 fn count_lines(text: &str, end: usize) -> usize {

@@ -100,7 +100,6 @@ pub(crate) fn request(
         },
         vmdk: None,
         container_config: typed.container_config.clone(),
-        container_document: Vec::new(),
         android: typed.android.clone(),
         sidecar: typed.sidecar.clone(),
         incremental: None,

@@ -31,6 +31,8 @@ pub(super) struct ImportedTree {
     /// Where the devices of the tree can be read; `None` if they cannot be read, such as an archive
     /// that came through a pipe.
     pub(super) devices: Option<Vec<PathBuf>>,
+    /// The configuration of a container image, as it is; empty for other sources.
+    pub(super) container_config: Vec<u8>,
 }
 
 /// Reads the sources, and sets the options that depend on them.
@@ -94,10 +96,9 @@ fn import_sources(
     if let (SourceKind::Container, [source]) = (request.kind, request.sources.as_slice()) {
         let cancel = monitor.cancel_token();
         let imported = container::import(source, &request.tar, &request.connection, cancel)?;
-        let (mut tree, config) = imported;
-        request.container_document = config;
+        let (mut tree, container_config) = imported;
         request.tar_adjustments.apply(&mut tree)?;
-        return Ok(ImportedTree { tree, devices: Some(Vec::new()) });
+        return Ok(ImportedTree { tree, devices: Some(Vec::new()), container_config });
     }
     if let SourceKind::DirectoryOrImages(layering) = request.kind {
         let is_directory = match request.sources.as_slice() {
@@ -109,7 +110,7 @@ fn import_sources(
         }
     }
     let tree = import_tree(request, monitor)?;
-    Ok(ImportedTree { tree, devices: archives(request) })
+    Ok(ImportedTree { tree, devices: archives(request), container_config: Vec::new() })
 }
 
 fn import_images(
@@ -132,7 +133,7 @@ fn import_images(
         options.pcluster_bytes = options.pcluster_bytes.max(bytes);
         options.extent_bytes_max = options.extent_bytes_max / bytes * bytes;
     }
-    Ok(ImportedTree { tree, devices })
+    Ok(ImportedTree { tree, devices, container_config: Vec::new() })
 }
 
 fn import_tree(request: &BuildRequest, monitor: &BuildMonitor<'_>) -> Result<Tree, Error> {

@@ -101,7 +101,6 @@ pub(crate) fn request(
         android: typed.android.clone(),
         sidecar: None,
         container_config: None,
-        container_document: Vec::new(),
         warnings,
     })
 }

@@ -36,10 +36,8 @@ pub(crate) struct BuildRequest {
     pub(crate) output: OutputOptions,
     /// A file for a VMDK descriptor of the image.
     pub(crate) vmdk: Option<PathBuf>,
-    /// A file for the configuration of a container image, and that configuration when the source was
-    /// read.
+    /// A file for the configuration of a container image.
     pub(crate) container_config: Option<PathBuf>,
-    pub(crate) container_document: Vec<u8>,
     pub(crate) android: AndroidArguments,
     /// A file with the metadata of all paths.
     pub(crate) sidecar: Option<PathBuf>,

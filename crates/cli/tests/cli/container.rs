@@ -262,6 +262,11 @@ fn the_configuration_is_written_beside_the_image() {
     let text = build(&layout(&place), false).ends_with(1).stderr;
     assert!(text.contains("config.json"), "{text}");
     build(&layout(&place), true).succeeds();
+    // It never takes the place of the image.
+    let same = ferrofs().args(["build", "-q", "-f", "--container-config"]).arg(&image);
+    let text = same.arg(&image).arg(layout(&place)).ends_with(2).stderr;
+    assert!(text.contains("would replace the image"), "{text}");
+    ferrofs().args(["check", "-q"]).arg(&image).succeeds();
     let text = build(place.to_str().unwrap(), true).ends_with(2).stderr;
     assert!(text.contains("not a container image"), "{text}");
 }
