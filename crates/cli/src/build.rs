@@ -25,8 +25,7 @@ mod sidecar_metadata;
 mod verify;
 mod vmdk;
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -51,7 +50,7 @@ use crate::output::{self, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
-use crate::text_file::TextFile;
+use crate::text_file::{TextFile, read_text_file};
 
 /// The largest file of compression hints, in bytes.
 const HINTS_BYTES_MAX: u64 = 1 << 20;
@@ -101,21 +100,11 @@ fn environment(hints: Option<&Path>) -> anyhow::Result<BuildEnvironment> {
         source_date_epoch: std::env::var_os("SOURCE_DATE_EPOCH"),
         now: now.map_or(0, |now| now.as_secs()),
         random,
-        hints: hints.map(read_hints).transpose()?,
+        hints: hints
+            .map(|path| read_text_file(path, HINTS_BYTES_MAX))
+            .transpose()
+            .map_err(|why| anyhow!("the hints: {why}"))?,
     })
-}
-
-/// Reads a file of hints.
-fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let read =
-        File::open(path).and_then(|file| file.take(HINTS_BYTES_MAX + 1).read_to_end(&mut text));
-    let name = escape(path.as_os_str().as_bytes());
-    read.with_context(|| format!("cannot read the hints {name}"))?;
-    if text.len() as u64 > HINTS_BYTES_MAX {
-        bail!("the hints file {name} has more than {HINTS_BYTES_MAX} bytes");
-    }
-    Ok(text)
 }
 
 fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {

@@ -1,9 +1,9 @@
-//! A text that a verb writes beside its main output: lists of blocks, sidecars, files for Android. It
-//! is published as images are: no symlink of another user is followed, and the file gets its name
-//! when it is complete and on stable storage.
+//! Texts of a verb. Those that it writes beside its main output, such as lists of blocks, sidecars and
+//! files for Android, are published as images are: no symlink of another user is followed, and the file
+//! gets its name when it is complete and on stable storage. Those that it reads have a bounded length.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -12,6 +12,21 @@ use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
 
 use crate::exit_status::usage_error;
 use crate::output::escape;
+
+/// Reads a whole file of at most `limit` bytes.
+///
+/// # Errors
+/// A text with the name: the file cannot be read, or is longer.
+pub(crate) fn read_text_file(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
+    let name = escape(path.as_os_str().as_bytes());
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(limit + 1).read_to_end(&mut text));
+    read.map_err(|error| format!("cannot read {name}: {error}"))?;
+    if text.len() as u64 > limit {
+        return Err(format!("{name} has more than {limit} bytes"));
+    }
+    Ok(text)
+}
 
 /// A text that has no name yet.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
 //! Applies the files of Android's build system to a tree: owners, modes, capabilities and labels of
 //! SELinux. Called by `import`.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +11,7 @@ use super::fs_config::FsConfig;
 use crate::android_text::LABEL_XATTR;
 use crate::arguments::AndroidArguments;
 use crate::output::escape;
+use crate::text_file::read_text_file;
 
 /// The largest of these files, in bytes; those of Android have some megabytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -26,7 +25,10 @@ pub(super) fn apply(arguments: &AndroidArguments, tree: &mut Tree) -> Result<u64
     let mount_point = mount_point(arguments);
     let mut unnamed = 0;
     if let Some(path) = &arguments.fs_config_file {
-        let config = FsConfig::read(&escape(path.as_os_str().as_bytes()), &read_file(path)?)?;
+        let config = FsConfig::read(
+            &escape(path.as_os_str().as_bytes()),
+            &read_text_file(path, FILE_BYTES_MAX)?,
+        )?;
         unnamed = set_owners(&config, &mount_point, tree);
     }
     if let Some(path) = &arguments.file_contexts {
@@ -56,17 +58,20 @@ fn read_contexts(path: &Path) -> Result<FileContexts, String> {
         name.extend(suffix.bytes());
         PathBuf::from(std::ffi::OsString::from_vec(name))
     };
-    contexts.add(&escape(path.as_os_str().as_bytes()), &read_file(path)?)?;
+    contexts.add(&escape(path.as_os_str().as_bytes()), &read_text_file(path, FILE_BYTES_MAX)?)?;
     for suffix in [".homedirs", ".local"] {
         let path = beside(suffix);
         if path.exists() {
-            contexts.add(&escape(path.as_os_str().as_bytes()), &read_file(&path)?)?;
+            contexts.add(
+                &escape(path.as_os_str().as_bytes()),
+                &read_text_file(&path, FILE_BYTES_MAX)?,
+            )?;
         }
     }
     for suffix in [".subs", ".subs_dist"] {
         let path = beside(suffix);
         if path.exists() {
-            contexts.add_substitutions(&read_file(&path)?);
+            contexts.add_substitutions(&read_text_file(&path, FILE_BYTES_MAX)?);
         }
     }
     Ok(contexts.finish())
@@ -132,20 +137,6 @@ pub(super) fn host_path(mount_point: &[u8], path: &[u8]) -> Vec<u8> {
         host.push(b'/');
     }
     host
-}
-
-/// Reads a whole file of bounded length.
-fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let name = escape(path.as_os_str().as_bytes());
-    let mut text = Vec::new();
-    let read = |text: &mut Vec<u8>| -> io::Result<usize> {
-        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(text)
-    };
-    let count = read(&mut text).map_err(|error| format!("cannot read {name}: {error}"))?;
-    if count as u64 > FILE_BYTES_MAX {
-        return Err(format!("{name} has more than {FILE_BYTES_MAX} bytes"));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -2,11 +2,10 @@
 //! index and the documents that name it; the fetcher uploads them.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
@@ -26,6 +25,7 @@ use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::remote;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 use crate::source;
+use crate::text_file::read_text_file;
 
 /// Bytes of a chunk of an index that is made here, as `ferrofs build --chunk-index` has them.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -66,7 +66,7 @@ pub(super) fn run(
     let documents = match &arguments.container_config {
         Some(path) => {
             let name = escape(path.as_os_str().as_encoded_bytes());
-            let config = read_config(path).with_context(|| name.clone())?;
+            let config = read_text_file(path, CONFIG_MAX_BYTES).map_err(|why| anyhow!(why))?;
             ImageDocuments::with_config(&blob.layer, platform, &config)
                 .map_err(|why| anyhow!("{name}: {why}"))?
         }
@@ -112,16 +112,6 @@ pub(super) fn run(
     };
     print(arguments, &summary)?;
     Ok(CommandStatus::Success)
-}
-
-/// Reads the configuration of a container image.
-fn read_config(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(CONFIG_MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > CONFIG_MAX_BYTES {
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "longer than 4 MiB"));
-    }
-    Ok(bytes)
 }
 
 fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()> {
