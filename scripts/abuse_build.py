@@ -36,10 +36,8 @@ FORMS = {"plain": [], "lz4": ["-zlz4", "-C4096"], "all": ["-zzstd", "-C65536", "
          "chunks": ["--chunk-size=65536"]}
 LEFTOVER = re.compile(r"\.image\.erofs\.\d+(\.\d+)?\.part")
 OLDER = b"an older image\n" * 9999
-VICTIM = "victim/file"
-VICTIM_BYTES = 24 << 20
-NAME = "image.erofs"
-EXTRA_BYTES = 4 << 20
+VICTIM, VICTIM_BYTES = "victim/file", 24 << 20
+NAME, EXTRA_BYTES = "image.erofs", 4 << 20
 
 
 def shrink(path, _):

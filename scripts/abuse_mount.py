@@ -35,8 +35,7 @@ import mounted
 
 # Number, logical and physical offset, as filefrag prints them.
 EXTENT = re.compile(r"^ *\d+: *\d+\.\. *\d+: *(\d+)\.\.", re.MULTILINE)
-END_SECONDS = 5
-READERS = 8
+END_SECONDS, READERS = 5, 8
 # More than there are listeners on most machines, and a time after which requests fail.
 MANY_READERS, TIME_LIMIT_SECONDS = 8, 2
 # What the kernel answers for a daemon that is gone, or goes.

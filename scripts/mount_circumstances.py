@@ -21,9 +21,8 @@ from collections import namedtuple
 import harness
 import mounted
 
-# Until a daemon has gone after its mount.
-END_SECONDS = 5
-LIMIT_SECONDS = 30
+# Until a daemon has gone after its mount, and for everything.
+END_SECONDS, LIMIT_SECONDS = 5, 30
 PLACES = ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"]
 
 OPEN_DEVICE = "mknod $W/fuse c 10 229; chmod 666 $W/fuse; mount --bind $W/fuse /dev/fuse"

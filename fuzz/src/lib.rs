@@ -32,6 +32,7 @@ mod stats;
 mod stretch;
 mod superblock;
 mod tar;
+mod texts;
 mod write_tar;
 mod xattr;
 
@@ -56,6 +57,7 @@ pub use server::server;
 pub use stats::stats;
 pub use superblock::superblock;
 pub use tar::tar;
+pub use texts::texts;
 pub use write_tar::write_tar;
 pub use xattr::xattr;
 
@@ -124,7 +126,7 @@ const BUILD: Limits = Limits {
 };
 
 /// All targets, small structures first.
-pub const TARGETS: [Target; 26] = [
+pub const TARGETS: [Target; 27] = [
     Target { name: "superblock", body: superblock, limits: SMALL },
     Target { name: "inode", body: inode, limits: SMALL },
     Target { name: "dirent", body: dirent, limits: SMALL },
@@ -143,6 +145,7 @@ pub const TARGETS: [Target; 26] = [
     Target { name: "remote", body: remote, limits: DOCUMENT },
     Target { name: "server", body: server, limits: DOCUMENT },
     Target { name: "hints", body: hints, limits: TEXT },
+    Target { name: "texts", body: texts, limits: TEXT },
     Target { name: "patched", body: patched, limits: IMAGE },
     Target { name: "check", body: check, limits: IMAGE },
     Target { name: "write_tar", body: write_tar, limits: IMAGE },

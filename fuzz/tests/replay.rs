@@ -116,7 +116,7 @@ macro_rules! replays {
 
 replays! {
     superblock inode dirent xattr stats android remote server lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
-    zmap_extents chunk hints patched write_tar extract fuse tar layers build_image
+    zmap_extents chunk hints texts patched write_tar extract fuse tar layers build_image
 }
 
 #[test]

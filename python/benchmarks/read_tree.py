@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path("/nonexistent"), help="directory with mksquashfs")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
     image = arguments.image or arguments.work / "t.erofs"
     make_archives(arguments.tree, arguments.work, image, arguments.peers)
     measure(arguments, image)

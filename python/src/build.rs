@@ -17,7 +17,7 @@ use ferrofs_ondisk::BlockSize;
 use pyo3::prelude::*;
 
 use crate::content::ObjectReader;
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 use crate::progress::{Supervision, WorkCounters, supervise};
 use crate::tree::{GivenEntry, TreeBuilder};
 
@@ -118,7 +118,7 @@ fn import(
     given: &GivenBuild,
     observer: &CountingObserver<'_>,
     cancel: &CancelToken,
-) -> Outcome<Tree> {
+) -> BindingResult<Tree> {
     let owners = match given.all_root {
         true => OwnerOverrides::all_root(),
         false => OwnerOverrides::default(),
@@ -145,7 +145,7 @@ fn import(
     }
 }
 
-fn build_options(given: &GivenBuild) -> Outcome<BuildOptions> {
+fn build_options(given: &GivenBuild) -> BindingResult<BuildOptions> {
     let refused = |message: String| Failure::new("BuildError", "EINVAL", message);
     let defaults = BuildOptions::default();
     let bits = u8::try_from(given.block_size.trailing_zeros()).ok();

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 
 /// Reads up to this many bytes go through a buffer of their own: a copy is cheaper than a second
 /// wait for the interpreter.
@@ -17,7 +17,7 @@ const SMALL_COPIED_MAX: usize = 4 << 10;
 pub(crate) fn read_bytes<'py>(
     py: Python<'py>,
     count: u64,
-    read: impl Fn(&mut [u8]) -> Outcome<usize> + Send + Sync,
+    read: impl Fn(&mut [u8]) -> BindingResult<usize> + Send + Sync,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let count = usize::try_from(count).map_err(|_| too_long(py))?;
     if count <= SMALL_COPIED_MAX {
@@ -43,8 +43,8 @@ pub(crate) fn read_bytes<'py>(
 /// it. A small one is found and read in one wait for the interpreter.
 pub(crate) fn find_and_read_bytes<'py, S: Send + Sync>(
     py: Python<'py>,
-    find: impl FnOnce() -> Outcome<(S, u64)> + Send,
-    read: impl Fn(&S, &mut [u8]) -> Outcome<usize> + Send + Sync,
+    find: impl FnOnce() -> BindingResult<(S, u64)> + Send,
+    read: impl Fn(&S, &mut [u8]) -> BindingResult<usize> + Send + Sync,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let mut large = None;
     let small = read_copied::<COPIED_MAX>(py, |buffer| {
@@ -65,7 +65,7 @@ pub(crate) fn find_and_read_bytes<'py, S: Send + Sync>(
 
 fn read_copied<'py, const BYTES: usize>(
     py: Python<'py>,
-    read: impl FnOnce(&mut [u8; BYTES]) -> Outcome<usize> + Send,
+    read: impl FnOnce(&mut [u8; BYTES]) -> BindingResult<usize> + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let mut buffer = [0u8; BYTES];
     let filled = py.detach(|| read(&mut buffer)).map_err(|failure| failure.raise(py))?;

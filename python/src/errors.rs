@@ -30,7 +30,7 @@ enum ErrorCode {
 }
 
 /// A result that becomes a value or an exception once the thread is attached again.
-pub(crate) type Outcome<T> = Result<T, Failure>;
+pub(crate) type BindingResult<T> = Result<T, Failure>;
 
 impl Failure {
     /// A failure of `class` with an errno that has a name.

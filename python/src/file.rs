@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::bytes_object::read_bytes;
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 use crate::image::NativeImage;
 use crate::lookup::regular_file;
 use crate::process::PerProcess;
@@ -30,8 +30,9 @@ impl NativeFile {
         if let Some(file) = self.opened.get() {
             return Ok(file);
         }
-        let opened =
-            py.detach(|| -> Outcome<OpenFile> { Ok(image.open_file(&image.inode(self.nid)?)?) });
+        let opened = py.detach(|| -> BindingResult<OpenFile> {
+            Ok(image.open_file(&image.inode(self.nid)?)?)
+        });
         let opened = opened.map_err(|failure| failure.at(&self.path).raise(py))?;
         Ok(self.opened.get_or_keep(Arc::new(opened)))
     }

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::bytes_object::{find_and_read_bytes, read_bytes};
 use crate::check::{CheckTuple, check};
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 use crate::extract::{ExtractTuple, GivenExtraction, extract};
 use crate::inode_fields::{InodeTuple, entries, inode_tuple, name_object};
 use crate::lookup::{LastLink, find, regular_file};
@@ -51,7 +51,7 @@ impl NativeImage {
             sources.push(place.source(py, start)?);
         }
         let workers = workers();
-        let opened = py.detach(|| -> Outcome<Image> {
+        let opened = py.detach(|| -> BindingResult<Image> {
             let devices = sources.split_off(1);
             let primary = sources.pop().ok_or_else(Failure::not_found)?;
             let options = OpenOptions::new().workers(&workers);
@@ -68,7 +68,7 @@ impl NativeImage {
     pub(crate) fn detached<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&Image) -> Outcome<T> + Send,
+        work: impl FnOnce(&Image) -> BindingResult<T> + Send,
     ) -> PyResult<T> {
         let image = self.image(py)?;
         py.detach(|| work(&image)).map_err(|failure| failure.raise(py))
@@ -160,7 +160,10 @@ impl NativeImage {
                 let inode = image.inode(entry.nid)?;
                 Ok((entry.name, inode_tuple(&inode, block_bytes)))
             };
-            found.into_iter().map(with_inode).collect::<Outcome<Vec<(OsString, InodeTuple)>>>()
+            found
+                .into_iter()
+                .map(with_inode)
+                .collect::<BindingResult<Vec<(OsString, InodeTuple)>>>()
         })?;
         let list = PyList::empty(py);
         for (name, inode) in found {
@@ -178,7 +181,7 @@ impl NativeImage {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let image = self.image(py)?;
         let (offset, count) = part.unwrap_or((0, u64::MAX));
-        let find = || -> Outcome<(Inode, u64)> {
+        let find = || -> BindingResult<(Inode, u64)> {
             let inode = regular_file(&image, path)?;
             let count = count.min(inode.size().saturating_sub(offset));
             Ok((inode, count))

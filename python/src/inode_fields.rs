@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use ferrofs_image::{Image, Inode, Nid};
 use pyo3::prelude::*;
 
-use crate::errors::Outcome;
+use crate::errors::BindingResult;
 
 /// nid, mode, nlink, uid, gid, size, seconds, nanoseconds, major and minor number, bytes stored.
 pub(crate) type InodeTuple = (u64, u32, u32, u32, u32, u64, i64, u32, u32, u32, u64);
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
 
 /// What one directory holds, in the order of the image. The inodes are not read, unless the
 /// directory does not hold the types.
-pub(crate) fn entries(image: &Image, directory: &Inode) -> Outcome<Vec<Entry>> {
+pub(crate) fn entries(image: &Image, directory: &Inode) -> BindingResult<Vec<Entry>> {
     let mut found = Vec::new();
     for entry in image.read_dir(directory)? {
         let entry = entry?;

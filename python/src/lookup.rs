@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use ferrofs_image::{FileType, Image, Inode};
 
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 
 /// Symlinks that one path may lead through: Linux's limit.
 const SYMLINKS_MAX: usize = 40;
@@ -24,12 +24,12 @@ impl From<bool> for LastLink {
 }
 
 /// The inode at `path`, from the root on.
-pub(crate) fn find(image: &Image, path: &[u8], last: LastLink) -> Outcome<Inode> {
+pub(crate) fn find(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
     find_at(image, path, last).map_err(|failure| failure.at(path))
 }
 
 /// The regular file at a path. A directory is refused as `open` refuses it.
-pub(crate) fn regular_file(image: &Image, path: &[u8]) -> Outcome<Inode> {
+pub(crate) fn regular_file(image: &Image, path: &[u8]) -> BindingResult<Inode> {
     let inode = find(image, path, LastLink::Follow)?;
     match inode.file_type() {
         FileType::Regular => Ok(inode),
@@ -38,7 +38,7 @@ pub(crate) fn regular_file(image: &Image, path: &[u8]) -> Outcome<Inode> {
     }
 }
 
-fn find_at(image: &Image, path: &[u8], last: LastLink) -> Outcome<Inode> {
+fn find_at(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
     // Most paths lead through no symlink. `..` behind one would be another directory here.
     if !path.windows(2).any(|two| two == b"..")
         && let Some(inode) = image.resolve(path)?
@@ -49,7 +49,7 @@ fn find_at(image: &Image, path: &[u8], last: LastLink) -> Outcome<Inode> {
     follow(image, path, last)
 }
 
-fn follow(image: &Image, path: &[u8], last: LastLink) -> Outcome<Inode> {
+fn follow(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
     let mut names: VecDeque<Vec<u8>> = names_of(path);
     let mut parents = Vec::new();
     let mut current = image.root()?;

@@ -12,25 +12,25 @@ use ferrofs_image::{DecodeWorkers, PerCpuSettings};
 /// attached to the interpreter. `os.fork` is called by such a thread, too, so the lock is free in
 /// the child.
 #[derive(Debug)]
-pub(crate) struct PerProcess<T>(Mutex<Slot<T>>);
+pub(crate) struct PerProcess<T>(Mutex<OwnedByProcess<T>>);
 
 #[derive(Debug)]
-struct Slot<T> {
+struct OwnedByProcess<T> {
     process: u32,
     value: Option<ManuallyDrop<T>>,
 }
 
 impl<T: Clone> PerProcess<T> {
     pub(crate) const fn empty() -> Self {
-        Self(Mutex::new(Slot { process: 0, value: None }))
+        Self(Mutex::new(OwnedByProcess { process: 0, value: None }))
     }
 
     pub(crate) fn of(value: T) -> Self {
         let value = Some(ManuallyDrop::new(value));
-        Self(Mutex::new(Slot { process: std::process::id(), value }))
+        Self(Mutex::new(OwnedByProcess { process: std::process::id(), value }))
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot<T>> {
+    fn slot(&self) -> MutexGuard<'_, OwnedByProcess<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,7 +49,7 @@ impl<T: Clone> PerProcess<T> {
         if let Some(kept) = slot.value.as_ref().filter(|_| slot.process == process) {
             return T::clone(kept);
         }
-        *slot = Slot { process, value: Some(ManuallyDrop::new(value.clone())) };
+        *slot = OwnedByProcess { process, value: Some(ManuallyDrop::new(value.clone())) };
         value
     }
 

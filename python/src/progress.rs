@@ -8,7 +8,7 @@ use std::time::Duration;
 use ferrofs_image::CancelToken;
 use pyo3::prelude::*;
 
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 
 /// How often progress is reported and signals are seen.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ pub(crate) fn supervise<T: Send>(
     py: Python<'_>,
     given: &Supervision<'_>,
     progress: Option<&Py<PyAny>>,
-    work: impl FnOnce() -> Outcome<T> + Send,
+    work: impl FnOnce() -> BindingResult<T> + Send,
 ) -> PyResult<T> {
     let ended = EndFlag::default();
     let mut raised = report(py, given, progress).err();

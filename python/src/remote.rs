@@ -9,7 +9,7 @@ use ferrofs_remote::cache::CachePlace;
 use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, FetcherProgram, RemoteLocation, RemoteSource};
 
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 
 /// Names the program that fetches, as for the command.
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
@@ -17,7 +17,7 @@ const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Opens the object at `url` as an image that begins at its byte `start`.
-pub(crate) fn open(url: &str, start: u64) -> Outcome<Arc<dyn ImageSource>> {
+pub(crate) fn open(url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>> {
     let refused = |error: std::io::Error| Failure::of_io(&error).at(url.as_bytes()).remote();
     let location: RemoteLocation = url.parse().map_err(|error| {
         Failure::new("RemoteError", "EINVAL", format!("{error}")).at(url.as_bytes())

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::content;
-use crate::errors::{Failure, Outcome};
+use crate::errors::{BindingResult, Failure};
 
 /// Types in `st_mode` of Linux.
 const TYPE_MASK: u32 = 0o17_0000;
@@ -56,12 +56,12 @@ impl TreeBuilder {
 
     /// Adds an entry. One with the path of another replaces it, but for directories, which keep
     /// their content and get the new metadata.
-    pub(crate) fn add(&mut self, entry: GivenEntry) -> Outcome<()> {
+    pub(crate) fn add(&mut self, entry: GivenEntry) -> BindingResult<()> {
         let path = entry.path.clone();
         self.add_at(entry).map_err(|failure| failure.at(&path))
     }
 
-    fn add_at(&mut self, entry: GivenEntry) -> Outcome<()> {
+    fn add_at(&mut self, entry: GivenEntry) -> BindingResult<()> {
         let path = entry.path.clone();
         let mut names: Vec<&[u8]> = names_of(&path)?;
         let Some(name) = names.pop() else { return self.set_root(entry) };
@@ -85,13 +85,13 @@ impl TreeBuilder {
         }
     }
 
-    fn link(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Outcome<()> {
+    fn link(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> BindingResult<()> {
         self.tree.unlink(parent, name);
         self.tree.link(parent, name, id)?;
         Ok(())
     }
 
-    fn set_root(&mut self, entry: GivenEntry) -> Outcome<()> {
+    fn set_root(&mut self, entry: GivenEntry) -> BindingResult<()> {
         let node = node_of(entry)?;
         if !node.is_directory() {
             return Err(not_a_directory());
@@ -101,7 +101,7 @@ impl TreeBuilder {
         Ok(())
     }
 
-    fn directory_at(&mut self, names: &[&[u8]]) -> Outcome<NodeId> {
+    fn directory_at(&mut self, names: &[&[u8]]) -> BindingResult<NodeId> {
         let mut current = Tree::ROOT;
         for name in names {
             current = match self.tree.child(current, name) {
@@ -117,7 +117,7 @@ impl TreeBuilder {
         Ok(current)
     }
 
-    fn find(&self, path: &[u8]) -> Outcome<NodeId> {
+    fn find(&self, path: &[u8]) -> BindingResult<NodeId> {
         let mut current = Tree::ROOT;
         for name in names_of(path)? {
             current = self.tree.child(current, name).ok_or_else(|| {
@@ -146,7 +146,7 @@ fn default_directory() -> Metadata {
     }
 }
 
-fn names_of(path: &[u8]) -> Outcome<Vec<&[u8]>> {
+fn names_of(path: &[u8]) -> BindingResult<Vec<&[u8]>> {
     let names = path.split(|byte| *byte == b'/');
     let names: Vec<&[u8]> = names.filter(|name| !name.is_empty() && *name != b".").collect();
     match names.iter().any(|name| *name == b".." || name.contains(&0)) {
@@ -155,7 +155,7 @@ fn names_of(path: &[u8]) -> Outcome<Vec<&[u8]>> {
     }
 }
 
-fn node_of(entry: GivenEntry) -> Outcome<Node> {
+fn node_of(entry: GivenEntry) -> BindingResult<Node> {
     let kind = kind_of(&entry)?;
     let permissions = u16::try_from(entry.mode & 0o7777).unwrap_or_default();
     let (seconds, nanoseconds) = entry.mtime;
@@ -167,7 +167,7 @@ fn node_of(entry: GivenEntry) -> Outcome<Node> {
     Ok(Node { metadata, kind })
 }
 
-fn kind_of(entry: &GivenEntry) -> Outcome<NodeKind> {
+fn kind_of(entry: &GivenEntry) -> BindingResult<NodeKind> {
     let (major, minor) = entry.device;
     let kind = match entry.mode & TYPE_MASK {
         DIRECTORY => NodeKind::Directory,

@@ -66,8 +66,9 @@ pub(crate) fn run(mode: Mode) -> ExitCode {
 fn run_all(mode: Mode) -> Result<bool, Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let mut is_same = true;
+    let folder = rustdoc_json(root)?;
     for name in CRATES {
-        let json = rustdoc_json(root, name)?;
+        let json = folder.join(format!("{}.json", name.replace('-', "_")));
         let format = json_format(&json)?;
         if format != JSON_FORMAT {
             println!(
@@ -98,21 +99,21 @@ fn run_all(mode: Mode) -> Result<bool, Box<dyn Error>> {
     Ok(is_same)
 }
 
-/// Has rustdoc describe a crate; the path of the JSON.
-fn rustdoc_json(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
+/// Has rustdoc describe every library; the folder of the JSON. The whole workspace at once and the profile of lints and
+/// pages: dependencies then have the same features, and have been checked already.
+fn rustdoc_json(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    // The profile of lints and pages, so that dependencies are checked once.
     let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["rustdoc", "--quiet", "--lib", "--profile", "test", "--package", name, "--"])
-        .args(["-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
+        .args(["doc", "--quiet", "--workspace", "--no-deps", "--lib", "--profile", "test"])
+        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow")
         .env("RUSTDOC", env::current_exe()?)
         .env(AS_RUSTDOC, env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into()))
         .current_dir(root)
         .status()?;
     if !status.success() {
-        return Err(format!("rustdoc failed for {name}: {status}").into());
+        return Err(format!("rustdoc failed: {status}").into());
     }
-    Ok(target.join("doc").join(format!("{}.json", name.replace('-', "_"))))
+    Ok(target.join("doc"))
 }
 
 fn json_format(path: &Path) -> Result<u64, Box<dyn Error>> {

@@ -30,6 +30,7 @@ mod mkfs;
 mod mount;
 
 mod api;
+mod links;
 mod pages;
 mod tidy;
 
@@ -42,6 +43,7 @@ usage: cargo run -p xtask -- CHORE
 chores:
   tidy             check the rules that the compiler and clippy cannot see
   api [--check]    write the public items of each library into docs/api, or compare them
+  links DIR        check the links of the book that was built there
   man DIR          write the manual pages of the command into DIR
   completions DIR  write its completions for bash, fish and zsh into DIR
   help             print this text
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
     match Chore::parse(&words) {
         Ok(Chore::Tidy) => tidy::run(),
         Ok(Chore::Api(mode)) => api::run(mode),
+        Ok(Chore::Links(dir)) => links::run(&dir),
         Ok(Chore::Man(dir)) => pages::outcome(pages::write_manual(&dir)),
         Ok(Chore::Completions(dir)) => pages::outcome(pages::write_completions(&dir)),
         Ok(Chore::Help) => {
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
 enum Chore {
     Tidy,
     Api(api::Mode),
+    Links(PathBuf),
     Man(PathBuf),
     Completions(PathBuf),
     Help,
@@ -86,12 +90,13 @@ impl Chore {
                 "tidy" => Ok(Self::Tidy),
                 "api" => Ok(Self::Api(api::Mode::Write)),
                 "help" | "--help" | "-h" => Ok(Self::Help),
-                "man" | "completions" => Err(format!("{only} needs a directory")),
+                "links" | "man" | "completions" => Err(format!("{only} needs a directory")),
                 other => Err(format!("unknown chore {other}")),
             },
             [chore, option] if chore == "api" && option == "--check" => {
                 Ok(Self::Api(api::Mode::Check))
             }
+            [chore, dir] if chore == "links" => Ok(Self::Links(dir.into())),
             [chore, dir] if chore == "man" => Ok(Self::Man(dir.into())),
             [chore, dir] if chore == "completions" => Ok(Self::Completions(dir.into())),
             [_, extra, ..] => Err(format!("unexpected word {extra}")),
@@ -114,6 +119,7 @@ mod tests {
         assert_eq!(parse(&["help"]), Ok(Chore::Help));
         assert_eq!(parse(&["api"]), Ok(Chore::Api(super::api::Mode::Write)));
         assert_eq!(parse(&["api", "--check"]), Ok(Chore::Api(super::api::Mode::Check)));
+        assert_eq!(parse(&["links", "book"]), Ok(Chore::Links("book".into())));
         assert_eq!(parse(&["man", "out"]), Ok(Chore::Man("out".into())));
         assert_eq!(parse(&["completions", "out"]), Ok(Chore::Completions("out".into())));
     }

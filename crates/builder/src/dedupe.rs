@@ -34,6 +34,7 @@ use ranges::{ConcatenatedFiles, DuplicateRange};
 
 use crate::Result;
 use crate::spill::SpillStore;
+use crate::split::DedupePiece;
 
 /// The options of a search for duplicates.
 #[derive(Clone, Copy, Debug)]
@@ -48,25 +49,6 @@ pub(crate) struct DedupeOptions {
     /// the readers' own; a quarter more is for files that are equal as a whole. With less memory it finds fewer
     /// ranges; 1/40 of the bytes of the files is enough for all.
     pub(crate) memory_bytes: u64,
-}
-
-/// A part of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DedupePiece {
-    /// Stored with the file, from a new extent on.
-    Own {
-        /// Its length; not 0.
-        bytes: u64,
-    },
-    /// The same bytes as an earlier range, all of which is [`DedupePiece::Own`], one or several.
-    Copy {
-        /// The file that holds the range: an earlier one, or the same.
-        of: usize,
-        /// Where it starts there, which is where one of the pieces starts.
-        offset: u64,
-        /// The length of both; not 0.
-        bytes: u64,
-    },
 }
 
 /// Which ranges of each file are stored, and which are copies.

@@ -1,13 +1,18 @@
-//! The importers, which make trees: from a directory of the host, and from tar archives.
+//! The importers, which make trees: from a directory of the host, and from tar archives. And texts that change the metadata
+//! of a tree: `fs_config` and `file_contexts` of Android, and the sidecar of an extraction.
 
 pub mod adjust;
+pub mod android_text;
 mod directory;
 mod directory_listing;
 #[cfg(test)]
 mod directory_tests;
 pub(crate) mod exclude_patterns;
+pub mod file_contexts;
+pub mod fs_config;
 mod host_file;
 mod overlay;
+pub mod sidecar;
 pub(crate) mod spool;
 
 pub use self::directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, from_directory};

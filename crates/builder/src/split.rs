@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::dedupe::DedupePiece;
 use crate::spill::paged::PagedArray;
 use crate::tree::{Content, NodeId, Tree, memory_content};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
@@ -15,6 +14,25 @@ pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
 const BATCH_BYTES: u64 = 1 << 20;
 /// Tasks of a batch at most: tiny files must not make it endless.
 const BATCH_TASKS_MAX: usize = 256;
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DedupePiece {
+    /// Stored with the file, from a new extent on.
+    Own {
+        /// Its length; not 0.
+        bytes: u64,
+    },
+    /// The same bytes as an earlier range, all of which is [`DedupePiece::Own`], one or several.
+    Copy {
+        /// The file that holds the range: an earlier one, or the same.
+        of: usize,
+        /// Where it starts there, which is where one of the pieces starts.
+        offset: u64,
+        /// The length of both; not 0.
+        bytes: u64,
+    },
+}
 
 /// What deduplication found.
 pub(crate) trait FilePieces {

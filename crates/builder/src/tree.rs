@@ -7,6 +7,7 @@
 mod content;
 mod names;
 mod node;
+mod node_set;
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
@@ -27,6 +28,7 @@ pub use names::{Entries, TreeNames};
 pub(crate) use node::NodeRecord;
 use node::XattrSets;
 pub use node::{Metadata, Node, NodeId, NodeKind, Xattrs};
+pub(crate) use node_set::NodeSet;
 
 /// What an inode takes in the store, with what a build keeps for it, such as its number, its place and its data.
 const NODE_BYTES: u64 = 160;
@@ -298,6 +300,11 @@ impl Tree {
     #[must_use]
     pub fn entries(&self, id: NodeId) -> Entries<'_> {
         Entries::new(&self.entries, id)
+    }
+
+    /// The entries of a directory behind `name`.
+    pub(crate) fn entries_behind(&self, id: NodeId, name: &[u8]) -> Entries<'_> {
+        Entries::behind(&self.entries, id, name)
     }
 
     /// Every name in depth-first order, each directory's in byte order.

@@ -19,12 +19,12 @@ use ferrofs_workers::memory::trim_heap;
 use crate::compress::profiles::CompressionProfiles;
 use crate::context::{BuildContext, DataNeeds};
 use crate::data_map::InternalFile;
-use crate::dedupe::{DedupeFiles, DedupeOptions, DedupePiece, DedupePlan};
+use crate::dedupe::{DedupeFiles, DedupeOptions, DedupePlan};
 use crate::packed_file::PackedFile;
 use crate::spill::paged::PagedArray;
 use crate::split::{
-    FileCompression, FileList, FilePieces, FileSet, GeneratedFile, StorageMode, StorageModes,
-    TaskSource, TaskSplitter,
+    DedupePiece, FileCompression, FileList, FilePieces, FileSet, GeneratedFile, StorageMode,
+    StorageModes, TaskSource, TaskSplitter,
 };
 use crate::tree::{Content, NodeId, Tree, files_in_order, memory_content};
 use crate::{

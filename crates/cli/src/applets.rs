@@ -67,7 +67,7 @@ impl Invocation {
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let is_foreground = |word: &OsString| word == "-f" || word == "--foreground";
-    if !crate::mount::is_daemon() && !words.iter().any(is_foreground) {
+    if !is_daemon() && !words.iter().any(is_foreground) {
         return parse_words(words);
     }
     let of_thread = words.clone();
@@ -196,6 +196,14 @@ fn mount_type_program(mut words: Vec<OsString>) -> Result<Invocation, ExitCode> 
         }
         verb => Ok(Invocation::Verb(verb)),
     }
+}
+
+/// The variable that marks a daemon: its standard input is the socket to its starter.
+pub(crate) const NOTIFY_VARIABLE: &str = "_FERROFS_NOTIFY_ON_STDIN";
+
+/// Whether this process was started as a daemon.
+pub(crate) fn is_daemon() -> bool {
+    std::env::var_os(NOTIFY_VARIABLE).is_some()
 }
 
 #[cfg(test)]

@@ -95,6 +95,10 @@ pub(crate) struct RemoteArguments {
     /// Which bytes of a remote image are compared with a digest [default: try]
     #[arg(long = "verify", value_name = "MODE", value_enum, id = "remote_verify")]
     pub(crate) verify: Option<VerifyChoice>,
+
+    /// Of object stores, for the process that connects for a mount; no credentials
+    #[arg(skip)]
+    pub(crate) store_variables: Vec<(&'static str, String)>,
 }
 
 /// How the fetcher and the servers are reached.
@@ -174,9 +178,9 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work: entries, attributes and data that several inodes share are read for
-    /// each of them. A byte is about a nanosecond; sound images cause almost none [default: 256m
-    /// and 512 bytes for each byte of IMAGE]
+    /// Limit of repeated work: what several inodes share is read again for each of them. A byte of
+    /// the limit allows about a nanosecond of such work; undamaged images cause almost none
+    /// [default: 256m and 512 bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }

@@ -7,8 +7,6 @@ mod arguments;
 mod block_list;
 mod block_map;
 mod buffered_source;
-mod file_contexts;
-mod fs_config;
 mod import;
 mod incremental;
 mod inode_pairs;
@@ -21,7 +19,6 @@ mod monitor;
 mod overlay;
 mod report;
 mod request;
-mod sidecar_metadata;
 mod verify;
 mod vmdk;
 

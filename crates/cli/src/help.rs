@@ -112,9 +112,9 @@ Parallel requests download the image through the cache. So an interrupted downlo
 it stopped, and `ferrofs mount` of the same URL reads the downloaded parts from the cache. FILE is
 created (with --force: replaced) when it is complete, verified and on stable storage.
 
-An image of a registry is compared with its digest, whatever --verify is. An object of a web server
-has a digest only if its URL ends with #index=sha256:…, the digest of its chunk index. Otherwise
-ferrofs trusts the transport, or refuses the object with --verify=require.
+An image of a registry is always compared with its digest, also with --verify=off. An object of a
+web server has a digest only if its URL ends with #index=sha256:…, the digest of its chunk index.
+Otherwise ferrofs trusts the transport, or refuses the object with --verify=require.
 
 Examples:
   ferrofs pull https://example.org/app.erofs app.erofs
@@ -165,7 +165,7 @@ pub(crate) const CACHE: &str = "\
 The cache keeps the parts of remote images that were read. --cache-size of the verbs that read
 limits it, so pruning is seldom needed. An image that a mount or a running verb has open is not
 removed, but --to may evict parts of it, which are fetched again when they are read. The fetcher
-removes the files; it is started if it does not run.
+removes the files; the command starts it if it does not run.
 
 verify reads all cached chunks and exits with 1 if any was damaged. Damaged chunks are never used;
 they are fetched again when they are read.
@@ -182,9 +182,9 @@ The command returns when the image is mounted, or prints why it could not be mou
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
 process unmounts it. If the mount is in use at that time, it is detached from the directory tree at
 once, and the process ends when the mount is no longer used. A second signal ends the process
-immediately. If SIGKILL ends the process, a second process, which waits for that, unmounts. With -o
-noauto_unmount, a mount made by root stays in that case: every access fails with \"transport
-endpoint is not connected\" until `umount DIR` removes it.
+immediately. A second process waits for the end of the first one, and unmounts if SIGKILL has ended
+it. With -o noauto_unmount, a mount that root made stays after SIGKILL: every access fails with
+\"transport endpoint is not connected\" until `umount DIR` removes it.
 
 With --keep or -o keep, the mount survives the death of the process that serves it. A small process
 holds the mount and starts the other one again, as often as necessary. Open files and working
@@ -254,11 +254,17 @@ This is ferrofs, called as mount.erofs. It mounts with FUSE, so it needs neither
 of Linux. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax, which are for
 the driver of Linux, have no effect.
 
+With oci.layer=, oci.blob=, oci.platform= or oci.insecure, SOURCE is an image of a registry, as in
+ubuntu:20.04, and with s3.endpoint=, s3.region=, s3.urlstyle= or s3.sig=4 it is BUCKET/KEY.
+oci.username=, oci.password= and s3.passwd_file= are refused: logins are those of docker, podman and
+skopeo, and the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+
 Exit status: 0 success, 1 everything else.
 
 Examples:
   mount.erofs app.erofs dir/
-  mount.erofs -t erofs.fuse -o fsoffset=65536 appimage.bin dir/";
+  mount.erofs -t erofs.fuse -o fsoffset=65536 appimage.bin dir/
+  mount.erofs -o oci.layer=0 registry.example.org/app:v1 dir/";
 
 pub(crate) const DEMO: &str = "\
 The demonstration mounts an image with FUSE as the current user, compares every file of the mount

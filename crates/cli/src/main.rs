@@ -2,7 +2,6 @@
 //! status. The libraries below do the work; only this crate prints, and only this file exits.
 
 mod amount;
-mod android_text;
 mod applets;
 mod arguments;
 mod build;
@@ -19,7 +18,6 @@ mod progress;
 mod read_stats;
 mod remote;
 mod resources;
-mod sidecar;
 mod signals;
 mod source;
 mod stats;

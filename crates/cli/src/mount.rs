@@ -11,11 +11,11 @@ mod replace;
 mod request;
 mod service;
 mod serving_user;
+mod source_words;
 
 use std::io::Write;
 
 use daemonize::ReadyNotifier;
-pub(crate) use daemonize::is_daemon;
 use request::MountRequest;
 
 use crate::arguments::{MountArguments, MountCaller, MountInvocation};

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+pub(crate) use ferrofs_builder::import::android_text::hex;
+pub(crate) use ferrofs_builder::import::sidecar::JsonBytes;
+use serde::Serialize;
 
 /// Standard output.
 #[derive(Debug)]
@@ -119,55 +121,6 @@ fn push_escaped_control(text: &mut String, character: char) {
 fn push_byte(text: &mut String, byte: u8) {
     // Writing to a String cannot fail.
     write!(text, "\\x{byte:02x}").unwrap_or_default();
-}
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        write!(text, "{byte:02x}").unwrap_or_default();
-    }
-    text
-}
-
-/// A name in JSON: a string if it is UTF-8, else an object `{"hex": "…"}`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct JsonBytes(pub(crate) Vec<u8>);
-
-impl From<&[u8]> for JsonBytes {
-    fn from(name: &[u8]) -> Self {
-        Self(name.to_vec())
-    }
-}
-
-impl Serialize for JsonBytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Hex {
-            hex: String,
-        }
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => serializer.serialize_str(text),
-            Err(_) => Hex { hex: hex(&self.0) }.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for JsonBytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Name {
-            Text(String),
-            Hex { hex: String },
-        }
-        match Name::deserialize(deserializer)? {
-            Name::Text(text) => Ok(Self(text.into_bytes())),
-            Name::Hex { hex } => crate::android_text::parse_hex(&hex)
-                .map(Self)
-                .ok_or_else(|| serde::de::Error::custom("a name is not hexadecimal")),
-        }
-    }
 }
 
 /// Prints a line that begins with the program's name.

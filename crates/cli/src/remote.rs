@@ -142,16 +142,29 @@ pub(crate) fn is_remote(argument: &Path) -> bool {
 pub(crate) fn shown(argument: &Path) -> String {
     match Location::parse(argument.as_os_str()) {
         Ok(Location::Remote(location)) => escape(location.to_string().as_bytes()),
-        _ => escape(argument.as_os_str().as_encoded_bytes()),
+        Ok(_) => escape(argument.as_os_str().as_encoded_bytes()),
+        Err(_) => escape(without_secrets(&argument.to_string_lossy()).as_bytes()),
     }
 }
 
 fn parse(argument: &OsStr) -> anyhow::Result<Location> {
     Location::parse(argument).map_err(|error| {
-        let text = argument.to_string_lossy();
-        let text = text.split(['?', '#']).next().unwrap_or_default();
+        let text = without_secrets(&argument.to_string_lossy());
         usage_error(format_args!("{}: {error}", escape(text.as_bytes())))
     })
+}
+
+/// What is shown of a text that is no location. It may have a password in front of its last `@`, which
+/// may contain all that separates the parts of a URL, and a signature in its query.
+fn without_secrets(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    match rest.rsplit_once('@') {
+        Some((_, behind)) => {
+            let behind = behind.split(['?', '#']).next().unwrap_or_default();
+            format!("{scheme}://…@{behind}")
+        }
+        None => text.split(['?', '#']).next().unwrap_or_default().to_owned(),
+    }
 }
 
 fn open_one(
@@ -299,6 +312,7 @@ impl RemoteMount {
         let mut command = Command::new(ITSELF);
         std::os::unix::process::CommandExt::arg0(&mut command, COMPANION_NAME);
         command.arg(path).arg(fetcher());
+        command.envs(arguments.store_variables.iter().map(|(name, value)| (name, value)));
         let companion = Companion::start(&mut command);
         let companion = companion.context("the process that connects to ferrofs-fetch")?;
         let companion = Arc::new(companion.cache_limit(arguments.connection.cache_size));
@@ -443,5 +457,30 @@ fn default_cache() -> Option<PathBuf> {
     match folder {
         Some(folder) => Some(folder.join("ferrofs")),
         None => rustix::process::geteuid().is_root().then(|| PathBuf::from(SYSTEM_CACHE)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_location_is_not_repeated() {
+        for (text, shown) in [
+            ("https://user:s3cret@host/a.erofs", "https://…@host/a.erofs"),
+            ("https://user:s3/cr?e#t@host/a?signature=s3cret", "https://…@host/a"),
+            ("https://user:s3@cret@host:99999/a", "https://…@host:99999/a"),
+            ("s3://key:s3cret@bucket/a", "s3://…@bucket/a"),
+            ("oci://user:s3cret@host/a:v1", "oci://…@host/a:v1"),
+            ("ftp://user:s3cret@host/a", "ftp://…@host/a"),
+            ("https://s3cret@", "https://…@"),
+            ("https:///a?signature=s3cret", "https:///a"),
+        ] {
+            let argument = Path::new(text);
+            let error = parse(argument.as_os_str()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{shown}: ")), "{error}");
+            assert_eq!(super::shown(argument), shown);
+        }
+        assert_eq!(shown(Path::new("a@b?c")), "a@b?c");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut mounts = Vec::new();
     for some in entries.chunks(ASKED_AT_A_TIME) {
-        let asked = some.iter().map(ask).collect::<anyhow::Result<Vec<_>>>()?;
+        let asked = some.iter().map(start_query).collect::<anyhow::Result<Vec<_>>>()?;
         for (entry, answers) in some.iter().zip(asked) {
             let left = deadline.saturating_duration_since(Instant::now());
             let answer = answers.recv_timeout(left).ok();
@@ -52,7 +52,7 @@ pub(crate) fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
 }
 
 /// Asks in a thread, which waits with the mount and ends with this process.
-fn ask(entry: &MountEntry) -> anyhow::Result<Receiver<Result<MountStats, StatsError>>> {
+fn start_query(entry: &MountEntry) -> anyhow::Result<Receiver<Result<MountStats, StatsError>>> {
     let (sender, receiver) = channel();
     let directory = entry.mount_point.clone();
     let asking = move || {

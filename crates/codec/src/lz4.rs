@@ -8,8 +8,7 @@
 
 mod block_writer;
 pub(crate) mod encode;
-mod greedy;
-mod optimal;
+mod limited_distance;
 mod sequences;
 mod window;
 

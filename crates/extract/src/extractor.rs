@@ -75,7 +75,7 @@ pub(crate) fn extract_with(
         pool: ExtractPool::new(&context, threads).map_err(without_path)?,
         stack: DirectoryStack::new(opened, options.existing).map_err(without_path)?,
         reporter: Reporter::new(on_event),
-        links: LinkTable::new(image),
+        links: LinkTable::new(image, &context.limits.work),
         selection: &options.selection,
         matches: options.selection.matches(),
         deferred_modes: DeferredModes::new(image.memory().budget()),
@@ -83,6 +83,7 @@ pub(crate) fn extract_with(
         context,
     };
     let walk = walk.work_meter(&extractor.context.limits.work).entry_work(ENTRY_WORK);
+    let walk = walk.contents_are_work();
     let ended = extractor.run(walk);
     if ended.is_err() {
         extractor.context.stop();
@@ -110,13 +111,11 @@ impl Extractor<'_> {
         if let Some(error) = self.context.image.truncation() {
             self.reporter.fail(Error::new(error.into(), b""));
         }
-        let decoded_before = self.context.image.decoded_bytes();
         let mut events = 0u64;
         while let Some(visit) = next_event(&mut walk)? {
             events += 1;
             if events.is_multiple_of(EVENTS_PER_CHECK) {
-                let checked =
-                    self.context.limits.check_decoding(&self.context.image, decoded_before);
+                let checked = self.context.limits.check_decoding();
                 checked.map_err(|kind| Error::new(kind, b""))?;
             }
             match self.relative(visit) {
@@ -237,7 +236,8 @@ impl Extractor<'_> {
 
     /// Writes a name, links it, or lets it wait.
     fn lookup(&mut self, name: PendingName) -> Result<()> {
-        let (name, first) = match self.links.lookup(name) {
+        let found = self.links.lookup(name).map_err(|kind| Error::new(kind, b""))?;
+        let (name, first) = match found {
             LinkAction::Wait => return Ok(()),
             LinkAction::Write(name) => return self.write(name),
             LinkAction::Link(name, first) => (name, first),

@@ -23,6 +23,9 @@ const OUTPUT_PER_BYTE: u64 = 8192;
 /// Counts work and output.
 #[derive(Debug)]
 pub(crate) struct Limits {
+    image: Image,
+    /// The work of decoding before the extraction began.
+    decoded_before: u64,
     pub(crate) work: WorkMeter,
     output: AtomicU64,
     output_limit: u64,
@@ -35,6 +38,8 @@ impl Limits {
         let work = max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes));
         let default = bytes.saturating_mul(OUTPUT_PER_BYTE).saturating_add(OUTPUT_LEAST_BYTES);
         Self {
+            image: image.clone(),
+            decoded_before: image.decoding_work(),
             work: WorkMeter::new(work),
             output: AtomicU64::new(0),
             output_limit: max_output.unwrap_or(default),
@@ -46,7 +51,8 @@ impl Limits {
         // Relaxed: no data is published with the number. Files end the sum: it cannot wrap around.
         let before = self.output.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) <= self.output_limit {
-            return Ok(());
+            // One file can take all of the work, so that looking once for each file is not enough.
+            return self.check_decoding();
         }
         Err(ErrorKind::OutputLimit { limit: self.output_limit })
     }
@@ -61,9 +67,9 @@ impl Limits {
         Ok(self.work.add(bytes, "extended attributes that inodes share")?)
     }
 
-    /// Compares what was decoded from the image with the output.
-    pub(crate) fn check_decoding(&self, image: &Image, before: u64) -> Result<(), ErrorKind> {
-        let decoded = image.decoded_bytes().saturating_sub(before);
+    /// Compares the work of decoding with the output.
+    pub(crate) fn check_decoding(&self) -> Result<(), ErrorKind> {
+        let decoded = self.image.decoding_work().saturating_sub(self.decoded_before);
         let output = self.output.load(Ordering::Relaxed);
         let limit = self.work.limit();
         if decoded.saturating_sub(output) <= limit {
@@ -92,6 +98,6 @@ mod tests {
         assert!(error.stops_everything() && error.to_string().contains("3000"), "{error}");
         let defaults = Limits::new(&image, None, None);
         defaults.add_output(OUTPUT_LEAST_BYTES).unwrap();
-        defaults.check_decoding(&image, 0).unwrap();
+        defaults.check_decoding().unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ferrofs_image::{Image, Inode, Nid, WalkEntry};
+use ferrofs_image::{FileType, Image, Inode, InodeSet, Nid, WalkEntry, WorkMeter};
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
 use crate::directory_stack::DirectoryStack;
@@ -24,10 +24,16 @@ const CHARGE_STEP_BYTES: u64 = 256 << 10;
 const PENDING_MAX: usize = 64;
 
 /// Inodes of which more names may come, each with a value. An inode is forgotten when as many names
-/// have been counted as it has links, so an image of many hard links needs little memory.
+/// have been counted as it has links, so an image of many hard links needs little memory. Further names
+/// make a file of their own, whose contents are work.
 #[derive(Debug)]
 pub(crate) struct InodeTable<T> {
     inodes: HashMap<Nid, TableEntry<T>>,
+    /// Those that had as many names as they have links.
+    complete: InodeSet,
+    work: WorkMeter,
+    /// The set of complete ones has no memory.
+    failed: Option<ferrofs_image::Error>,
     used_bytes: u64,
     /// Nothing is charged without a budget.
     budget: Option<Budget>,
@@ -42,8 +48,28 @@ struct TableEntry<T> {
 }
 
 impl<T> InodeTable<T> {
-    pub(crate) fn new(budget: Option<&Budget>) -> Self {
-        Self { inodes: HashMap::new(), used_bytes: 0, budget: budget.cloned(), charge: None }
+    pub(crate) fn new(budget: Option<&Budget>, image: &Image, work: &WorkMeter) -> Self {
+        Self {
+            inodes: HashMap::new(),
+            complete: InodeSet::new(image.memory().budget()),
+            work: work.clone(),
+            failed: None,
+            used_bytes: 0,
+            budget: budget.cloned(),
+            charge: None,
+        }
+    }
+
+    /// Counts the contents of a name that makes a file of its own, if the inode had all of its names before.
+    ///
+    /// # Errors
+    /// The image makes an extraction repeat more work than the meter allows.
+    pub(crate) fn count_contents(&self, inode: &Inode) -> Result<(), ErrorKind> {
+        let is_repeated = self.complete.contains(inode.nid());
+        if !is_repeated || inode.file_type() != FileType::Regular {
+            return Ok(());
+        }
+        Ok(self.work.add(inode.size(), "files with more names than links")?)
     }
 
     pub(crate) fn get(&self, nid: Nid) -> Option<&T> {
@@ -79,6 +105,7 @@ impl<T> InodeTable<T> {
         entry.names_left = entry.names_left.saturating_sub(1);
         if entry.names_left == 0 {
             self.remove(nid);
+            self.failed = self.complete.insert(nid).err().or(self.failed.take());
         }
     }
 
@@ -93,6 +120,9 @@ impl<T> InodeTable<T> {
     /// # Errors
     /// [`ErrorKind::Memory`]: the budget has no room for so many inodes with several names.
     pub(crate) fn settle_charge(&mut self) -> Result<(), ErrorKind> {
+        if let Some(error) = self.failed.take() {
+            return Err(error.into());
+        }
         let Some(budget) = &self.budget else { return Ok(()) };
         while self.charge.as_ref().map_or(0, Charge::bytes) < self.used_bytes {
             let charged = match &mut self.charge {
@@ -164,8 +194,9 @@ pub(crate) struct LinkTable {
 
 impl LinkTable {
     /// An empty table, charged to the image's memory.
-    pub(crate) fn new(image: &Image) -> Self {
-        Self { inodes: InodeTable::new(Some(image.memory().budget())), pending: 0 }
+    pub(crate) fn new(image: &Image, work: &WorkMeter) -> Self {
+        let budget = image.memory().budget();
+        Self { inodes: InodeTable::new(Some(budget), image, work), pending: 0 }
     }
 
     /// As [`InodeTable::settle_charge`].
@@ -174,12 +205,15 @@ impl LinkTable {
     }
 
     /// Decides what to do with the next name of the walk.
-    pub(crate) fn lookup(&mut self, name: PendingName) -> LinkAction {
+    ///
+    /// # Errors
+    /// As [`InodeTable::count_contents`].
+    pub(crate) fn lookup(&mut self, name: PendingName) -> Result<LinkAction, ErrorKind> {
         let inode = &name.node.inode;
         if inode.nlink() < 2 {
-            return LinkAction::Write(name);
+            return Ok(LinkAction::Write(name));
         }
-        match self.inodes.get_mut(inode.nid()) {
+        let action = match self.inodes.get_mut(inode.nid()) {
             Some(LinkState::Writing(pending)) => {
                 pending.push(name);
                 self.pending += 1;
@@ -187,10 +221,12 @@ impl LinkTable {
             }
             Some(LinkState::Written(first)) => LinkAction::Link(name, first.clone()),
             None => {
+                self.inodes.count_contents(inode)?;
                 self.begin(inode);
                 LinkAction::Write(name)
             }
-        }
+        };
+        Ok(action)
     }
 
     /// Whether no further name may wait before some first names are written.

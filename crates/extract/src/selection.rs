@@ -4,12 +4,11 @@
 //! within one name, and the name `**` matches any number of directories. Directories that can
 //! contain nothing selected are not read.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ferrofs_image::{FileType, Image, Inode, WalkEvent};
+use ferrofs_image::{FileType, Image, Inode, InodeSet, WalkEvent};
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::error::{Error, ErrorKind};
@@ -289,7 +288,7 @@ fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[must_use]
 pub fn measure(image: &Image, selection: &Selection) -> ExtractProgress {
     let mut total = ExtractProgress::default();
-    let mut linked = HashSet::new();
+    let mut linked = InodeSet::new(image.memory().budget());
     let mut matches = selection.matches();
     let Ok(mut walk) = image.walk(b"/") else { return total };
     while let Some(visit) = walk.next() {
@@ -312,8 +311,9 @@ pub(crate) fn data_bytes(inode: &Inode) -> u64 {
 }
 
 /// The size of a regular file that has not been counted under another name.
-fn new_bytes(inode: &Inode, linked: &mut HashSet<ferrofs_image::Nid>) -> u64 {
-    let is_new = inode.nlink() < 2 || linked.insert(inode.nid());
+fn new_bytes(inode: &Inode, linked: &mut InodeSet) -> u64 {
+    // Without memory for the set, the estimate counts every name.
+    let is_new = inode.nlink() < 2 || linked.insert(inode.nid()).unwrap_or(true);
     if is_new { data_bytes(inode) } else { 0 }
 }
 

@@ -57,9 +57,9 @@ pub fn write_tar(
     let threads = options.max_threads.unwrap_or_else(|| HelperBudget::process().total()).max(1);
     let (segments, _charge) = charge(threads, options)?;
     let limits = Limits::new(image, options.max_work, options.max_output);
-    let walk = walk.work_meter(&limits.work).entry_work(MEMBER_WORK);
-    let mut planner = TarPlanner::new(image, walk, options);
-    let mut stream = TarStream::new(out, &limits, on_event);
+    let walk = walk.work_meter(&limits.work).entry_work(MEMBER_WORK).contents_are_work();
+    let mut planner = TarPlanner::new(image, walk, options, &limits.work);
+    let mut stream = TarStream::new(image, out, &limits, on_event);
     if let Some(error) = image.truncation() {
         stream.fail(Error::new(error.into(), b""));
     }
@@ -70,7 +70,6 @@ pub fn write_tar(
         cancel: &options.cancel,
         limits: &limits,
     };
-    let decoded_before = image.decoded_bytes();
     let buffers = SegmentBuffers::default();
     OrderedPipeline::new().max_threads(threads).max_in_flight(segments).run(
         &mut planner,
@@ -78,7 +77,7 @@ pub fn write_tar(
         |(), segment| renderer.render(segment?, buffers.take()),
         |rendered| {
             check_cancelled(&options.cancel)?;
-            let checked = limits.check_decoding(image, decoded_before);
+            let checked = limits.check_decoding();
             checked.map_err(|kind| Error::new(kind, b""))?;
             let rendered = renderer.render_deferred(rendered)?;
             buffers.recycle(stream.write(rendered)?);

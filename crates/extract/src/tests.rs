@@ -11,7 +11,10 @@ use ferrofs_image::Image;
 use self::fixture::{ImageFixture, TestFolder, assert_same, snapshot_tree};
 use crate::extractor::extract_with;
 use crate::pool::ThreadLimit;
-use crate::{Error, ErrorKind, ExtractEvent, ExtractOptions, ExtractSummary, Result};
+use crate::{
+    Error, ErrorKind, ExtractEvent, ExtractOptions, ExtractSummary, Result, WriteTarOptions,
+    write_tar,
+};
 
 mod completion;
 mod faults;
@@ -233,5 +236,33 @@ fn every_directory_has_the_time_of_the_image() {
     for (name, mtime) in expected {
         let seen = tree[Path::new(&name)].mtime;
         assert_eq!(seen, (i64::try_from(mtime).unwrap(), 0), "{name}");
+    }
+}
+
+/// Names that no sound image has made an image of 64 KiB write 16 GiB. As many names as there are links are
+/// free.
+#[test]
+fn contents_of_more_names_than_links_are_work() {
+    for (links, is_limited) in [(1, true), (2, true), (20, false)] {
+        let mut made = ImageFixture::new();
+        let file = made.file(0, "n00", &bytes(1, 1 << 20));
+        (1..20).for_each(|number| made.link(0, &format!("n{number:02}"), file));
+        made.set_links(file, links);
+        let image = made.open();
+        let folder = new_folder();
+        let options = ExtractOptions::new().max_work(Some(6 << 20));
+        let run = extract_with_options(&image, folder.path(), 0, options);
+        let is_limit = |error: &Error| error.to_string().contains("6291456");
+        assert_eq!(run.errors().any(is_limit), is_limited, "{links}: {:?}", run.errors().next());
+        let options = WriteTarOptions::new().max_work(Some(6 << 20));
+        let (mut tar, mut limits) = (Vec::new(), 0);
+        let written = write_tar(&image, &mut tar, &options, &mut |event| {
+            if let ExtractEvent::Failed(error) = event {
+                limits += usize::from(is_limit(&error));
+            }
+        });
+        limits += usize::from(written.is_err_and(|error| is_limit(&error)));
+        assert_eq!(limits > 0, is_limited, "{links}");
+        assert!(tar.len() < 12 << 20, "{links}: {}", tar.len());
     }
 }

@@ -13,7 +13,8 @@ use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 use crate::backing::document_file;
 use crate::lock::locked;
 use crate::object::{Limits, SharedObject, Store};
-use crate::resolve::{Resolution, Resolver};
+use crate::resolve::{Resolution, ResolveRequest, Resolver};
+use crate::retry::Attempts;
 use crate::space::CacheSpace;
 use crate::upload::Upload;
 
@@ -30,8 +31,12 @@ pub(crate) struct Fetcher {
     opening: Mutex<HashMap<(String, StoreSettings), Arc<Opening>>>,
 }
 
-/// The result of an opening, when it is known.
-type Opening = tokio::sync::OnceCell<Result<Arc<SharedObject>, FetchError>>;
+/// An opening, and its result when that is known.
+#[derive(Debug)]
+struct Opening {
+    result: tokio::sync::OnceCell<Result<Arc<SharedObject>, FetchError>>,
+    attempts: Attempts,
+}
 
 /// How a location is opened.
 #[derive(Debug)]
@@ -61,12 +66,27 @@ impl Fetcher {
             open.restore();
             return Ok(open);
         }
-        // Text that came as JSON.
-        let name = serde_json::to_string(&(location, options)).unwrap_or_default();
+        // Clients wait for different times. Text that came as JSON.
+        let limit = options.limit();
+        let mut same = options.clone();
+        same.limit_ms = None;
+        let name = serde_json::to_string(&(location, same)).unwrap_or_default();
         // Who may read it depends on the settings.
         let name = (name, settings.clone());
-        let opening = Arc::clone(locked(&self.opening).entry(name.clone()).or_default());
-        let opened = opening.get_or_init(|| self.ask(location, options, settings)).await.clone();
+        let opening = {
+            let mut all = locked(&self.opening);
+            let opening = all.entry(name.clone()).or_insert_with(|| {
+                let attempts = Attempts::new(self.resolver.timeout);
+                Arc::new(Opening { result: tokio::sync::OnceCell::new(), attempts })
+            });
+            Arc::clone(opening)
+        };
+        let attempts = &opening.attempts;
+        let asking = async {
+            let request = ResolveRequest { location, options, settings, attempts };
+            opening.result.get_or_init(|| self.ask(request)).await.clone()
+        };
+        let opened = attempts.wait(asking, limit, &location.to_string()).await;
         // The next one who opens it asks the server again.
         let mut all = locked(&self.opening);
         if all.get(&name).is_some_and(|other| Arc::ptr_eq(other, &opening)) {
@@ -84,16 +104,10 @@ impl Fetcher {
     }
 
     /// Asks the server of a location what it is, and opens that.
-    async fn ask(
-        &self,
-        location: &RemoteLocation,
-        options: &RemoteOptions,
-        settings: &StoreSettings,
-    ) -> Result<Arc<SharedObject>, FetchError> {
-        let Resolution { object, answer } =
-            self.resolver.resolve(location, options, settings).await?;
+    async fn ask(&self, request: ResolveRequest<'_>) -> Result<Arc<SharedObject>, FetchError> {
+        let Resolution { object, answer } = self.resolver.resolve(request).await?;
         let _turn = self.creating.lock().await;
-        let key = object.identity.key_text();
+        let key = object.identity().key_text();
         let shared = match self.find(&key) {
             Some(shared) => {
                 shared.request_from(object.backend);
@@ -120,7 +134,11 @@ impl Fetcher {
         location: &RemoteLocation,
         options: &RemoteOptions,
     ) -> Result<File, FetchError> {
-        let manifest = self.resolver.container_manifest(location, options).await?;
+        let attempts = &Attempts::new(self.resolver.timeout);
+        let settings = &StoreSettings::default();
+        let request = ResolveRequest { location, options, settings, attempts };
+        let asking = self.resolver.container_manifest(request);
+        let manifest = attempts.wait(asking, options.limit(), &location.to_string()).await?;
         document_file("manifest", &manifest).map_err(|error| {
             let detail = error.to_string();
             FetchError::new(FetchErrorKind::Exhausted, location.to_string(), detail)

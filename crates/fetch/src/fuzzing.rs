@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What happened.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct FetchOutcome {
     /// Requests that the server got.
     pub requests: usize,
     /// Whether the last exchange succeeded.
@@ -69,10 +69,10 @@ fn with_server<T, F: Future<Output = T>>(
 /// # Panics
 /// An answer is accepted that is none to its request, a chunk has bytes that its digest forbids, or a message
 /// has a secret.
-pub fn fetch_object(answers: &[u8], index: Option<ChunkIndex>) -> Outcome {
+pub fn fetch_object(answers: &[u8], index: Option<ChunkIndex>) -> FetchOutcome {
     // A secret that the server sends is no leak.
     if has_any(answers, &[PASSWORD, SIGNATURE]) {
-        return Outcome { requests: 0, is_success: false };
+        return FetchOutcome { requests: 0, is_success: false };
     }
     let index = index.map(Arc::new);
     let (result, requests) = with_server(answers, |client| async move {
@@ -91,7 +91,7 @@ pub fn fetch_object(answers: &[u8], index: Option<ChunkIndex>) -> Outcome {
         receive(next, layout, index).await
     });
     check_requests(&requests);
-    Outcome { requests: requests.len(), is_success: check_result(result) }
+    FetchOutcome { requests: requests.len(), is_success: check_result(result) }
 }
 
 /// Sends a request, and compares the head of its answer with it.
@@ -155,10 +155,10 @@ fn has_digests(index: &ChunkIndex, start: u64, bytes: &[u8]) -> bool {
 /// # Panics
 /// A document or blob has another digest than asked for, the login goes to another host, or a message has a
 /// secret.
-pub fn open_image(answers: &[u8]) -> Outcome {
+pub fn open_image(answers: &[u8]) -> FetchOutcome {
     // The name of a token server with TLS would be looked up.
     if has_any(answers, &[PASSWORD, SIGNATURE, "https"]) {
-        return Outcome { requests: 0, is_success: false };
+        return FetchOutcome { requests: 0, is_success: false };
     }
     let (result, requests) = with_server(answers, |client| async move {
         let named = RepositoryName {
@@ -171,7 +171,7 @@ pub fn open_image(answers: &[u8]) -> Outcome {
         open(&Repository::new(&client, &Arc::new(Stats::default()), named)).await
     });
     check_requests(&requests);
-    Outcome { requests: requests.len(), is_success: check_result(result) }
+    FetchOutcome { requests: requests.len(), is_success: check_result(result) }
 }
 
 async fn open(repository: &Repository) -> Result<(), ExchangeError> {

@@ -23,7 +23,7 @@ use crate::backing::{Backing, MemoryChunks, document_file};
 use crate::blocking::blocking;
 use crate::http::{ExchangeError, ObjectRange, RangeAnswer};
 use crate::lock::locked;
-use crate::retry::Pauses;
+use crate::retry::{Pauses, time_is_over};
 use crate::space::CacheSpace;
 use crate::stats::Stats;
 
@@ -119,12 +119,14 @@ struct Progress {
     /// The chunk behind the last one that was stored.
     stored: u32,
     outcome: Option<Result<(), FetchError>>,
+    /// Of the last attempt.
+    failure: Option<FetchError>,
 }
 
 impl InFlightFetch {
     fn begin(in_flight: &mut HashMap<u32, Arc<Self>>, chunks: &Range<u32>) -> Arc<Self> {
         let ongoing = Arc::new(Self {
-            progress: watch::Sender::new(Progress { stored: chunks.start, outcome: None }),
+            progress: watch::Sender::new(Progress { stored: chunks.start, ..Progress::default() }),
             demanded: Notify::new(),
         });
         in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&ongoing))));
@@ -137,17 +139,48 @@ impl InFlightFetch {
 pub(crate) struct ResolvedObject {
     pub(crate) shown: String,
     pub(crate) backend: Backend,
-    pub(crate) identity: ObjectIdentity,
+    /// Without the chunk index.
+    pub(crate) object: ObjectIdentity,
     pub(crate) length: u64,
     pub(crate) validator: Option<String>,
-    pub(crate) verification: Verification,
-    /// Of all bytes.
-    pub(crate) digest: Option<ContentDigest>,
     /// Of a registry: the host that has named it.
     pub(crate) served_by: Option<String>,
-    pub(crate) index: Option<(Arc<ChunkIndex>, Vec<u8>)>,
+    pub(crate) index: Option<IndexDocument>,
     /// The server can send parts. Otherwise each request brings the whole object.
     pub(crate) has_ranges: bool,
+}
+
+/// A chunk index, its bytes, and their digest.
+#[derive(Debug)]
+pub(crate) struct IndexDocument {
+    pub(crate) index: Arc<ChunkIndex>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) digest: String,
+}
+
+impl ResolvedObject {
+    /// Who shares an object by its identity gets the same chunk index: the identity is that of the index
+    /// which is here, and never of one that was only recorded.
+    pub(crate) fn identity(&self) -> ObjectIdentity {
+        let index = self.index.as_ref().map(|index| &*index.digest);
+        self.object.clone().with_index(index)
+    }
+
+    /// Of all bytes.
+    fn digest(&self) -> Option<ContentDigest> {
+        match &self.object {
+            ObjectIdentity::Digest(digest) => digest.parse().ok(),
+            _ => None,
+        }
+    }
+
+    fn verification(&self) -> Verification {
+        match (&self.index, &self.object) {
+            (Some(_), _) => Verification::ChunkIndex,
+            (None, ObjectIdentity::Digest(_)) => Verification::WholeDigestLater,
+            (None, _) => Verification::None,
+        }
+    }
 }
 
 impl SharedObject {
@@ -157,7 +190,10 @@ impl SharedObject {
         store: &Store,
         limits: Arc<Limits>,
     ) -> Result<Arc<Self>, FetchError> {
-        let ResolvedObject { shown, backend, identity, length, .. } = resolved;
+        let identity = resolved.identity();
+        let state = ObjectState::new(identity.key_text(), resolved.length, resolved.verification())
+            .with_digest(resolved.digest());
+        let ResolvedObject { shown, backend, length, index, .. } = resolved;
         let failed = |error: io::Error| {
             FetchError::new(FetchErrorKind::Exhausted, &shown, error.to_string())
         };
@@ -177,8 +213,12 @@ impl SharedObject {
             }
             Store::Memory { .. } => in_memory()?,
         };
-        let (index, index_file) = match resolved.index {
-            Some((index, bytes)) => {
+        let (index, index_file) = match index {
+            Some(IndexDocument { index, bytes, .. }) => {
+                if let (Store::Disk(space), true) = (store, backing.is_on_disk()) {
+                    // Only opening without a server needs it.
+                    space.keep_chunk_index(&identity.key(), &bytes).ok();
+                }
                 (Some(index), Some(document_file("chunk-index", &bytes).map_err(failed)?))
             }
             None => (None, None),
@@ -190,9 +230,7 @@ impl SharedObject {
             _ => None,
         };
         Ok(Arc::new(Self {
-            state: ObjectState::new(identity.key_text(), length, resolved.verification)
-                .with_digest(resolved.digest)
-                .with_served_by(resolved.served_by),
+            state: state.with_served_by(resolved.served_by),
             shown,
             layout,
             backend: Mutex::new(backend),
@@ -238,7 +276,9 @@ impl SharedObject {
         ranges: &[Range<u32>],
         urgency: FetchUrgency,
         past_caches: bool,
+        limit: Option<Duration>,
     ) -> Result<(), FetchError> {
+        let began = Instant::now();
         let mut waiting = Vec::new();
         if !past_caches {
             self.take_filled(ranges);
@@ -250,18 +290,30 @@ impl SharedObject {
             if urgency == FetchUrgency::Demand {
                 ongoing.demanded.notify_one();
             }
-            let mut progress = ongoing.progress.subscribe();
-            let finished = progress
-                .wait_for(|progress| progress.stored > chunk || progress.outcome.is_some())
-                .await;
-            let outcome = match finished {
-                Ok(progress) if progress.stored > chunk => Ok(()),
-                Ok(progress) => progress.outcome.clone().unwrap_or(Ok(())),
-                Err(_) => Err(self.error(FetchErrorKind::Unreachable, "the request was dropped")),
-            };
-            outcome?;
+            let rest = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            match (rest, limit) {
+                (Some(rest), Some(limit)) => {
+                    let ended = tokio::time::timeout(rest, self.wait_for(&ongoing, chunk)).await;
+                    let failure = || ongoing.progress.borrow().failure.clone();
+                    ended.map_err(|_| time_is_over(failure(), &self.shown, limit))??;
+                }
+                _ => self.wait_for(&ongoing, chunk).await?,
+            }
         }
         Ok(())
+    }
+
+    /// Waits until a chunk is stored, or its request has ended.
+    async fn wait_for(&self, ongoing: &InFlightFetch, chunk: u32) -> Result<(), FetchError> {
+        let mut progress = ongoing.progress.subscribe();
+        let finished = progress
+            .wait_for(|progress| progress.stored > chunk || progress.outcome.is_some())
+            .await;
+        match finished {
+            Ok(progress) if progress.stored > chunk => Ok(()),
+            Ok(progress) => progress.outcome.clone().unwrap_or(Ok(())),
+            Err(_) => Err(self.error(FetchErrorKind::Unreachable, "the request was dropped")),
+        }
     }
 
     /// Copies chunks of `ranges` from a cache that cannot be written, if they are right.
@@ -436,6 +488,11 @@ impl SharedObject {
                 pauses.reset();
             }
             let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
+            // Nobody waits for it: it is read when the time of a client is over.
+            ongoing.progress.send_if_modified(|progress| {
+                progress.failure = Some(error);
+                false
+            });
             Stats::add(&self.limits.stats.retries, 1);
             tokio::time::sleep(pause).await;
         }

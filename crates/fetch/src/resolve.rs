@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use ferrofs_remote::cache::{CacheDirectory, CachedObject, ChunkLayout, ObjectIdentity};
-use ferrofs_remote::protocol::{
-    FetchError, FetchErrorKind, RemoteOptions, Verification, VerifyMode,
-};
+use ferrofs_remote::protocol::{FetchError, FetchErrorKind, RemoteOptions, VerifyMode};
 use ferrofs_remote::{
     CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest, RemoteLocation, RemoteObject, StoreSettings,
 };
@@ -18,10 +16,10 @@ use crate::credential_http::CredentialHttp;
 use crate::http::{ObjectRange, RangeAnswer, StallLimit};
 use crate::lock::locked;
 use crate::mirrors::{Mirror, MirroredRepository, ServedManifest};
-use crate::object::ResolvedObject;
+use crate::object::{IndexDocument, ResolvedObject};
 use crate::registries_conf::{RegistriesConf, RepositoryPlace, RepositoryPlaces};
 use crate::registry::{AccessRight, Repository, RepositoryName};
-use crate::retry::repeat;
+use crate::retry::Attempts;
 use crate::stats::Stats;
 use crate::store::StoreObject;
 use crate::store_access::StoreAccess;
@@ -39,6 +37,7 @@ const REPOSITORIES_MAX: usize = 64;
 /// What a location was when it was opened last.
 #[derive(Serialize, Deserialize)]
 struct LocationRecord {
+    /// With the digest of its chunk index, if it has one.
     identity: ObjectIdentity,
     length: u64,
     validator: Option<String>,
@@ -48,6 +47,17 @@ struct LocationRecord {
 pub(crate) struct Resolution {
     pub(crate) object: ResolvedObject,
     pub(crate) answer: Option<RangeAnswer>,
+}
+
+/// A location that is being opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResolveRequest<'a> {
+    pub(crate) location: &'a RemoteLocation,
+    pub(crate) options: &'a RemoteOptions,
+    /// Of object stores.
+    pub(crate) settings: &'a StoreSettings,
+    /// How exchanges with servers are repeated.
+    pub(crate) attempts: &'a Attempts,
 }
 
 /// An object with a name, whose content may change.
@@ -75,12 +85,12 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
+    /// What is at a location.
     pub(crate) async fn resolve(
         &self,
-        location: &RemoteLocation,
-        options: &RemoteOptions,
-        settings: &StoreSettings,
+        request: ResolveRequest<'_>,
     ) -> Result<Resolution, FetchError> {
+        let ResolveRequest { location, options, settings, .. } = request;
         if let (RemoteObject::Oci { registry, repository, .. }, Some(blob)) =
             (&location.object, location.blob)
         {
@@ -88,26 +98,30 @@ impl Resolver {
             return Ok(Resolution { object: blob_object(repository, blob), answer: None });
         }
         let resolution = match &location.object {
-            RemoteObject::Oci { .. } if options.offline => {
-                let detail = "an image of a registry cannot be opened with --offline";
-                return Err(error(FetchErrorKind::Offline, location, detail));
-            }
             RemoteObject::Oci { registry, repository, tag, digest } => {
                 let repository = self.mirrored(registry, repository, options)?;
                 let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
-                self.resolve_oci(location, options, repository, reference).await?
+                if options.offline {
+                    self.recall_layer(request, repository)?
+                } else {
+                    self.resolve_oci(request, repository, reference).await?
+                }
             }
             object => {
                 let named = self.direct(location, object, settings)?;
+                let record_key = named.record_key(location, options);
                 if options.offline {
-                    self.recall_named(location, named)?
+                    self.recall_object(location, &record_key, |_| {
+                        (location.to_string(), named.backend)
+                    })?
                 } else {
-                    self.resolve_named(location, named).await?
+                    let wants_index = options.verify != VerifyMode::Off;
+                    let wanted = location.index.as_ref().filter(|_| wants_index);
+                    self.resolve_named(request, named, &record_key, wanted).await?
                 }
             }
         };
-        let verification = resolution.object.verification;
-        if options.verify == VerifyMode::Require && verification != Verification::ChunkIndex {
+        if options.verify == VerifyMode::Require && resolution.object.index.is_none() {
             let detail = "--verify=require needs a chunk index, and there is none for it";
             return Err(error(FetchErrorKind::Refused, location, detail));
         }
@@ -163,77 +177,105 @@ impl Resolver {
 
     async fn resolve_named(
         &self,
-        location: &RemoteLocation,
+        request: ResolveRequest<'_>,
         named: NamedObject,
+        record_key: &str,
+        index: Option<&String>,
     ) -> Result<Resolution, FetchError> {
+        let ResolveRequest { location, attempts, .. } = request;
         let shown = location.to_string();
-        let index = match &location.index {
-            Some(digest) => Some(self.index_beside(location, &named.beside, digest).await?),
+        let index = match index {
+            Some(digest) => Some(self.index_beside(request, &named.beside, digest).await?),
             None => None,
         };
-        let record_key = named.record_key(location);
-        let bytes = if self.has_first_chunk(location, &record_key) { 1 } else { FIRST_BYTES };
+        let bytes = if self.has_first_chunk(location, record_key) { 1 } else { FIRST_BYTES };
         let (range, shown_here, past_caches) = (&(0..bytes), &*shown, false);
         let wanted = ObjectRange { range, validator: None, past_caches, shown: shown_here };
         let backend = &named.backend;
-        let answer = repeat(self.timeout, &self.stats, || backend.get_range(&wanted)).await?;
-        let identity = named_identity(&named.url, &answer).with_index(location.index.as_deref());
-        self.remember(&record_key, &identity, &answer);
-        let verification =
-            if index.is_some() { Verification::ChunkIndex } else { Verification::None };
+        let answer = attempts.repeat(&self.stats, || backend.get_range(&wanted)).await?;
         let object = ResolvedObject {
             shown,
             backend: named.backend,
-            identity,
+            object: named_identity(&named.url, &answer),
             length: answer.length,
             validator: answer.validator.clone(),
-            verification,
-            digest: None,
             served_by: None,
             index,
             has_ranges: answer.range.end <= bytes,
         };
+        self.remember(record_key, &object);
         Ok(Resolution { object, answer: Some(answer) })
     }
 
-    /// Without a server: as it was when it was opened last.
-    fn recall_named(
+    /// Without a server: as it was when it was opened last, with the chunk index that was used then.
+    fn recall_object(
         &self,
         location: &RemoteLocation,
-        named: NamedObject,
+        record_key: &str,
+        server: impl FnOnce(&ObjectIdentity) -> (String, Backend),
     ) -> Result<Resolution, FetchError> {
-        let record = self.recall(location, &named.record_key(location))?;
+        let LocationRecord { identity, length, validator } = self.recall(location, record_key)?;
+        let (object, index) = match identity {
+            ObjectIdentity::Indexed { object, index } => {
+                let key = object.clone().with_index(Some(&index)).key();
+                let cached = self.cache.as_ref().and_then(|cache| cache.chunk_index(&key).ok());
+                let bytes = cached.ok_or_else(|| absent(location))?;
+                let shown = format!("the chunk index of {location} in the cache");
+                (*object, Some(parse_index(&shown, bytes, Some(&index))?))
+            }
+            object => (object, None),
+        };
+        let (shown, backend) = server(&object);
+        let has_ranges = true;
         let object = ResolvedObject {
-            shown: location.to_string(),
-            backend: named.backend,
-            identity: record.identity,
-            length: record.length,
-            validator: record.validator,
-            verification: Verification::None,
-            digest: None,
+            shown,
+            backend,
+            object,
+            length,
+            validator,
             served_by: None,
-            index: None,
-            has_ranges: true,
+            index,
+            has_ranges,
         };
         Ok(Resolution { object, answer: None })
+    }
+
+    /// The same of a layer of a registry.
+    fn recall_layer(
+        &self,
+        request: ResolveRequest<'_>,
+        repository: Arc<MirroredRepository>,
+    ) -> Result<Resolution, FetchError> {
+        let ResolveRequest { location, options, .. } = request;
+        let record_key = record_key(location, options);
+        self.recall_object(location, &record_key, |object| {
+            let digest = match object {
+                ObjectIdentity::Digest(digest) => digest.clone(),
+                _ => String::new(),
+            };
+            let shown = format!("{}@{digest}", repository.shown());
+            (shown, Backend::Registry { repository, digest })
+        })
     }
 
     /// The chunk index that lies beside an object.
     async fn index_beside(
         &self,
-        location: &RemoteLocation,
+        request: ResolveRequest<'_>,
         beside: &Backend,
         digest: &str,
-    ) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
+    ) -> Result<IndexDocument, FetchError> {
+        let ResolveRequest { location, attempts, .. } = request;
         let shown = &format!("{location}.chunk-index");
         let range = &(0..CHUNK_INDEX_MAX_BYTES as u64);
         let wanted = ObjectRange { range, validator: None, past_caches: false, shown };
         let wanted = &wanted;
-        let bytes = repeat(self.timeout, &self.stats, || async move {
-            let answer = beside.get_range(wanted).await?;
-            answer.body.read_to_end(shown, CHUNK_INDEX_MAX_BYTES).await
-        })
-        .await?;
+        let bytes = attempts
+            .repeat(&self.stats, || async move {
+                let answer = beside.get_range(wanted).await?;
+                answer.body.read_to_end(shown, CHUNK_INDEX_MAX_BYTES).await
+            })
+            .await?;
         parse_index(shown, bytes, Some(digest))
     }
 
@@ -285,63 +327,59 @@ impl Resolver {
     /// The manifest of an image whose layers are of any kind.
     pub(crate) async fn container_manifest(
         &self,
-        location: &RemoteLocation,
-        options: &RemoteOptions,
+        request: ResolveRequest<'_>,
     ) -> Result<Vec<u8>, FetchError> {
+        let ResolveRequest { location, options, .. } = request;
         let RemoteObject::Oci { registry, repository, tag, digest } = &location.object else {
             return Err(error(FetchErrorKind::Refused, location, "not an image of a registry"));
         };
         let repository = self.mirrored(registry, repository, options)?;
         let reference = digest.as_ref().or(tag.as_ref()).map_or("latest", String::as_str);
-        Ok(self.manifest(location, &repository, reference).await?.bytes)
+        Ok(self.manifest(request, &repository, reference).await?.bytes)
     }
 
     async fn resolve_oci(
         &self,
-        location: &RemoteLocation,
-        options: &RemoteOptions,
+        request: ResolveRequest<'_>,
         repository: Arc<MirroredRepository>,
         reference: &str,
     ) -> Result<Resolution, FetchError> {
+        let ResolveRequest { location, options, .. } = request;
         let ServedManifest { bytes: manifest, host: served_by, .. } =
-            self.manifest(location, &repository, reference).await?;
+            self.manifest(request, &repository, reference).await?;
         let layer = choose_layer(&manifest, location.layer.as_ref())
             .map_err(|detail| error(FetchErrorKind::Refused, location, detail))?;
         let index = match &layer.index {
             Some(place) if options.verify != VerifyMode::Off => {
-                Some(self.layer_index(location, &repository, &layer, place).await?)
+                Some(self.layer_index(request, &repository, &layer, place).await?)
             }
             _ => None,
         };
-        let verification =
-            if index.is_some() { Verification::ChunkIndex } else { Verification::WholeDigestLater };
-        let index_digest = index.as_ref().map(|(_, bytes)| ContentDigest::of(bytes).to_string());
-        let index_digest = index_digest.as_deref();
         let object = ResolvedObject {
             shown: format!("{}@{}", repository.shown(), layer.digest),
             backend: Backend::Registry { repository, digest: layer.digest.to_string() },
-            identity: ObjectIdentity::Digest(layer.digest.to_string()).with_index(index_digest),
+            object: ObjectIdentity::Digest(layer.digest.to_string()),
             length: layer.length,
             validator: None,
-            verification,
-            digest: Some(layer.digest),
             served_by: Some(served_by),
             index,
             has_ranges: true,
         };
+        self.remember(&record_key(location, options), &object);
         Ok(Resolution { object, answer: None })
     }
 
     /// The manifest of an image, by way of its index if it has one.
     async fn manifest(
         &self,
-        location: &RemoteLocation,
+        request: ResolveRequest<'_>,
         repository: &MirroredRepository,
         reference: &str,
     ) -> Result<ServedManifest, FetchError> {
+        let ResolveRequest { location, attempts, .. } = request;
         let refused = |detail| error(FetchErrorKind::Refused, location, detail);
         let get = |reference: String| async move {
-            repeat(self.timeout, &self.stats, || repository.get_manifest(&reference)).await
+            attempts.repeat(&self.stats, || repository.get_manifest(&reference)).await
         };
         let found = get(reference.to_owned()).await?;
         let platform = location.platform.as_deref();
@@ -360,30 +398,33 @@ impl Resolver {
 
     async fn layer_index(
         &self,
-        location: &RemoteLocation,
+        request: ResolveRequest<'_>,
         repository: &MirroredRepository,
         layer: &Layer,
         place: &IndexPlace,
-    ) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
+    ) -> Result<IndexDocument, FetchError> {
+        let ResolveRequest { location, attempts, .. } = request;
         let shown = &location.to_string();
         let (range, digest) = match place {
             IndexPlace::Embedded { range, digest } => (range, digest.as_ref()),
             IndexPlace::Layer { digest } => {
-                let bytes = repeat(self.timeout, &self.stats, || {
-                    repository.get_small_blob(digest, CHUNK_INDEX_MAX_BYTES)
-                })
-                .await?;
+                let bytes = attempts
+                    .repeat(&self.stats, || {
+                        repository.get_small_blob(digest, CHUNK_INDEX_MAX_BYTES)
+                    })
+                    .await?;
                 return parse_index(shown, bytes, Some(&digest.to_string()));
             }
         };
         let digest = digest.map(ToString::to_string);
         let blob = &layer.digest.to_string();
         let get = |past_caches| async move {
-            let bytes = repeat(self.timeout, &self.stats, || async move {
-                let answer = repository.get_blob(blob, range, past_caches).await?;
-                answer.read_part(shown, range).await
-            })
-            .await?;
+            let bytes = attempts
+                .repeat(&self.stats, || async move {
+                    let answer = repository.get_blob(blob, range, past_caches).await?;
+                    answer.read_part(shown, range).await
+                })
+                .await?;
             Ok::<_, FetchError>(bytes)
         };
         match parse_index(shown, get(false).await?, digest.as_deref()) {
@@ -396,12 +437,12 @@ impl Resolver {
         }
     }
 
-    fn remember(&self, record_key: &str, identity: &ObjectIdentity, answer: &RangeAnswer) {
+    fn remember(&self, record_key: &str, object: &ResolvedObject) {
         let Some(cache) = &self.cache else { return };
         let record = LocationRecord {
-            identity: identity.clone(),
-            length: answer.length,
-            validator: answer.validator.clone(),
+            identity: object.identity(),
+            length: object.length,
+            validator: object.validator.clone(),
         };
         if let Ok(record) = serde_json::to_vec(&record) {
             // Only opening without a server needs it.
@@ -426,14 +467,15 @@ impl Resolver {
         location: &RemoteLocation,
         record_key: &str,
     ) -> Result<LocationRecord, FetchError> {
-        let absent = || {
-            let detail = "it is not in the cache, and --offline forbids requests to its server";
-            error(FetchErrorKind::Offline, location, detail)
-        };
-        let cache = self.cache.as_ref().ok_or_else(absent)?;
-        let record = cache.recall(record_key).map_err(|_| absent())?;
-        serde_json::from_slice(&record).map_err(|_| absent())
+        let cache = self.cache.as_ref().ok_or_else(|| absent(location))?;
+        let record = cache.recall(record_key).map_err(|_| absent(location))?;
+        serde_json::from_slice(&record).map_err(|_| absent(location))
     }
+}
+
+fn absent(location: &RemoteLocation) -> FetchError {
+    let detail = "it is not in the cache, and --offline forbids requests to its server";
+    error(FetchErrorKind::Offline, location, detail)
 }
 
 /// Where a repository is by `registries.conf`, and how it is shown.
@@ -470,23 +512,30 @@ fn blob_object(repository: Arc<MirroredRepository>, blob: BlobReference) -> Reso
     ResolvedObject {
         shown: format!("{}@{digest}", repository.shown()),
         backend: Backend::Registry { repository, digest: digest.clone() },
-        identity: ObjectIdentity::Digest(digest),
+        object: ObjectIdentity::Digest(digest),
         length: blob.length,
         validator: None,
-        verification: Verification::WholeDigestLater,
-        digest: Some(blob.digest),
         served_by: None,
         index: None,
         has_ranges: true,
     }
 }
 
+/// Names the record of what a location was: the whole location with its query, and whether its chunk
+/// index was used.
+fn record_key(location: &RemoteLocation, options: &RemoteOptions) -> String {
+    // A location has no part that JSON cannot hold.
+    let text = serde_json::to_string(location).unwrap_or_default();
+    match options.verify {
+        VerifyMode::Off => format!("{text} verify=off"),
+        VerifyMode::Try | VerifyMode::Require => text,
+    }
+}
+
 impl NamedObject {
-    /// Names the record of what it was: the whole location with its query, and for an object store
-    /// the URL, which depends on settings.
-    fn record_key(&self, location: &RemoteLocation) -> String {
-        // A location has no part that JSON cannot hold.
-        let text = serde_json::to_string(location).unwrap_or_default();
+    /// The same for an object store with the URL, which depends on settings.
+    fn record_key(&self, location: &RemoteLocation, options: &RemoteOptions) -> String {
+        let text = record_key(location, options);
         match &self.backend {
             Backend::Store(object) => format!("{text} {}", object.url),
             _ => text,
@@ -507,7 +556,7 @@ fn parse_index(
     shown: &str,
     bytes: Vec<u8>,
     digest: Option<&str>,
-) -> Result<(Arc<ChunkIndex>, Vec<u8>), FetchError> {
+) -> Result<IndexDocument, FetchError> {
     let damaged = |detail: String| FetchError::new(FetchErrorKind::Damaged, shown, detail);
     let found = ContentDigest::of(&bytes).to_string();
     if let Some(digest) = digest
@@ -516,7 +565,7 @@ fn parse_index(
         return Err(damaged(format!("the chunk index has the digest {found} instead of {digest}")));
     }
     match ChunkIndex::parse(&bytes) {
-        Ok(index) => Ok((Arc::new(index), bytes)),
+        Ok(index) => Ok(IndexDocument { index: Arc::new(index), bytes, digest: found }),
         Err(error) => Err(damaged(error.to_string())),
     }
 }

@@ -1,10 +1,12 @@
 //! Repeats an exchange that may succeed later.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use ferrofs_remote::protocol::FetchError;
+use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 
 use crate::http::ExchangeError;
+use crate::lock::locked;
 use crate::stats::Stats;
 
 /// The first pause before a repetition, and the longest.
@@ -47,25 +49,72 @@ impl Pauses {
     }
 }
 
-/// Repeats `exchange` until it succeeds, fails for good, or `timeout` is over.
-pub(crate) async fn repeat<T, F>(
+/// The repetitions of one task, which clients wait for: their time, and why the last one failed.
+#[derive(Debug)]
+pub(crate) struct Attempts {
     timeout: Duration,
-    stats: &Stats,
-    mut exchange: impl FnMut() -> F,
-) -> Result<T, FetchError>
-where
-    F: Future<Output = Result<T, ExchangeError>>,
-{
-    let mut pauses = Pauses::new(timeout);
-    loop {
-        Stats::add(&stats.requests, 1);
-        let ExchangeError { error, retry } = match exchange().await {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
-        Stats::add(&stats.retries, 1);
-        tokio::time::sleep(pause).await;
+    failure: Mutex<Option<FetchError>>,
+}
+
+impl Attempts {
+    /// For repetitions of each exchange until `timeout` is over.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, failure: Mutex::default() }
+    }
+
+    /// Repeats `exchange` until it succeeds, fails for good, or the time is over.
+    pub(crate) async fn repeat<T, F>(
+        &self,
+        stats: &Stats,
+        mut exchange: impl FnMut() -> F,
+    ) -> Result<T, FetchError>
+    where
+        F: Future<Output = Result<T, ExchangeError>>,
+    {
+        let mut pauses = Pauses::new(self.timeout);
+        loop {
+            Stats::add(&stats.requests, 1);
+            let ExchangeError { error, retry } = match exchange().await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
+            *locked(&self.failure) = Some(error);
+            Stats::add(&stats.retries, 1);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Waits for the task, at most so long.
+    pub(crate) async fn wait<T>(
+        &self,
+        task: impl Future<Output = Result<T, FetchError>>,
+        limit: Option<Duration>,
+        shown: &str,
+    ) -> Result<T, FetchError> {
+        let Some(limit) = limit else { return task.await };
+        match tokio::time::timeout(limit, task).await {
+            Ok(result) => result,
+            Err(_) => Err(time_is_over(locked(&self.failure).clone(), shown, limit)),
+        }
+    }
+}
+
+/// What a client hears that waits no longer. The last failure says more than that the time is over.
+pub(crate) fn time_is_over(
+    failure: Option<FetchError>,
+    shown: &str,
+    limit: Duration,
+) -> FetchError {
+    let seconds = limit.as_secs_f32();
+    match failure {
+        Some(FetchError { detail, location, kind, .. }) => {
+            FetchError::new(kind, location, format!("{detail}; no success within {seconds} s"))
+        }
+        None => {
+            let detail = format!("the server did not answer within {seconds} s");
+            FetchError::new(FetchErrorKind::TimedOut, shown, detail)
+        }
     }
 }
 

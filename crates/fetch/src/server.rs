@@ -132,6 +132,8 @@ struct OpenHandle {
     shared: Arc<SharedObject>,
     /// Only what is cached may be read.
     is_offline: bool,
+    /// How long the client waits.
+    limit: Option<Duration>,
 }
 
 impl Peer {
@@ -223,8 +225,9 @@ impl Peer {
                 let opening = OpeningRequest { options: &options, expected, settings: &settings };
                 let opened = self.fetcher.open(&location, &opening).await;
                 let opened = opened.and_then(|shared| {
-                    let is_offline = options.offline;
-                    self.keep(object, OpenHandle { shared: Arc::clone(&shared), is_offline })?;
+                    let (is_offline, limit) = (options.offline, options.limit());
+                    let shared_too = Arc::clone(&shared);
+                    self.keep(object, OpenHandle { shared: shared_too, is_offline, limit })?;
                     Ok(shared)
                 });
                 match opened {
@@ -394,7 +397,7 @@ async fn fetch(
     let ranges = checked_ranges(chunks, shared.layout().count())
         .map_err(|kind| FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))?;
     if !handle.is_offline {
-        return shared.fetch(&ranges, urgency, past_caches).await;
+        return shared.fetch(&ranges, urgency, past_caches, handle.limit).await;
     }
     if past_caches {
         let detail = "a cached chunk is damaged, and --offline forbids requests to its server";

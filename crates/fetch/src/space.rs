@@ -164,6 +164,15 @@ impl CacheSpace {
         Ok(object)
     }
 
+    /// Keeps the chunk index of an open object beside it.
+    pub(crate) fn keep_chunk_index(&self, key: &CacheKey, bytes: &[u8]) -> io::Result<()> {
+        if self.cache.has_chunk_index(key, bytes) {
+            return Ok(());
+        }
+        let _reserved = self.reserve(bytes.len() as u64)?;
+        self.cache.keep_chunk_index(key, bytes)
+    }
+
     /// Reserves bytes of the disk; evicts what was not used for the longest time if they do not fit.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<Reserved<'_>> {
         let bytes = bytes.next_multiple_of(BLOCK);

@@ -304,19 +304,20 @@ impl Upload {
     async fn send_manifest(&self) -> Result<(), FetchError> {
         let url = self.repository.url("manifests", &self.tag);
         let stats = self.repository.stats();
-        crate::retry::repeat(self.timeout, stats, || async {
-            let send = || {
-                let builder = self.repository.client().put(&url);
-                let builder = builder.header(CONTENT_TYPE, MANIFEST_MEDIA_TYPE);
-                builder.body(self.request.manifest.clone())
-            };
-            let answer = self.authorized(send).await?;
-            match answer.status() {
-                StatusCode::CREATED => Ok(()),
-                _ => Err(self.refused(&answer)),
-            }
-        })
-        .await
+        crate::retry::Attempts::new(self.timeout)
+            .repeat(stats, || async {
+                let send = || {
+                    let builder = self.repository.client().put(&url);
+                    let builder = builder.header(CONTENT_TYPE, MANIFEST_MEDIA_TYPE);
+                    builder.body(self.request.manifest.clone())
+                };
+                let answer = self.authorized(send).await?;
+                match answer.status() {
+                    StatusCode::CREATED => Ok(()),
+                    _ => Err(self.refused(&answer)),
+                }
+            })
+            .await
     }
 
     async fn authorized(

@@ -8,13 +8,13 @@
 //! 2. *fusermount3*, which is set-user-ID root. It mounts and sends the device back.
 //!
 //! A process that has set "no new privileges" gains nothing by running `fusermount3`, and one that has dropped its
-//! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount::Unmounter`
-//! and `unmount_helper`.
+//! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `unmounter` and
+//! `unmount_helper`.
 
 mod control;
 mod direct;
 mod error;
-mod former_server;
+mod forked;
 mod fusermount;
 mod handover;
 mod holder;
@@ -22,8 +22,8 @@ mod mount_table;
 mod options;
 mod restart_limiter;
 mod service;
-mod unique_id;
 mod unmount_helper;
+mod unmounter;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,9 +43,10 @@ pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedO
 pub use service::{ServiceManager, kept_descriptors};
 
 use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted};
-use fusermount::{Fusermount, Unmounter};
+use fusermount::Fusermount;
 use mount_table::{MountDirectory, MountIdentity, MountTable};
 use unmount_helper::{AtEnd, UnmountHelper};
+use unmounter::Unmounter;
 
 /// Mounts a FUSE file system on `directory`, read-only. When this returns, FUSE_INIT can be read from the device. Until
 /// it has a reply, processes that use the directory wait.
@@ -155,7 +156,7 @@ impl Attachment {
         let path = directory.path().to_path_buf();
         let unmounting = match &method {
             MountMethod::Fusermount(program) => {
-                let start = || Unmounter::start(program, &path).ok();
+                let start = || Unmounter::start(program, &path, &identity.device()).ok();
                 Unmounting::Fusermount(options.auto_unmount.then(start).flatten())
             }
             MountMethod::Direct => {
@@ -176,10 +177,14 @@ impl Attachment {
     }
 
     /// Starts a process that unmounts in place of this one, so that this one can give up the privilege to. A mount made by
-    /// `fusermount3` has such a process already; then this does nothing.
+    /// `fusermount3` has such a process already, started by [`attach`].
     ///
     /// `confine` runs in the new process, whose only descriptors besides `/dev/null` are those that it gets: it should
     /// drop all privileges but `CAP_SYS_ADMIN`. It must not start threads, print, or wait for other threads of this process.
+    ///
+    /// The calling thread, which has called [`attach`], must live as long as the session, and store nothing in the page cache.
+    /// If it ends and the process does not, the process counts as one that was killed and cannot end: all requests without a
+    /// reply fail.
     /// [`Attachment::wait_for_unmount_helper`] has its result.
     ///
     /// # Errors
@@ -188,7 +193,14 @@ impl Attachment {
         &mut self,
         confine: impl FnOnce(&[BorrowedFd<'_>]) -> std::io::Result<()>,
     ) -> Result<(), AttachError> {
-        let Unmounting::Direct(unmount) = &self.unmounting else { return Ok(()) };
+        let unmount = match &self.unmounting {
+            Unmounting::Direct(unmount) => unmount,
+            Unmounting::Fusermount(Some(unmounter)) => {
+                unmounter.watch();
+                return Ok(());
+            }
+            Unmounting::Fusermount(None) | Unmounting::Helper(_) => return Ok(()),
+        };
         let at_end = if self.auto_unmount { AtEnd::Unmount } else { AtEnd::Leave };
         self.unmounting = Unmounting::Helper(UnmountHelper::start(unmount, at_end, confine)?);
         Ok(())

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use crate::event::SessionError;
+use rustix::io::Errno;
+
 use crate::request::read_prefix;
 use crate::wire::{self, InHeader, InitIn, InitInMore, InitOut, opcode};
 
@@ -302,6 +303,46 @@ impl fmt::Display for Capabilities {
         Ok(())
     }
 }
+
+/// Why a session could not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The kernel speaks a protocol older than 7.23.
+    OldKernel {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+    /// The first request was not FUSE_INIT.
+    Protocol,
+    /// The file system was unmounted before FUSE_INIT.
+    Unmounted,
+    /// The device failed.
+    Device(Errno),
+    /// A thread could not be started.
+    Thread(String),
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OldKernel { major, minor } => {
+                write!(
+                    f,
+                    "the kernel supports FUSE {major}.{minor}; version 7.23 or newer is required (Linux 4.18)"
+                )
+            }
+            Self::Protocol => f.write_str("the kernel's first request is not FUSE_INIT"),
+            Self::Unmounted => f.write_str("unmounted before it was ready"),
+            Self::Device(errno) => write!(f, "/dev/fuse: {errno}"),
+            Self::Thread(cause) => write!(f, "cannot start a thread: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {}
 
 #[cfg(test)]
 mod tests {

@@ -37,8 +37,6 @@
 
 pub mod attach;
 mod channel;
-mod event;
-mod fault;
 #[cfg(all(feature = "fuzzing", not(loom)))]
 pub mod fuzzing;
 mod init;
@@ -47,12 +45,9 @@ mod reply;
 mod request;
 mod request_slot;
 mod session;
-mod watchdog_parker;
 mod wire;
 
-pub use event::{SessionError, SessionEvent};
-pub use fault::fault_point;
-pub use init::{Capabilities, InitParameters, InitRequest};
+pub use init::{Capabilities, InitParameters, InitRequest, SessionError};
 pub use journal::{RequestJournal, ServerEnd};
 pub use reply::{
     DirentBuffer, DirentName, NodeAttributes, NodeEntry, Reply, ReplyOutcome, SentReply, Statfs,
@@ -60,8 +55,8 @@ pub use reply::{
 pub use request::{Operation, Request};
 pub use rustix::io::Errno;
 pub use session::{
-    FileSystem, ListenerGrowth, NegotiatedSession, Notifier, Session, SessionOptions, SessionStats,
-    Succession,
+    FileSystem, ListenerGrowth, NegotiatedSession, Notifier, Session, SessionEvent, SessionOptions,
+    SessionStats, Succession, fault_point,
 };
 
 /// The atomics and the lock of protocol R (docs/workers.md); loom's own when a model runs.

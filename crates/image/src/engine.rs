@@ -8,6 +8,7 @@
 //! clusters that were kept longest are evicted before anything is mapped beyond the reserve.
 
 mod context_pool;
+mod input_window;
 mod stats;
 mod workers;
 
@@ -25,7 +26,8 @@ use ferrofs_workers::single_flight::{
     CacheValue, FillPermit, Lookup, SingleFlight, Urgency, Waiter,
 };
 
-pub(crate) use context_pool::{ContextPool, DecodeCounters, DecodeSlot, InputRequest, InputWindow};
+pub(crate) use context_pool::{ContextPool, DecodeCounters, DecodeSlot, SlotLimits};
+pub(crate) use input_window::{InputRequest, InputStorage, InputWindow};
 pub use stats::ImageStats;
 pub(crate) use workers::{BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, GenerationToken};
 pub use workers::{DecodeWorkers, SyncDecompress};
@@ -158,6 +160,12 @@ pub(crate) fn padding(sb: &Superblock) -> Padding {
 }
 
 impl Engine {
+    /// What fills the windows on the encoded input.
+    pub(crate) fn storage(&self) -> InputStorage<'_> {
+        let reads = self.decode_slots.storage_reads();
+        InputStorage { devices: &self.devices, memory: &self.memory, reads }
+    }
+
     /// Decodes the front of `cluster`, as much as `output` holds, from its encoded bytes.
     pub(crate) fn decode(
         &self,
@@ -210,7 +218,7 @@ impl Engine {
         policy: AllocPolicy,
     ) -> Result<()> {
         let request = input_request(cluster, run_bytes)?;
-        let input = context.window.get(&self.devices, &self.memory, request, policy)?;
+        let input = context.window.get(self.storage(), request, policy)?;
         self.decode_with(&mut context.decoder, cluster, input, output, policy)?;
         context.count(cluster, output.len());
         Ok(())
@@ -228,7 +236,7 @@ impl Engine {
     ) -> Result<()> {
         if cluster.is_data() {
             let request = input_request(cluster, run_bytes)?;
-            context.window.get(&self.devices, &self.memory, request, policy)?;
+            context.window.get(self.storage(), request, policy)?;
         }
         if cluster.is_compressed() {
             context.decoder.get_or_create(&self.settings, &self.memory, policy)?;
@@ -355,7 +363,7 @@ impl Engine {
             frames.push(list.allocate(policy)?);
         }
         let request = input_request(cluster, run_bytes)?;
-        let input = context.window.get(&self.devices, &self.memory, request, policy)?;
+        let input = context.window.get(self.storage(), request, policy)?;
         let decoder = context.decoder.get_or_create(&self.settings, &self.memory, policy)?;
         let decode = || decoder.decode_lz4_part(input, part, output, &mut frames);
         let decoded = self.decode_timer.time(decode);

@@ -113,6 +113,16 @@ pub enum ErrorKind {
     },
     /// Extent records are not in ascending order.
     ExtentOrder,
+    /// More extents begin close to each other than in any sound file: reading a page could take as many
+    /// clusters as the page has bytes.
+    ExtentDensity {
+        /// The byte of the file from which on they begin.
+        offset: u64,
+        /// In how many bytes.
+        bytes: u64,
+        /// How many may begin there.
+        limit: u32,
+    },
     /// An extent or its pcluster is longer than the format allows.
     ExtentTooLong {
         /// Decoded bytes.
@@ -289,6 +299,7 @@ impl fmt::Display for ErrorKind {
             | Self::BlockCount { .. }
             | Self::WrongExtent { .. }
             | Self::ExtentOrder
+            | Self::ExtentDensity { .. }
             | Self::ExtentTooLong { .. }
             | Self::PlainTooLong { .. }
             | Self::UndeclaredAlgorithm(_)
@@ -349,6 +360,10 @@ impl ErrorKind {
                 )
             }
             Self::ExtentOrder => f.write_str("extent records are not in ascending order"),
+            Self::ExtentDensity { offset, bytes, limit } => write!(
+                f,
+                "more than {limit} extents begin in the {bytes} bytes from byte {offset} of the file"
+            ),
             Self::ExtentTooLong { decoded, encoded } => {
                 write!(
                     f,

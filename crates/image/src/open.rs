@@ -12,7 +12,9 @@ use ferrofs_ondisk::{
 
 use ferrofs_workers::single_flight::SingleFlight;
 
-use crate::engine::{self, ContextPool, DecodeTimer, DecodeWorkers, Engine, SyncDecompress};
+use crate::engine::{
+    self, ContextPool, DecodeTimer, DecodeWorkers, Engine, SlotLimits, SyncDecompress,
+};
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::idle_reclaimer::{Activity, IdleReclaimer};
 use crate::image::Image;
@@ -25,6 +27,9 @@ use crate::xattr;
 /// About how many bytes a decode slot uses beside its decoder and the output: its input window and
 /// frames.
 const SLOT_BYTES: u64 = 1280 << 10;
+/// Decode slots that are held at the same time while threads wait for the storage: one for each
+/// listener of a mount.
+const SLOTS_HELD_MAX: usize = 32;
 /// At most so many decoded bytes of the metabox for each byte of the image.
 const METABOX_MAX_RATIO: u64 = 1024;
 /// The superblock with its first extension slot: all bytes that have a meaning.
@@ -224,8 +229,12 @@ impl OpenOptions {
         let limit = memory.budget().limit_bytes();
         let slot = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
         let affordable = (limit / 3).checked_div(slot.saturating_add(SLOT_BYTES)).unwrap_or(1);
+        let affordable = usize::try_from(affordable).unwrap_or(usize::MAX);
         let useful = workers.parallelism().saturating_mul(2);
-        let decode_slots = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
+        let decode_slots = SlotLimits {
+            running: useful.min(affordable),
+            held: useful.max(SLOTS_HELD_MAX).min(affordable),
+        };
         Ok(Arc::new(Engine {
             devices,
             decode_slots: ContextPool::new(decode_slots),

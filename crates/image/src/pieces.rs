@@ -123,8 +123,8 @@ impl PieceReader<'_> {
                     let bytes = length(&part);
                     slot.counters.served_raw(bytes);
                     let request = InputRequest { device, offset: from, bytes, run_bytes: 0 };
-                    let (devices, memory) = (&engine.devices, &engine.memory);
-                    let bytes = slot.window.get(devices, memory, request, AllocPolicy::MustSucceed);
+                    let policy = AllocPolicy::MustSucceed;
+                    let bytes = slot.window.get(engine.storage(), request, policy);
                     let bytes = bytes.in_inode(self.inode.nid())?;
                     sink(FilePiece::Data { offset: part.start, bytes })?;
                 }

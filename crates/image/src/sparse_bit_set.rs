@@ -30,6 +30,14 @@ impl SparseBitSet {
         is_new
     }
 
+    /// Whether a number is in the set.
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        let page = self.pages.get(&(number >> PAGE_BITS));
+        let word = usize::try_from((number >> 6) & 7).ok();
+        let word = page.zip(word).and_then(|(page, word)| page.get(word));
+        word.is_some_and(|word| *word & 1u64 << (number & 63) != 0)
+    }
+
     /// Adds a range; returns how many of its numbers were not there.
     pub(crate) fn insert_range(&mut self, range: Range<u64>) -> u64 {
         let (mut at, mut added) = (range.start, 0u64);
@@ -52,9 +60,20 @@ impl SparseBitSet {
 
     /// About how many bytes it takes.
     pub(crate) fn bytes(&self) -> u64 {
-        const PAGE_BYTES: u64 = 80;
-        u64::try_from(self.pages.capacity()).unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES)
+        table_bytes(self.pages.capacity())
     }
+
+    /// About how many bytes it takes after one more [`insert`](Self::insert): a full table doubles.
+    pub(crate) fn bytes_after_insert(&self) -> u64 {
+        let capacity = self.pages.capacity();
+        let is_full = self.pages.len() >= capacity;
+        table_bytes(if is_full { capacity.saturating_mul(2).saturating_add(4) } else { capacity })
+    }
+}
+
+fn table_bytes(capacity: usize) -> u64 {
+    const PAGE_BYTES: u64 = 80;
+    u64::try_from(capacity).unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES)
 }
 
 /// The bits from number `from` on, in a word whose first number is `first`.
@@ -76,7 +95,10 @@ mod tests {
         for step in 0..20_000u64 {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
             let next = if step % 2 == 0 { number % 5_000 } else { number >> (step % 60) };
+            assert_eq!(set.contains(next), truth.contains(&next), "{next}");
+            let bound = set.bytes_after_insert();
             assert_eq!(set.insert(next), truth.insert(next), "{next}");
+            assert!(set.contains(next) && set.bytes() <= bound, "{next}");
         }
     }
 

@@ -88,6 +88,8 @@ pub struct TreeWalk<'a> {
     state: WalkState,
     work: WorkMeter,
     entry_work: u64,
+    /// The contents of repeated names are work, too.
+    counts_contents: bool,
     /// The directory of the last [`WalkEvent::Enter`]; its entries have not been opened yet.
     entering: Option<(WalkEntry, Nid)>,
 }
@@ -137,6 +139,7 @@ impl<'a> TreeWalk<'a> {
             state: WalkState::new(inner.engine.memory.budget())?,
             work: inner.work_meter(),
             entry_work: ENTRY_WORK,
+            counts_contents: false,
             entering: None,
         };
         walk.visit(WalkEntry { path: normalized(path), inode }, parent);
@@ -156,6 +159,14 @@ impl<'a> TreeWalk<'a> {
     #[must_use]
     pub fn entry_work(mut self, bytes: u64) -> Self {
         self.entry_work = bytes.max(ENTRY_WORK);
+        self
+    }
+
+    /// The caller writes the contents of each name: the size of a file is work if it has one link and this is
+    /// a further name.
+    #[must_use]
+    pub fn contents_are_work(mut self) -> Self {
+        self.counts_contents = true;
         self
     }
 
@@ -186,9 +197,12 @@ impl<'a> TreeWalk<'a> {
     fn visit_leaf(&mut self, node: WalkEntry) {
         let nid = node.inode.nid();
         let is_counted = self.stack.last().is_some_and(|level| level.is_repeated);
-        if node.inode.nlink() < 2 && !self.state.names(nid) && !is_counted {
-            let added = self.work.add(self.entry_work, "names of files that have one link");
-            if let Err(error) = added {
+        if node.inode.nlink() < 2 && !self.state.names(nid) {
+            let entry = if is_counted { 0 } else { self.entry_work };
+            let is_written = self.counts_contents && node.inode.file_type() == FileType::Regular;
+            let contents = if is_written { node.inode.size() } else { 0 };
+            let work = entry.saturating_add(contents);
+            if let Err(error) = self.work.add(work, "names of files that have one link") {
                 return self.abandon(error.in_inode(nid).at(node.inode.offset()));
             }
         }

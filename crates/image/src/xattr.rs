@@ -29,10 +29,56 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// Called with the full name and the value of an attribute.
-type XattrVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+/// Called with the full name of an attribute.
+type XattrVisitor<'a> = dyn FnMut(Vec<u8>, &StoredXattr<'_>) -> Result<ControlFlow<()>> + 'a;
 /// Sees one attribute as it is stored.
-type EntryVisitor<'a> = dyn FnMut(&XattrEntry<'_>) -> Result<ControlFlow<()>> + 'a;
+type EntryVisitor<'a> = dyn FnMut(&StoredXattr<'_>) -> Result<ControlFlow<()>> + 'a;
+
+/// Shared entries of more bytes are read in two steps. An inode can refer to 255 entries of 64 KiB in a
+/// kilobyte, all of them with one name, of which only the first counts.
+const READ_AT_ONCE_BYTES: usize = 4096;
+
+/// An attribute as it is stored.
+#[derive(Debug)]
+struct StoredXattr<'e> {
+    entry: XattrEntry<'e>,
+    /// The value, if `entry` does not have it.
+    unread: Option<UnreadValue<'e>>,
+}
+
+/// The value of a shared entry that has not been read.
+#[derive(Debug)]
+struct UnreadValue<'e> {
+    inner: &'e ImageInner,
+    place: SharedPlace,
+}
+
+/// Where a shared entry lies.
+#[derive(Clone, Copy, Debug)]
+struct SharedPlace {
+    space: AddressSpace,
+    at: u64,
+    /// With its header and its name.
+    bytes: usize,
+}
+
+impl StoredXattr<'_> {
+    fn value_bytes(&self) -> usize {
+        let front = ENTRY_HEADER_BYTES.saturating_add(self.entry.suffix.len());
+        match &self.unread {
+            None => self.entry.value.len(),
+            Some(unread) => unread.place.bytes.saturating_sub(front),
+        }
+    }
+
+    fn value(&self) -> Result<Vec<u8>> {
+        let Some(UnreadValue { inner, place }) = &self.unread else {
+            return Ok(self.entry.value.to_vec());
+        };
+        let bytes = inner.metadata(place.space, place.at, place.bytes)?;
+        Ok(parsed(XattrEntry::parse(&bytes), place.at)?.value.to_vec())
+    }
+}
 
 /// Reads the table of long prefixes, which lies in the image, the metabox or the packed inode
 /// (F22).
@@ -71,20 +117,19 @@ fn read_table(inner: &ImageInner, at: u64, buffer: &mut [u8]) -> Result<()> {
 impl ImageInner {
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut found = Vec::new();
-        self.each_xattr(inode, &mut |name, value| {
-            found.push(Xattr { name: name.to_vec(), value: value.to_vec() });
-            ControlFlow::Continue(())
+        self.each_first_xattr(inode, &mut |name, stored| {
+            found.push(Xattr { name, value: stored.value()? });
+            Ok(ControlFlow::Continue(()))
         })?;
-        keep_first_of_each_name(&mut found);
         Ok(found)
     }
 
     pub(crate) fn xattrs_bytes(&self, inode: &Inode) -> Result<u64> {
         let mut bytes = 0u64;
-        self.each_xattr(inode, &mut |name, value| {
-            let more = name.len().saturating_add(value.len());
+        self.each_first_xattr(inode, &mut |name, stored| {
+            let more = name.len().saturating_add(stored.value_bytes());
             bytes = bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
         Ok(bytes)
     }
@@ -94,12 +139,12 @@ impl ImageInner {
             return Ok(None);
         }
         let mut found = None;
-        self.each_xattr(inode, &mut |name, value| {
+        self.each_xattr(inode, &mut |name, stored| {
             if name != wanted {
-                return ControlFlow::Continue(());
+                return Ok(ControlFlow::Continue(()));
             }
-            found = Some(value.to_vec());
-            ControlFlow::Break(())
+            found = Some(stored.value()?);
+            Ok(ControlFlow::Break(()))
         })?;
         Ok(found)
     }
@@ -126,11 +171,12 @@ impl ImageInner {
     pub(crate) fn content_digest(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
         let Some(prefix) = self.sb.digest_prefix else { return Ok(None) };
         let mut found = None;
-        self.each_entry(inode, &mut |entry| {
+        self.each_entry(inode, &mut |stored| {
+            let entry = &stored.entry;
             if entry.index != NameIndex::Long(prefix) || !entry.suffix.is_empty() {
                 return Ok(ControlFlow::Continue(()));
             }
-            found = Some(entry.value.to_vec());
+            found = Some(stored.value()?);
             Ok(ControlFlow::Break(()))
         })?;
         Ok(found)
@@ -138,7 +184,20 @@ impl ImageInner {
 
     /// Calls `visit` with every visible attribute, until it breaks.
     fn each_xattr(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
-        self.each_entry(inode, &mut |entry| self.visit_entry(entry, visit))
+        self.each_entry(inode, &mut |stored| match self.full_name(&stored.entry)? {
+            Some(name) => visit(name, stored),
+            None => Ok(ControlFlow::Continue(())),
+        })
+    }
+
+    /// The same without attributes whose name came before: a lookup finds the first one, as that of Linux
+    /// does, and whoever sets them one after the other would end with the last.
+    fn each_first_xattr(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
+        let mut names = HashSet::<_, RandomState>::default();
+        self.each_xattr(inode, &mut |name, stored| match names.insert(name.clone()) {
+            true => visit(name, stored),
+            false => Ok(ControlFlow::Continue(())),
+        })
     }
 
     /// Calls `visit` with every entry, until it breaks.
@@ -156,9 +215,17 @@ impl ImageInner {
         let bytes = self.metadata(inode.space(), start, bytes)?;
         let body = parsed(XattrIbody::parse(&bytes), start)?;
         for id in body.shared_ids() {
-            let (entry, at) = self.shared_entry(id)?;
-            let entry = parsed(XattrEntry::parse(&entry), at)?;
-            if visit(&entry).at(at)?.is_break() {
+            let place = self.shared_place(id)?;
+            let at_once = place.bytes.min(READ_AT_ONCE_BYTES);
+            let bytes = self.metadata(place.space, place.at, at_once)?;
+            let (entry, unread) = match at_once == place.bytes {
+                true => (XattrEntry::parse(&bytes), None),
+                false => {
+                    (XattrEntry::parse_front(&bytes), Some(UnreadValue { inner: self, place }))
+                }
+            };
+            let stored = StoredXattr { entry: parsed(entry, place.at)?, unread };
+            if visit(&stored).at(place.at)?.is_break() {
                 return Ok(());
             }
         }
@@ -166,23 +233,12 @@ impl ImageInner {
             .saturating_add(u64::from(inode.disk.xattr_bytes))
             .saturating_sub(u64::try_from(body.entries.len()).unwrap_or(u64::MAX));
         for entry in body.inline_entries() {
-            let entry = parsed(entry, entries_at)?;
-            if visit(&entry)?.is_break() {
+            let stored = StoredXattr { entry: parsed(entry, entries_at)?, unread: None };
+            if visit(&stored)?.is_break() {
                 return Ok(());
             }
         }
         Ok(())
-    }
-
-    fn visit_entry(
-        &self,
-        entry: &XattrEntry<'_>,
-        visit: &mut XattrVisitor<'_>,
-    ) -> Result<ControlFlow<()>> {
-        match self.full_name(entry)? {
-            Some(name) => Ok(visit(&name, entry.value)),
-            None => Ok(ControlFlow::Continue(())),
-        }
     }
 
     /// The name that users see; `None` for padding and hidden attributes.
@@ -207,6 +263,11 @@ impl ImageInner {
 
     /// The bytes of a shared entry, and where they lie.
     pub(crate) fn shared_entry(&self, id: u32) -> Result<(MetaBytes, u64)> {
+        let SharedPlace { space, at, bytes } = self.shared_place(id)?;
+        Ok((self.metadata(space, at, bytes)?, at))
+    }
+
+    fn shared_place(&self, id: u32) -> Result<SharedPlace> {
         let area = address(self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)))?;
         let at = address(area.checked_add(u64::from(id).saturating_mul(4)))?;
         let space = if self.sb.compat.has(Compat::SHARED_EA_IN_METABOX) {
@@ -216,15 +277,6 @@ impl ImageInner {
         };
         let header = self.metadata(space, at, ENTRY_HEADER_BYTES)?;
         let bytes = parsed(XattrEntry::size_of(&header), at)?;
-        Ok((self.metadata(space, at, bytes)?, at))
+        Ok(SharedPlace { space, at, bytes })
     }
-}
-
-/// Drops attributes whose name came before: a lookup finds the first one, as that of Linux does, and whoever sets them
-/// one after the other would end with the last.
-fn keep_first_of_each_name(xattrs: &mut Vec<Xattr>) {
-    let mut names = HashSet::<_, RandomState>::default();
-    let is_first: Vec<bool> = xattrs.iter().map(|xattr| names.insert(&*xattr.name)).collect();
-    let mut is_first = is_first.into_iter();
-    xattrs.retain(|_| is_first.next().unwrap_or(true));
 }

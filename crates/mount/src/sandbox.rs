@@ -3,8 +3,8 @@
 //! background requests to a daemon with `CAP_SYS_ADMIN`), and before it reports that it is ready.
 
 mod descriptor;
-mod environment;
 mod paths;
+mod privileges;
 #[cfg(all(
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
@@ -16,7 +16,6 @@ mod status;
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
 mod syscalls;
-mod user;
 
 use std::os::fd::BorrowedFd;
 use std::{fmt, io};
@@ -29,11 +28,10 @@ use rustix::thread::{
 };
 
 pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
-pub use environment::clear_environment;
 pub use paths::PathConfinement;
+pub use privileges::{UserIds, become_user, clear_environment};
 pub use rustix::thread::CapabilitySet;
 pub use status::{FilterState, SandboxStatus};
-pub use user::{UserIds, become_user};
 
 /// What the process does in the sandbox, which decides what it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -211,7 +209,7 @@ impl<'fd> Sandbox<'fd> {
         let failed = SandboxStep::Capabilities;
         let had = capabilities(None).map_err(failed.failed())?;
         if self.may_raise_priority && had.effective.contains(CapabilitySet::SYS_NICE) {
-            user::raise_priority_limits();
+            privileges::raise_priority_limits();
         }
         if had.effective.contains(CapabilitySet::SETPCAP) {
             empty_bounding_set().map_err(failed.failed())?;

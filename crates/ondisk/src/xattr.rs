@@ -135,6 +135,18 @@ impl<'a> XattrEntry<'a> {
         Ok(ENTRY_HEADER_BYTES.saturating_add(name).saturating_add(value))
     }
 
+    /// Reads the entry that starts `bytes` as if its value was empty.
+    ///
+    /// # Errors
+    /// [`ErrorKind::XattrOverrun`] if its name runs past the slice.
+    pub fn parse_front(bytes: &'a [u8]) -> Result<Self> {
+        let raw: &RawXattrEntry = view(bytes)?;
+        let needed = ENTRY_HEADER_BYTES.saturating_add(usize::from(raw.name_len));
+        let overrun = ErrorKind::XattrOverrun { wanted: wide(needed), left: wide(bytes.len()) };
+        let suffix = bytes.get(ENTRY_HEADER_BYTES..needed).ok_or(Error::new(overrun, 0))?;
+        Ok(Self { index: NameIndex::new(raw.name_index), suffix, value: &[] })
+    }
+
     /// Reads the entry that starts `bytes`.
     ///
     /// # Errors

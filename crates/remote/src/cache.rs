@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps};
 use sha2::{Digest as _, Sha256};
 
+use crate::chunk_index::CHUNK_INDEX_MAX_BYTES;
 use place::Refusal;
 
 pub use listing::{CacheEntry, DiskSpace};
@@ -30,6 +31,12 @@ pub use socket::FetcherSocket;
 const VERSION_FOLDER: &str = "v1";
 /// Below it: what each location was when it was opened last.
 const LOCATIONS_FOLDER: &str = "locations";
+/// A chunk index is compared in pieces of so many bytes.
+const COMPARED_BYTES: usize = 4096;
+/// In the folder of an object: its chunk index, so that the object can be opened without a server.
+const CHUNK_INDEX: &str = "chunk-index";
+/// The same while it is written.
+const CHUNK_INDEX_NEW: &str = "chunk-index.new";
 /// The longest identity that is read back, in bytes: a URL and a validator.
 const IDENTITY_MAX_BYTES: u64 = 64 << 10;
 
@@ -209,6 +216,48 @@ impl CacheDirectory {
         Ok(record)
     }
 
+    /// Keeps the chunk index of an object. It counts as a part of the object.
+    ///
+    /// # Errors
+    /// The object is not there, or its folder cannot be written; an older chunk index stays.
+    pub fn keep_chunk_index(&self, key: &CacheKey, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.folder(&hex(key))?;
+        let file = open_in(&folder, CHUNK_INDEX_NEW, OFlags::WRONLY | OFlags::CREATE)?;
+        file.set_len(0)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0)?;
+        Ok(rustix::fs::renameat(&folder, CHUNK_INDEX_NEW, &folder, CHUNK_INDEX)?)
+    }
+
+    /// Whether the chunk index that is kept of an object has these bytes.
+    #[must_use]
+    pub fn has_chunk_index(&self, key: &CacheKey, bytes: &[u8]) -> bool {
+        self.chunk_index_file(key).is_ok_and(|file| {
+            let has_length = file.metadata().is_ok_and(|found| found.len() == bytes.len() as u64);
+            let mut rest = io::BufReader::new(file);
+            let mut piece = [0; COMPARED_BYTES];
+            has_length
+                && bytes.chunks(COMPARED_BYTES).all(|wanted| {
+                    let found = piece.get_mut(..wanted.len()).unwrap_or_default();
+                    io::Read::read_exact(&mut rest, found).is_ok() && found == wanted
+                })
+        })
+    }
+
+    /// The chunk index that is kept of an object. Whoever uses it compares it with its digest.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; otherwise it cannot be read.
+    pub fn chunk_index(&self, key: &CacheKey) -> io::Result<Vec<u8>> {
+        let file = self.chunk_index_file(key)?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, CHUNK_INDEX_MAX_BYTES as u64), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn chunk_index_file(&self, key: &CacheKey) -> io::Result<File> {
+        open_in(&self.folder(&hex(key))?, CHUNK_INDEX, OFlags::RDONLY)
+    }
+
     /// The files of an object, for a reader, and records the time of this use.
     ///
     /// # Errors
@@ -318,6 +367,28 @@ mod tests {
         cache.remember("u", b"short").unwrap();
         assert_eq!(cache.recall("u").unwrap(), b"short");
         assert!(cache.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_chunk_index_is_a_part_of_its_object() {
+        let (_above, cache) = cache();
+        let key = identity("u").key();
+        let bytes = vec![7; 3 * COMPARED_BYTES + 1];
+        cache.keep_chunk_index(&key, &bytes).unwrap_err();
+        drop(cache.writer(&identity("u"), ChunkLayout::new(9).unwrap(), 1).unwrap());
+        let used = |cache: &CacheDirectory| cache.list().unwrap()[0].used_bytes;
+        let before = used(&cache);
+        assert!(!cache.has_chunk_index(&key, &bytes));
+        cache.keep_chunk_index(&key, b"another").unwrap();
+        cache.keep_chunk_index(&key, &bytes).unwrap();
+        assert!(cache.has_chunk_index(&key, &bytes) && used(&cache) > before);
+        assert!(!cache.has_chunk_index(&key, &bytes[1..]));
+        let mut other = bytes.clone();
+        *other.last_mut().unwrap() = 8;
+        assert!(!cache.has_chunk_index(&key, &other));
+        assert_eq!(cache.chunk_index(&key).unwrap(), bytes);
+        cache.remove(&key).unwrap();
+        assert_eq!(cache.chunk_index(&key).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

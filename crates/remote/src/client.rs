@@ -26,6 +26,10 @@ const RETRY_MIN: Duration = Duration::from_millis(20);
 const GREETINGS_MAX: u32 = 10;
 const RETRY_MAX: Duration = Duration::from_secs(3);
 
+/// How much longer than the fetcher a client waits for what a server is asked, so that it hears why
+/// the request failed.
+const REPLY_GRACE: Duration = Duration::from_secs(2);
+
 /// The longest document that is taken from the fetcher, which has the same limit.
 const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
 
@@ -215,8 +219,10 @@ impl FetchClient {
         options: &RemoteOptions,
         timeout: Duration,
     ) -> io::Result<Vec<u8>> {
-        let (location, options) = (Box::new(location.clone()), options.clone());
-        match self.call(|id| ClientMessage::Manifest { id, location, options }, timeout)? {
+        let shown = location.to_string();
+        let (location, options) = (Box::new(location.clone()), options.within(timeout));
+        let message = |id| ClientMessage::Manifest { id, location, options };
+        match self.call_server(message, timeout, &shown)? {
             Reply::Document(files) => {
                 let mut document = Vec::new();
                 let file = files.first().ok_or(io::ErrorKind::InvalidData)?;
@@ -232,6 +238,20 @@ impl FetchClient {
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         locked(&self.shared.state).reconnects
+    }
+
+    /// As [`call`](Self::call), for a request that the fetcher sends on to a server. It has replied when
+    /// the time is over, and says why; if it is gone or hangs, the error names the location.
+    pub(crate) fn call_server(
+        &self,
+        message: impl FnOnce(u64) -> ClientMessage,
+        timeout: Duration,
+        shown: &str,
+    ) -> io::Result<Reply> {
+        let reply = self.call(message, timeout.saturating_add(REPLY_GRACE));
+        reply.map_err(|error| {
+            FetchError::new(FetchErrorKind::TimedOut, shown, error.to_string()).into()
+        })
     }
 
     /// Sends a request and waits for its reply (N2).

@@ -194,6 +194,13 @@ fn parse_http(url: &str, rest: &str) -> Result<RemoteObject, LocationError> {
     if authority.contains('@') {
         return Err(LocationError::Credentials);
     }
+    // `user:pa/ss@host`: what is in front of the slash is no host with its port.
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let after_address = authority.rfind(']').map_or(0, |end| end + 1);
+    let port = authority[after_address..].split_once(':').map_or("", |(_, port)| port);
+    if !is_port(port) {
+        return Err(LocationError::Part("port"));
+    }
     non_empty(authority, "host")?;
     if url.contains(' ') {
         return Err(LocationError::Part("URL"));
@@ -386,8 +393,8 @@ impl fmt::Display for LocationError {
             ),
             Self::Part(part) => write!(f, "the {part} of the location is missing or malformed"),
             Self::Credentials => f.write_str(
-                "a location must not contain a user name or a password; use .netrc, the \
-                 configuration of docker, or the variables of the object store",
+                "a location must not contain a user name or a password; use the logins \
+                 of docker, podman or skopeo, or the variables of the object store",
             ),
             Self::Parameter(parameter) => write!(
                 f,
@@ -421,6 +428,8 @@ mod tests {
         for text in [
             "http://host/a.erofs",
             "https://host:8443/dir/a.erofs",
+            "https://[::1]:8443/dir/a.erofs",
+            "https://[::1]/dir/a.erofs",
             "s3://bucket/dir/key.erofs",
             "gs://bucket/key",
             "az://account/container/dir/key",
@@ -480,6 +489,8 @@ mod tests {
     fn malformed_parts_are_named() {
         for (text, part) in [
             ("https:///x", "host"),
+            ("https://user:pa/ss@host/x", "port"),
+            ("https://[::1]:x/x", "port"),
             ("https://h/a b", "URL"),
             ("s3://bucket", "key"),
             ("s3://bucket/", "key"),

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -209,6 +210,24 @@ pub struct RemoteOptions {
     pub offline: bool,
     /// Hosts, as in `localhost:5000`, whose registries speak HTTP without TLS.
     pub insecure_registries: Vec<String>,
+    /// How long the client waits for a reply that needs a server, in milliseconds. Then the fetcher
+    /// replies with the last failure; without a limit, it does when it gives up itself.
+    #[serde(default)]
+    pub limit_ms: Option<u64>,
+}
+
+impl RemoteOptions {
+    /// How long the client waits for a reply that needs a server.
+    #[must_use]
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit_ms.map(Duration::from_millis)
+    }
+
+    /// The same options for a client that waits so long.
+    pub(crate) fn within(&self, timeout: Duration) -> Self {
+        let limit_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        Self { limit_ms, ..self.clone() }
+    }
 }
 
 /// Which bytes must be verified before they are used.

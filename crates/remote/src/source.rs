@@ -85,6 +85,7 @@ impl RemoteSource {
         timeout: Duration,
     ) -> io::Result<Self> {
         let number = client.object_number();
+        let options = &options.within(timeout);
         let message = |id, expected| ClientMessage::Open {
             id,
             object: number,
@@ -93,7 +94,7 @@ impl RemoteSource {
             expected,
         };
         let shown = location.to_string();
-        let (state, files) = match client.call(|id| message(id, None), timeout)? {
+        let (state, files) = match client.call_server(|id| message(id, None), timeout, &shown)? {
             Reply::Opened(state, files) => (state, files),
             Reply::Failed(error) => return Err(error.into()),
             _ => return Err(unexpected(&shown).into()),
@@ -197,10 +198,11 @@ impl RemoteSource {
         let mut last = None;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
+            let shown = &self.object.shown;
             let reply = if locked(&self.object.files).is_closed {
-                self.client.call(|id| self.object.reopen(id), rest)
+                self.client.call_server(|id| self.object.reopen(id), rest, shown)
             } else {
-                self.client.call(&message, rest)
+                self.client.call_server(&message, rest, shown)
             };
             let error = match reply {
                 Ok(Reply::Fetched) => return Ok(()),
@@ -376,7 +378,8 @@ impl Object {
 
     fn set_files(&self, state: &ObjectState, new: Vec<File>) {
         let result = if state.key == self.state.key && state.length == self.state.length {
-            cached_object(state, self.layout, new, &self.shown)
+            // Whatever a new fetcher says: what was verified at first stays verified.
+            cached_object(&self.state, self.layout, new, &self.shown)
         } else {
             let detail = "the object has changed on the server; mount it again";
             Err(FetchError::new(FetchErrorKind::Changed, &self.shown, detail))

@@ -20,8 +20,6 @@ mod thread_team;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
-#[cfg(all(test, loom))]
-mod ordered_loom_tests;
 #[cfg(all(test, not(loom)))]
 mod ordered_tests;
 #[cfg(all(test, not(loom)))]

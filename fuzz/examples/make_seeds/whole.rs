@@ -32,6 +32,25 @@ pub(crate) fn put(seed_set: &mut SeedSet) {
     for (kind, text) in texts {
         seed_set.put("hints", kind.to_owned(), text.to_vec());
     }
+    let texts: [(&str, &[u8]); 6] = [
+        ("fs_config", b"\0vendor/bin/x 0 2000 0755 capabilities=0x1000001400\nd\\x20e 1 2 644\n\0d e"),
+        ("fs_config-bad", b"\0a 0 0 999\n"),
+        ("file_contexts", b"\x01# all\n/.* u:r:all:s0\n/usr(/.*)? -d usr\n/a\\.b -- <<none>>\n\0usr"),
+        ("file_contexts-bad", b"\x01/a -x l\n"),
+        (
+            "sidecar",
+            b"\x02{\"path\":\"/dir\",\"type\":\"d\",\"mode\":\"0700\",\"uid\":7,\"gid\":0,\"mtime\":-1,\
+              \"nanoseconds\":5,\"xattrs\":[{\"name\":\"user.a\",\"value\":\"61\"}]}\n",
+        ),
+        (
+            "sidecar-new",
+            b"\x02{\"path\":\"/dir/l\",\"type\":\"l\",\"mode\":\"0777\",\"uid\":0,\"gid\":0,\"mtime\":0,\
+              \"nanoseconds\":0,\"target\":{\"hex\":\"2e2eff\"}}\n",
+        ),
+    ];
+    for (kind, text) in texts {
+        seed_set.put("texts", kind.to_owned(), text.to_vec());
+    }
     let mut page = vec![3; 1];
     page.extend_from_slice(b"ferrofs!");
     for number in [1_u32, 40 + 200, 1, 100] {

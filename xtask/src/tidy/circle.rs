@@ -41,7 +41,11 @@ pub(crate) fn check(files: &[SourceFile], report: &mut Report) {
         crates.entry(root).or_default().insert(module, uses);
     }
     for files in crates.values() {
-        for circle in circles(&edges(files)) {
+        let mut found: BTreeSet<Vec<Module>> = BTreeSet::new();
+        for left_out in [FamilyUse::OfChild, FamilyUse::OfParent] {
+            found.extend(circles(&edges(files, left_out)));
+        }
+        for circle in found {
             let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
             let Some(first) = files.get(&circle[0]) else { continue };
             report.add(
@@ -185,15 +189,28 @@ fn expand(tree: &[TokenTree], before: &[String]) -> Vec<(Module, String)> {
     }
 }
 
-/// Which module a file uses, parents and their own submodules aside.
-fn edges(files: &Crate) -> BTreeMap<&Module, BTreeSet<&Module>> {
+/// A use between a module and its submodules. Each kind is left out once: a ring that goes down to a child and comes back over
+/// a third file is found without the other kind, and a module and its child alone never are a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FamilyUse {
+    OfChild,
+    OfParent,
+}
+
+/// Which module a file uses, but for one kind of use within a family.
+fn edges(files: &Crate, left_out: FamilyUse) -> BTreeMap<&Module, BTreeSet<&Module>> {
     let mut edges: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
     for (from, uses) in files {
         let targets = edges.entry(from).or_default();
         for path in &uses.paths {
             if let Some(target) = resolve(files, from, path, 0) {
-                let is_own_child = target.len() == from.len() + 1 && target.starts_with(from);
-                if target != from && !is_own_child {
+                let is_left_out = match left_out {
+                    FamilyUse::OfChild => {
+                        target.len() == from.len() + 1 && target.starts_with(from)
+                    }
+                    FamilyUse::OfParent => from.starts_with(target),
+                };
+                if target != from && !is_left_out {
                     targets.insert(target);
                 }
             }
@@ -342,6 +359,16 @@ mod tests {
             ("crates/x/src/b.rs", "#[cfg(test)] mod tests { use crate::a::A; } struct B;"),
         ]);
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_ring_over_a_parent_and_its_child_is_reported() {
+        let found = messages(&[
+            ("crates/x/src/a.rs", "mod child; use child::C; struct A;"),
+            ("crates/x/src/a/child.rs", "use crate::b::B; use super::A; struct C;"),
+            ("crates/x/src/b.rs", "use crate::a::A; struct B;"),
+        ]);
+        assert_eq!(found, ["files use each other in a circle: a, a::child, b"]);
     }
 
     #[test]

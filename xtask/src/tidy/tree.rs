@@ -26,7 +26,7 @@ impl Kind {
             Some("md") => Some(Self::Markdown),
             Some("toml") => Some(Self::Toml),
             Some("sh" | "py") => Some(Self::Script),
-            None if path == ".ci/run" || path.starts_with("scripts/") => Some(Self::Script),
+            None if path.starts_with(".ci/") || path.starts_with("scripts/") => Some(Self::Script),
             _ => None,
         }
     }

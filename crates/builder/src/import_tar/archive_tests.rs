@@ -1,5 +1,5 @@
 //! The archives of `tests/data/tar`, made by GNU tar, bsdtar and Python's tarfile from one tree
-//! (`scripts/make-test-tars.sh`): each must give that tree, as far as its format can hold it.
+//! (`tests/data/tar/make.sh`): each must give that tree, as far as its format can hold it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -12,8 +12,8 @@ use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
 use crate::{Error, Result};
 
-/// The most bytes of an extended header, which is kept in memory. Names have at most 4 KiB and
-/// xattrs 64 KiB, so only a map of some ten thousand holes comes near.
+/// The most bytes of the extended headers of one entry, which are kept in memory. Names have at most 4 KiB
+/// and xattrs 64 KiB, so only a map of some ten thousand holes comes near.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
 /// The old sparse map in a header and in the blocks that continue it.
 const OLD_MAP: std::ops::Range<usize> = 386..482;
@@ -61,6 +61,7 @@ impl EntryReader {
     pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
         let mut extension = self.globals.clone();
         let mut extended_at = None;
+        let mut room = EXTENSION_BYTES_MAX;
         loop {
             let offset = self.input.offset();
             let Some(header) = self.header()? else {
@@ -71,14 +72,16 @@ impl EntryReader {
             };
             match header.type_flag() {
                 b'x' | b'X' => {
-                    let bytes = self.extension(&header, offset)?;
+                    let bytes = self.extension(&header, offset, &mut room)?;
                     extension
                         .records
                         .read(&bytes, PaxScope::Entry)
                         .map_err(|why| refused(why, offset))?;
                 }
                 b'g' => {
-                    let bytes = self.extension(&header, offset)?;
+                    // Global records have few keys, each with one value.
+                    let mut globals_room = EXTENSION_BYTES_MAX;
+                    let bytes = self.extension(&header, offset, &mut globals_room)?;
                     self.globals
                         .records
                         .read(&bytes, PaxScope::All)
@@ -89,8 +92,10 @@ impl EntryReader {
                         .map_err(|why| refused(why, offset))?;
                     continue;
                 }
-                b'L' => extension.long_path = Some(self.long_name(&header, offset)?),
-                b'K' => extension.long_link = Some(self.long_name(&header, offset)?),
+                b'L' => extension.long_path = Some(self.long_name(&header, offset, &mut room)?),
+                b'K' => {
+                    extension.long_link = Some(self.long_name(&header, offset, &mut room)?);
+                }
                 // The label of a volume, which does not concern files.
                 b'V' => {
                     let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
@@ -148,8 +153,8 @@ impl EntryReader {
         }
     }
 
-    /// The contents of an extended header.
-    fn extension(&mut self, header: &TarHeader, offset: u64) -> Result<Vec<u8>> {
+    /// The contents of an extended header. `room` is how many bytes those of its entry may still have.
+    fn extension(&mut self, header: &TarHeader, offset: u64, room: &mut u64) -> Result<Vec<u8>> {
         let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| refused("an extended header has no valid size", offset))?;
         if bytes > EXTENSION_BYTES_MAX {
@@ -157,6 +162,10 @@ impl EntryReader {
                 format!("an extended header of {bytes} bytes, more than {EXTENSION_BYTES_MAX}");
             return Err(refused(what, offset));
         }
+        *room = room.checked_sub(bytes).ok_or_else(|| {
+            let what = "extended headers of one entry with more than";
+            refused(format!("{what} {EXTENSION_BYTES_MAX} bytes"), offset)
+        })?;
         let mut body = vec![0; usize::try_from(bytes).unwrap_or(0)];
         if self.input.read(&mut body)? < body.len() {
             return Err(self.truncated("an extended header"));
@@ -165,8 +174,8 @@ impl EntryReader {
         Ok(body)
     }
 
-    fn long_name(&mut self, header: &TarHeader, offset: u64) -> Result<Vec<u8>> {
-        let body = self.extension(header, offset)?;
+    fn long_name(&mut self, header: &TarHeader, offset: u64, room: &mut u64) -> Result<Vec<u8>> {
+        let body = self.extension(header, offset, room)?;
         Ok(until_zero(&body).to_vec())
     }
 

@@ -2,7 +2,7 @@
 
 use ExpectedImport::{Harmless, Refused};
 
-use super::tests::{ArchiveBuilder, TestHeader, import, layer, listing, refusal};
+use super::tests::{ArchiveBuilder, TestHeader, import, layer, listed, listing, refusal};
 use super::{TarImportOptions, TarSource, WhiteoutPolicy, from_tar};
 use crate::ErrorKind;
 use crate::import::SpoolOptions;
@@ -147,6 +147,16 @@ fn bombs_of_records_are_refused() {
     for kind in [b'x', b'g', b'L', b'K', b'X'] {
         check(bomb(kind), "0: an extended header of 3221225472 bytes, more than 1048576");
     }
+    // Nothing else would bound the attributes of one entry.
+    let long = vec![b'x'; 600_000];
+    let comment = ("comment", &*long);
+    let second = ("LIBARCHIVE.xattr.user.b", &b"eA"[..]);
+    let whole = ArchiveBuilder::new().pax(&[comment]).pax(&[second]).file("f", "").end();
+    assert!(listed(&whole).iter().any(|line| line.ends_with(" user.b=x")));
+    check(
+        ArchiveBuilder::new().pax(&[comment]).pax(&[comment]).file("f", ""),
+        "600576: extended headers of one entry with more than 1048576 bytes",
+    );
     let body = b"1073741824 path=x\n";
     check(
         ArchiveBuilder::new().entry(b'x', "x", body).file("f", ""),

@@ -8,16 +8,13 @@
 //! OCI images: `.wh.NAME` deletes NAME, `.wh..wh..opq` everything that lower layers have in its
 //! directory. Other names that begin with `.wh..wh.` are internal to aufs.
 
-use std::collections::HashSet;
-use std::mem;
-
 use ferrofs_ondisk::FileType;
 
 use super::entry_reader::{EntryKind, TarEntry};
 use super::{refused, shown};
 use crate::spill::SpillStore;
 use crate::spill::paged::PagedArray;
-use crate::tree::{Device, Metadata, Node, NodeId, NodeKind, Tree};
+use crate::tree::{Device, Metadata, Node, NodeId, NodeKind, NodeSet, Tree};
 use crate::{Error, ErrorKind, Result};
 
 const OPAQUE: &[u8] = b"trusted.overlay.opaque";
@@ -28,6 +25,8 @@ const NAME_BYTES_MAX: usize = 255;
 /// The longest path of an entry, in bytes: that of Linux. Each component of a path can become a directory, so that a
 /// longer one would make a tree of any size from a few bytes.
 const PATH_BYTES_MAX: usize = 4096;
+/// Entries of a directory that are in memory at once while its lower names are removed.
+const BATCH_MAX: usize = 128;
 
 /// A tree to which layers are being added.
 pub(super) struct LayerMerger {
@@ -39,10 +38,10 @@ pub(super) struct LayerMerger {
     current_layer: u32,
     /// The directories in which the current layer has removed all lower names; they are not
     /// searched again.
-    cleared: HashSet<NodeId>,
+    cleared: NodeSet,
     /// Whiteouts of overlayfs, and opaque directories.
-    marked: HashSet<NodeId>,
-    opaque: HashSet<NodeId>,
+    marked: NodeSet,
+    opaque: NodeSet,
     /// Whether there are inodes without a name.
     has_orphans: bool,
 }
@@ -55,9 +54,9 @@ impl LayerMerger {
             missing,
             whiteouts,
             current_layer: 0,
-            cleared: HashSet::new(),
-            marked: HashSet::new(),
-            opaque: HashSet::new(),
+            cleared: NodeSet::new(store),
+            marked: NodeSet::new(store),
+            opaque: NodeSet::new(store),
             has_orphans: false,
         }
     }
@@ -169,7 +168,7 @@ impl LayerMerger {
         let id = self.tree.add(Node::directory(metadata))?;
         // In any order of the entries, a directory with a whiteout of its name shows no lower
         // entries.
-        if before.is_some_and(|before| self.marked.contains(&before)) {
+        if before.is_some_and(|before| self.marked.contains(before)) {
             self.opaque.insert(id);
         }
         self.link(parent, name, id)
@@ -244,11 +243,14 @@ impl LayerMerger {
             if !self.cleared.insert(directory) {
                 continue;
             }
-            let entries: Vec<_> = self.tree.entries(directory).collect();
-            for (name, id) in entries {
-                if self.remove_lower(directory, &name) && self.tree.is_directory(id) {
-                    open.push(id);
+            let mut batch: Vec<_> = self.tree.entries(directory).take(BATCH_MAX).collect();
+            while let Some((last, _)) = batch.last().cloned() {
+                for (name, id) in batch {
+                    if self.remove_lower(directory, &name) && self.tree.is_directory(id) {
+                        open.push(id);
+                    }
                 }
+                batch = self.tree.entries_behind(directory, &last).take(BATCH_MAX).collect();
             }
         }
     }
@@ -276,7 +278,7 @@ impl LayerMerger {
         let mut at = Tree::ROOT;
         for name in names {
             at = match self.tree.child(at, name) {
-                Some(child) if self.marked.contains(&child) => {
+                Some(child) if self.marked.contains(child) => {
                     let id = self.tree.add(Node::directory(self.missing.clone()))?;
                     self.opaque.insert(id);
                     self.link(at, name, id)?;
@@ -322,25 +324,19 @@ impl LayerMerger {
 
     /// The complete tree.
     pub(super) fn finish(mut self) -> Result<Tree> {
-        for id in mem::take(&mut self.opaque) {
-            self.set_xattr(id, OPAQUE, b"y");
+        for id in self.opaque.iter() {
+            self.tree.set_xattr(id, OPAQUE, b"y");
         }
         if !self.marked.is_empty() {
-            let marked = mem::take(&mut self.marked);
-            let with_marks = self.tree.ids().filter(|id| {
-                self.tree.is_directory(*id)
-                    && self.tree.entries(*id).any(|(_, child)| marked.contains(&child))
-            });
-            let with_marks: Vec<_> = with_marks.collect();
-            for id in with_marks {
-                self.set_xattr(id, ORIGIN, b"");
+            for id in self.tree.ids() {
+                let has_mark = self.tree.is_directory(id)
+                    && self.tree.entries(id).any(|(_, child)| self.marked.contains(child));
+                if has_mark {
+                    self.tree.set_xattr(id, ORIGIN, b"");
+                }
             }
         }
         if self.has_orphans { remove_orphans(&self.tree) } else { Ok(self.tree) }
-    }
-
-    fn set_xattr(&mut self, id: NodeId, name: &[u8], value: &[u8]) {
-        self.tree.set_xattr(id, name, value);
     }
 }
 

@@ -272,6 +272,14 @@ fn the_order_of_a_whiteout_and_a_new_directory_does_not_matter() {
 }
 
 #[test]
+fn an_opaque_directory_of_many_names_loses_all_lower_ones() {
+    let file = |archive: ArchiveBuilder, number: u32| archive.file(&format!("d/{number:03}"), "");
+    let lower = (0..400).fold(ArchiveBuilder::new(), file).end();
+    let upper = ArchiveBuilder::new().file("d/new", "").file("d/.wh..wh..opq", "").end();
+    assert_eq!(applied(vec![lower, upper]), ["d", "d/new"]);
+}
+
+#[test]
 fn an_applied_whiteout_takes_away_what_lower_layers_have() {
     let lower = ArchiveBuilder::new()
         .file("a/x", "1")

@@ -1,7 +1,8 @@
 //! An ordered map from byte strings to 64 bits, in pages of a [`SpillStore`]: a B+ tree.
 //!
 //! A page holds its entries in any order, and their places in the order of their keys, so that it is searched by
-//! bisection. Pages are split and never joined: a page whose entries were all removed stays.
+//! bisection. Pages are split and never joined. A leaf whose entries were all removed is taken out, unless it is the
+//! first one below its parent; so few of them are left that a scan passes.
 
 use super::paged::first;
 use super::{PAGE_BYTES, SpillStore};
@@ -24,6 +25,8 @@ const NO_PAGE: u32 = u32::MAX;
 pub(crate) struct OrderedMap {
     store: SpillStore,
     pages: Vec<u32>,
+    /// Leaves that were taken out.
+    vacant: Vec<u32>,
     root: u32,
     /// The leaf to which the last key was added. Keys that ascend fill pages up.
     last_leaf: u32,
@@ -43,7 +46,8 @@ enum InsertOutcome {
 impl OrderedMap {
     /// An empty map.
     pub(crate) fn new(store: &SpillStore) -> Self {
-        let mut map = Self { store: store.clone(), pages: Vec::new(), root: 0, last_leaf: NO_PAGE };
+        let (pages, vacant) = (Vec::new(), Vec::new());
+        let mut map = Self { store: store.clone(), pages, vacant, root: 0, last_leaf: NO_PAGE };
         map.root = map.new_page(true);
         map
     }
@@ -78,14 +82,43 @@ impl OrderedMap {
 
     /// Takes `key` out, and returns its value.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<u64> {
-        let leaf = self.leaf_of(key, None);
-        self.store.write(leaf, |bytes| {
+        let mut path = Vec::with_capacity(LEVELS_MAX);
+        let leaf = self.leaf_of(key, Some(&mut path));
+        let (value, is_empty) = self.store.write(leaf, |bytes| {
             let page = TreePage(bytes);
-            let index = page.find(key).ok()?;
+            let (index, count) = (page.find(key).ok()?, page.count());
             let value = page.value(index);
             remove(bytes, index);
-            Some(value)
-        })
+            Some((value, count == 1))
+        })?;
+        if let Some(parent) = path.last().filter(|_| is_empty) {
+            self.take_out(leaf, *parent, key);
+        }
+        Some(value)
+    }
+
+    /// Takes out a leaf without entries, in which `key` would be. Its parent has no key for its first child, which stays.
+    fn take_out(&mut self, leaf: u32, parent: u32, key: &[u8]) {
+        let found = self.store.read(parent, |bytes| {
+            let page = TreePage(bytes);
+            let index = match page.find(key) {
+                Ok(index) => index,
+                Err(index) => index.checked_sub(1)?,
+            };
+            let before = match index.checked_sub(1) {
+                Some(before) => u32::try_from(page.value(before)).ok()?,
+                None => page.link(),
+            };
+            Some((index, before))
+        });
+        let Some((index, before)) = found else { return };
+        let next = self.store.read(leaf, |bytes| TreePage(bytes).link());
+        self.store.write(parent, |bytes| remove(bytes, index));
+        self.store.write(before, |bytes| bytes[8..12].copy_from_slice(&stored_link(next)));
+        self.vacant.push(leaf);
+        if self.last_leaf == leaf {
+            self.last_leaf = NO_PAGE;
+        }
     }
 
     /// The entries whose keys are at least `key`, up to the end of a page that has some; none if there are none.
@@ -129,8 +162,11 @@ impl OrderedMap {
     }
 
     fn new_page(&mut self, is_leaf: bool) -> u32 {
-        let page = self.store.allocate();
-        self.pages.push(page);
+        let page = self.vacant.pop().unwrap_or_else(|| {
+            let page = self.store.allocate();
+            self.pages.push(page);
+            page
+        });
         self.store.write(page, |bytes| PageContent::new(is_leaf).write(bytes));
         page
     }
@@ -306,6 +342,11 @@ fn short(number: usize) -> [u8; 2] {
     u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes()
 }
 
+/// A link as a page has it: as one more, so that zeros are none.
+fn stored_link(page: u32) -> [u8; 4] {
+    if page == NO_PAGE { [0; 4] } else { (page + 1).to_le_bytes() }
+}
+
 /// A page that is written anew.
 #[derive(Debug)]
 struct PageContent {
@@ -346,8 +387,7 @@ impl PageContent {
         }
         bytes[2..4].copy_from_slice(&short(self.entries.len()));
         bytes[4..6].copy_from_slice(&short(at));
-        let link = if self.link == NO_PAGE { 0 } else { self.link + 1 };
-        bytes[8..12].copy_from_slice(&link.to_le_bytes());
+        bytes[8..12].copy_from_slice(&stored_link(self.link));
     }
 
     /// The index at which about half of the bytes are in front.
@@ -450,5 +490,32 @@ mod tests {
             }
         }
         assert!(map.pages.len() < 4);
+    }
+
+    /// Each scan passed all of them, so that a hostile layer of n entries took n² steps.
+    #[test]
+    fn leaves_without_entries_are_not_passed_again() {
+        let (store, _directory) = small_store();
+        let mut map = OrderedMap::new(&store);
+        let key = |number: u32| format!("{number:0100}").into_bytes();
+        for round in 0..3 {
+            for number in 0..30_000 {
+                map.insert(&key(number), round);
+            }
+            let pages = map.pages.len();
+            assert!((700..1100).contains(&pages), "{pages}");
+            for number in 0..29_999 {
+                // Every other one from the front, the others from the back.
+                let number = if number % 2 == 0 { number / 2 } else { 29_998 - number / 2 };
+                assert_eq!(map.remove(&key(number)), Some(round));
+            }
+            let (mut leaf, mut passed) = (map.leaf_of(b"", None), 0);
+            while leaf != NO_PAGE {
+                leaf = store.read(leaf, |bytes| TreePage(bytes).link());
+                passed += 1;
+            }
+            assert!(passed < 60, "{passed} of {pages}");
+            assert_eq!(all(&map, b""), [(key(29_999), round)]);
+        }
     }
 }

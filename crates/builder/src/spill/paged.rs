@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(array.get(5), Some((1, 2)));
         assert_eq!(
             array.iter().skip(6).map(|(start, _)| start).sum::<u64>(),
-            (6..100_000).map(|n| n * 3).sum()
+            (6..100_000).map(|n| n * 3).sum::<u64>()
         );
         assert_eq!(array.partition_point(|(start, _)| start <= 300), 101);
         assert_eq!(PagedArray::<u32>::zeros(&store, 5000).iter().sum::<u32>(), 0);

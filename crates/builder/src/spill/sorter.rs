@@ -115,7 +115,7 @@ mod tests {
             assert!(sorted.is_sorted());
             assert_eq!(
                 sorted.iter().map(|(_, number)| u64::from(*number)).sum::<u64>(),
-                (0..u64::from(count)).sum()
+                (0..u64::from(count)).sum::<u64>()
             );
         }
         store.check().unwrap();

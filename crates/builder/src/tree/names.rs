@@ -47,7 +47,7 @@ impl<'t> Entries<'t> {
     }
 
     /// The entries behind `name`.
-    fn behind(entries: &'t OrderedMap, directory: NodeId, name: &[u8]) -> Self {
+    pub(super) fn behind(entries: &'t OrderedMap, directory: NodeId, name: &[u8]) -> Self {
         let mut key = entry_key(directory, name);
         // No name has a NUL, so that this is the next key.
         key.push(0);

@@ -4,11 +4,11 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use ferrofs_builder::import::android_text::LABEL_XATTR;
+use ferrofs_builder::import::file_contexts::FileContexts;
+use ferrofs_builder::import::fs_config::FsConfig;
 use ferrofs_builder::tree::{NodeId, Tree};
 
-use super::file_contexts::FileContexts;
-use super::fs_config::FsConfig;
-use crate::android_text::LABEL_XATTR;
 use crate::arguments::AndroidArguments;
 use crate::output::escape;
 use crate::text_file::read_text_file;

@@ -37,7 +37,7 @@ pub(super) fn write(
             mount_point,
             entry.path.strip_prefix(b"/").unwrap_or(&entry.path),
         );
-        output.write_all(&crate::android_text::escape_path(&path))?;
+        output.write_all(&ferrofs_builder::import::android_text::escape_path(&path))?;
         for (first, last) in blocks {
             match first == last {
                 true => write!(output, " {first}")?,

@@ -1,10 +1,12 @@
 //! Calls the library: reads the sources into a tree, and builds the image from the tree.
 
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use ferrofs_builder::import::adjust::Adjustments;
+use ferrofs_builder::import::sidecar::{self, SidecarMismatch};
 use ferrofs_builder::import::{
     Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
 };
@@ -19,7 +21,6 @@ use super::incremental;
 use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
-use super::sidecar_metadata::{self, SidecarMismatch};
 use crate::container;
 use crate::output;
 use crate::resources::Resources;
@@ -51,7 +52,7 @@ pub(super) fn import(
     let mut warnings = Vec::new();
     let refused = |why| Error::new(ErrorKind::InvalidOptions(why));
     if let Some(path) = &request.sidecar {
-        let found = sidecar_metadata::apply(path, &mut imported.tree).map_err(refused)?;
+        let found = apply_sidecar(path, &mut imported.tree).map_err(refused)?;
         if found != SidecarMismatch::default() {
             let (lines, paths) = (found.unused_lines, found.unnamed_paths);
             warnings.push(format!(
@@ -74,6 +75,13 @@ pub(super) fn import(
         imported.tree = incremental::add_base(request, base, imported.tree, resources)?;
     }
     Ok(imported)
+}
+
+/// Gives every inode the metadata that a sidecar has for its path.
+fn apply_sidecar(path: &Path, tree: &mut Tree) -> Result<SidecarMismatch, String> {
+    let name = output::escape(path.as_os_str().as_bytes());
+    let file = fs::File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    sidecar::apply(&name, io::BufReader::new(file), tree)
 }
 
 /// Takes the changes out of the request that come after those of the lists.

@@ -14,11 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
+use crate::applets::{NOTIFY_VARIABLE, is_daemon};
 use crate::exit_status::CommandStatus;
 use crate::output;
 
-/// The variable that marks a daemon: its standard input is the socket to its starter.
-const NOTIFY_VARIABLE: &str = "_FERROFS_NOTIFY_ON_STDIN";
 /// The running program, even if its file was renamed.
 const ITSELF: &str = "/proc/self/exe";
 /// The first byte of the answer "ready"; nothing follows.
@@ -75,11 +74,6 @@ fn how(status: ExitStatus) -> String {
         (None, Some(code)) => format!("with exit status {code}"),
         (None, None) => status.to_string(),
     }
-}
-
-/// Whether this process was started as a daemon.
-pub(crate) fn is_daemon() -> bool {
-    std::env::var_os(NOTIFY_VARIABLE).is_some()
 }
 
 /// The socket to the process that waits until this one is ready.

@@ -303,9 +303,11 @@ fn hold_taken(
 /// What cannot be kept.
 fn refuse(request: &MountRequest) -> anyhow::Result<()> {
     if RemoteImage::of(&request.image, &request.read.devices)?.is_some() {
+        let mut places = std::iter::once(&request.image).chain(&request.read.devices);
+        let place = places.find(|place| remote::is_remote(place)).unwrap_or(&request.image);
         return Err(usage_error(format_args!(
             "--keep: {} is not a file; a mount of a URL cannot be kept; leave out --keep",
-            remote::shown(&request.image)
+            remote::shown(place)
         )));
     }
     if request.user.is_some() {

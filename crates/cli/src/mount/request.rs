@@ -16,6 +16,7 @@ use ferrofs_mount::sandbox::UserIds;
 use super::log::LogTarget;
 use super::remount;
 use super::serving_user;
+use super::source_words::SourceWords;
 use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
@@ -180,6 +181,14 @@ fn take(
     invocation: MountInvocation,
 ) -> Result<(), MountOptionError> {
     let bytes = word.as_bytes();
+    if invocation.by == MountCaller::MountErofs {
+        let taken = request.source_words.take(word);
+        let refused =
+            |(name, why)| MountOptionError::Impossible { word: OsString::from(name), why };
+        if taken.map_err(refused)? {
+            return Ok(());
+        }
+    }
     let parsed = match bytes.iter().position(|byte| *byte == b'=') {
         Some(at) => parse_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
         None => parse_flag(request, word, invocation)?,
@@ -355,6 +364,7 @@ pub(super) struct MountRequest {
     /// The user who serves; `None` is the one who mounts.
     pub(super) user: Option<UserIds>,
     pub(super) invocation: MountInvocation,
+    source_words: SourceWords,
 }
 
 impl MountRequest {
@@ -389,6 +399,7 @@ impl MountRequest {
             keep: typed.keep,
             user: typed.user.as_deref().map(serving_user).transpose()?,
             invocation,
+            source_words: SourceWords::default(),
         };
         let owner = request.user.map(|ids| MountOwner { user: ids.user, group: ids.group });
         request.attach = request.attach.owned_by(owner);
@@ -397,10 +408,26 @@ impl MountRequest {
                 return Err(usage_error(refused));
             }
         }
+        request.name_source()?;
         if request.log_target() == LogTarget::Stderr && !typed.foreground {
             return Err(usage_error("--log stderr needs --foreground"));
         }
         Ok(request)
+    }
+
+    /// Makes a location of the source that words of mount.erofs describe.
+    fn name_source(&mut self) -> anyhow::Result<()> {
+        if let Some(named) = self.source_words.named(&self.image) {
+            let is_default = self.attach.source == source(&self.image)?.into_os_string();
+            self.image = named.location;
+            if is_default {
+                self.attach.source = source(&self.image)?.into_os_string();
+            }
+            let connection = &mut self.read.remote.connection;
+            connection.insecure_registries.extend(named.insecure_registry);
+        }
+        self.read.remote.store_variables.append(&mut self.source_words.variables);
+        Ok(())
     }
 
     /// Where messages are to go.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_extract::{ExistingFiles, OwnerPolicy};
-use ferrofs_image::{FilePiece, FileType, Image, Inode, WalkEvent};
+use ferrofs_image::{FilePiece, FileType, Image, Inode, InodeSet, WalkEvent};
 use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
@@ -323,10 +323,11 @@ fn stored_percent(image: &Image) -> anyhow::Result<String> {
     let packed = image.superblock().packed.and_then(|nid| image.inode(nid).ok());
     let mut stored = packed.map_or(0, |inode| stored_bytes(image, &inode));
     let mut total = 0u64;
-    let mut linked = std::collections::HashSet::new();
+    let mut linked = InodeSet::new(image.memory().budget());
     for visit in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
         let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = visit else { continue };
-        if node.inode.nlink() < 2 || linked.insert(node.inode.nid()) {
+        let is_counted = node.inode.nlink() > 1 && !linked.insert(node.inode.nid())?;
+        if !is_counted {
             stored = stored.saturating_add(stored_bytes(image, &node.inode));
             total = total.saturating_add(node.inode.size());
         }

@@ -7,14 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent};
-
-use crate::android_text::{
+use ferrofs_builder::import::android_text::{
     CAPABILITY_XATTR, LABEL_XATTR, capability_set, escape_expression, escape_path,
 };
+use ferrofs_builder::import::sidecar::{SidecarEntry, SidecarXattr, type_letter};
+use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent};
+
 use crate::arguments::ExtractArguments;
 use crate::output::{JsonBytes, escape, hex};
-use crate::sidecar::{SidecarEntry, SidecarXattr, type_letter};
 use crate::source;
 use crate::text_file::TextFile;
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::container_image::{MERGED, TestLayer, documents, hex, tar, two_layers};
+use crate::mounted::{MountPoint, has_fuse};
 use crate::support::{Dir, ferrofs};
 
 /// Writes a layout directory with an image of the tag `v1`.
@@ -244,6 +245,70 @@ fn every_verb_reads_an_erofs_layer_of_a_layout() {
     assert!(text.contains("on this machine"), "{text}");
     let text = ferrofs().args(["ls", &format!("{}:v2", layout(&dir.join("plain")))]).ends_with(1);
     assert!(text.stderr.contains("no image v2"), "{}", text.stderr);
+}
+
+#[test]
+fn devices_in_a_layout_are_read_by_every_verb_and_by_a_mount() {
+    let dir = Dir::new();
+    let data =
+        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name);
+    let (image, blob) = (data("chunk-blob.erofs"), data("chunk-blob.blob"));
+    let place = dir.join("layout");
+    let layers = [&image, &blob].map(|path| ("application/vnd.erofs", fs::read(path).unwrap()));
+    write_erofs_layout(&place, &layers);
+    let local = dir.join("local");
+    ferrofs().arg("extract").arg(&image).arg(&local).arg("--device").arg(&blob).succeeds();
+    let files = files_below(&local);
+    assert!(files.len() > 5);
+    let in_layout = [0, 1].map(|layer| format!("{}:v1#layer={layer}", layout(&place)));
+    for image in [image.to_str().unwrap(), &in_layout[0]] {
+        let verb = |verb: &str, words: &[&str]| {
+            ferrofs().arg(verb).arg(image).args(words).args(["--device", &in_layout[1]])
+        };
+        for words in [&["info"][..], &["check", "-q"], &["stat", "/"], &["ls", "-R"]] {
+            verb(words[0], &words[1..]).succeeds();
+        }
+        let out = dir.join("out");
+        verb("extract", &[out.to_str().unwrap()]).succeeds();
+        assert!(files_below(&out) == files);
+        fs::remove_dir_all(out).unwrap();
+        let (name, content) = files.iter().find(|(_, content)| !content.is_empty()).unwrap();
+        let read = verb("cat", &[&format!("/{name}")]).succeeds();
+        assert!(read.stdout == *content, "{name}");
+        if !has_fuse() {
+            continue;
+        }
+        let words = [
+            vec!["--device".to_owned(), in_layout[1].clone()],
+            vec!["-o".to_owned(), format!("device={}", in_layout[1])],
+        ];
+        for words in words {
+            let point = MountPoint::new();
+            ferrofs().arg("mount").arg(image).arg(point.path()).args(words).succeeds();
+            assert!(files_below(point.path()) == files);
+        }
+        let point = MountPoint::new();
+        let text = verb("mount", &[point.path().to_str().unwrap(), "--keep"]).ends_with(2).stderr;
+        assert!(text.contains("oci-layout:") && text.contains("is not a file"), "{text}");
+    }
+}
+
+/// The regular files below a directory, with their contents, in the order of their names.
+fn files_below(root: &Path) -> Vec<(String, Vec<u8>)> {
+    let (mut found, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let (path, kind) = entry.map(|one| (one.path(), one.file_type().unwrap())).unwrap();
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                found.push((name, fs::read(path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::keep::has_ordinary_mounts;
 use crate::mounted::has_fuse;
-use crate::support::{Dir, TestCommand, data, is_root, skip};
+use crate::support::{Dir, TestCommand, data};
 
 /// User and group "nobody", who has mounts of other tests, too.
 const USER: u32 = 65_534;
@@ -21,13 +22,7 @@ struct Mounts {
 
 impl Mounts {
     fn new() -> Option<Self> {
-        let has_helper =
-            ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join("fusermount3").exists());
-        if !is_root() || !has_helper {
-            skip("needs root, to become another user, and fusermount3");
-            return None;
-        }
-        has_fuse().then(|| Self { dir: Dir::new(), points: Vec::new() })
+        (has_fuse() && has_ordinary_mounts()).then(|| Self { dir: Dir::new(), points: Vec::new() })
     }
 
     fn command(&self) -> TestCommand {

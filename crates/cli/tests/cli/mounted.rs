@@ -135,11 +135,10 @@ impl MountPoint {
         let name = self.path.as_os_str().as_encoded_bytes();
         let names_it = |pid: &u32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            // The process that waits to unmount is a shell, or has a name of its own.
-            let program = words.split(|byte| *byte == 0).next().unwrap_or_default();
+            // The process that waits to unmount has a name of its own.
             let name_of = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let is_helper = program.ends_with(b"/sh") || name_of.trim_end() == UNMOUNT_HELPER;
-            !is_helper && words.windows(name.len()).any(|part| part == name)
+            name_of.trim_end() != UNMOUNT_HELPER
+                && words.windows(name.len()).any(|part| part == name)
         };
         let entries = fs::read_dir("/proc").unwrap().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -180,10 +179,10 @@ impl Process {
             let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
             let is_its = |pid: &i32| {
                 let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-                // An unmounting shell of an ordinary user is a child, too.
+                // The process that waits to unmount is a child, too.
                 status.contains(&parent)
                     && !status.contains("\nState:\tZ")
-                    && !status.starts_with("Name:\tsh\n")
+                    && !status.starts_with(&format!("Name:\t{UNMOUNT_HELPER}\n"))
             };
             if let Some(pid) = numbers.into_iter().find(is_its).and_then(Pid::from_raw) {
                 return pid;

@@ -9,8 +9,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::c_length;
-use super::greedy::{self, GreedyEncoder};
-use super::optimal::{self, OptimalEncoder};
+use super::limited_distance::{GREEDY_BYTES, GreedyEncoder, OPTIMAL_BYTES, OptimalEncoder};
 use crate::c_heap::{self, CBlock};
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
@@ -77,8 +76,8 @@ impl Lz4Encoder {
         self.library.memory_bytes()
             + match &self.limited_distance {
                 LimitedDistanceEncoder::Unneeded => 0,
-                LimitedDistanceEncoder::GreedyEncoder(_) => greedy::BYTES,
-                LimitedDistanceEncoder::OptimalEncoder(_) => optimal::BYTES,
+                LimitedDistanceEncoder::GreedyEncoder(_) => GREEDY_BYTES,
+                LimitedDistanceEncoder::OptimalEncoder(_) => OPTIMAL_BYTES,
             }
     }
 }
@@ -88,8 +87,8 @@ pub(crate) fn memory_bytes_max(level: Option<u8>, max_distance: u16) -> usize {
     library_bytes_max(level)
         + match (level, max_distance) {
             (_, u16::MAX) => 0,
-            (None, _) => greedy::BYTES,
-            (Some(_), _) => optimal::BYTES,
+            (None, _) => GREEDY_BYTES,
+            (Some(_), _) => OPTIMAL_BYTES,
         }
 }
 
@@ -119,6 +118,9 @@ unsafe extern "C" {
 /// For inputs below this the library has a table of 16-bit positions, which are twice as many in
 /// the same memory and so find more.
 const NEAR_INPUT_BYTES: usize = (64 << 10) + 10;
+/// Longer outputs take more than [`NEAR_INPUT_BYTES`] of nearly all inputs, so they are not tried
+/// with the small table first: it would encode these bytes in vain.
+const NEAR_OUTPUT_BYTES_MAX: usize = NEAR_INPUT_BYTES / WORTH;
 
 /// The state of one of the two encoders.
 struct LibLz4Encoder {
@@ -147,6 +149,9 @@ impl LibLz4Encoder {
 
     fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
         let Some(level) = self.level else {
+            if output.len() > NEAR_OUTPUT_BYTES_MAX {
+                return self.fill_fast(input, output);
+            }
             let near = &input[..input.len().min(NEAR_INPUT_BYTES)];
             let filled = self.fill_fast(near, output)?;
             let is_all = filled.input_bytes < near.len() || near.len() == input.len();

@@ -51,11 +51,11 @@ impl SparseLayout {
                 found.add(range.start..range.end);
             }
         }
-        Ok(Self::around(inode.size(), found.finished()))
+        Ok(Self::between_holes(inode.size(), found.finished()))
     }
 
     /// The ranges of a file around `holes`.
-    fn around(size: u64, holes: Vec<Range<u64>>) -> Self {
+    fn between_holes(size: u64, holes: Vec<Range<u64>>) -> Self {
         let mut ranges = Vec::with_capacity(holes.len() + 1);
         let mut at = 0;
         for hole in holes {
@@ -199,19 +199,19 @@ mod tests {
 
     #[test]
     fn a_map_names_ranges_and_an_end_in_a_hole() {
-        let layout = SparseLayout::around(20_000, vec![0..4096, 8192..20_000]);
+        let layout = SparseLayout::between_holes(20_000, vec![0..4096, 8192..20_000]);
         assert_eq!((layout.ranges(), layout.stored_bytes()), (&[4096..8192][..], 4096));
         let map = layout.map();
         assert_eq!(map.len(), 512);
         assert!(map.starts_with(b"2\n4096\n4096\n20000\n0\n\0"));
-        let map = SparseLayout::around(8192, vec![0..4096]).map();
+        let map = SparseLayout::between_holes(8192, vec![0..4096]).map();
         assert!(map.starts_with(b"1\n4096\n4096\n\0"));
-        let map = SparseLayout::around(8192, vec![0..8192]).map();
+        let map = SparseLayout::between_holes(8192, vec![0..8192]).map();
         assert!(map.starts_with(b"1\n8192\n0\n\0"));
     }
 
     #[test]
     fn an_empty_file_is_not_sparse() {
-        assert!(!SparseLayout::around(0, Vec::new()).is_sparse());
+        assert!(!SparseLayout::between_holes(0, Vec::new()).is_sparse());
     }
 }

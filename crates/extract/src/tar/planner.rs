@@ -6,7 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferrofs_image::{ExtentStorage, FileType, Image, Inode, TreeWalk, WalkEntry, WalkEvent};
+use ferrofs_image::{
+    ExtentStorage, FileType, Image, Inode, TreeWalk, WalkEntry, WalkEvent, WorkMeter,
+};
 
 use super::check_cancelled;
 use super::layout::SparseLayout;
@@ -63,7 +65,12 @@ struct PartCursor {
 }
 
 impl<'a> TarPlanner<'a> {
-    pub(super) fn new(image: &'a Image, walk: TreeWalk<'a>, options: &'a WriteTarOptions) -> Self {
+    pub(super) fn new(
+        image: &'a Image,
+        walk: TreeWalk<'a>,
+        options: &'a WriteTarOptions,
+        work: &WorkMeter,
+    ) -> Self {
         Self {
             image,
             walk,
@@ -72,7 +79,7 @@ impl<'a> TarPlanner<'a> {
             ancestors: Vec::new(),
             written_ancestors: 0,
             pending: None,
-            links: InodeTable::new(options.budget.as_ref()),
+            links: InodeTable::new(options.budget.as_ref(), image, work),
             batch: Vec::new(),
             batch_bytes: 0,
             long: None,
@@ -119,16 +126,20 @@ impl<'a> TarPlanner<'a> {
     }
 
     /// Adds the next directory above the pending entry, or that entry.
-    fn add_pending(&mut self, node: WalkEntry) {
+    fn add_pending(&mut self, node: WalkEntry) -> Result<(), Error> {
         if let Some(ancestor) = self.ancestors.get(self.written_ancestors) {
             let path = node.path.get(..ancestor.path_bytes).unwrap_or_default().to_vec();
             let above = WalkEntry { path, inode: ancestor.inode.clone() };
             self.written_ancestors += 1;
             self.pending = Some(node);
-            return self.entry(above);
+            self.entry(above);
+            return Ok(());
         }
         match node.inode.file_type() {
-            FileType::Directory => self.entry(node),
+            FileType::Directory => {
+                self.entry(node);
+                Ok(())
+            }
             _ => self.leaf(node),
         }
     }
@@ -150,14 +161,19 @@ impl<'a> TarPlanner<'a> {
     }
 
     /// Adds an entry that is not a directory.
-    fn leaf(&mut self, node: WalkEntry) {
-        if let Some(first) = self.first_name(&node) {
+    ///
+    /// # Errors
+    /// As [`first_name`](Self::first_name).
+    fn leaf(&mut self, node: WalkEntry) -> Result<(), Error> {
+        if let Some(first) = self.first_name(&node)? {
             let bytes = path_bytes(&node) + first.len() as u64;
-            return self.add(TarItem::Link(node, first), bytes);
+            self.add(TarItem::Link(node, first), bytes);
+            return Ok(());
         }
         let is_regular = node.inode.file_type() == FileType::Regular;
         if !is_regular || node.inode.size() <= LONG_BYTES {
-            return self.entry(node);
+            self.entry(node);
+            return Ok(());
         }
         match catch_panic(|| {
             SparseLayout::of(self.image, &node.inode, self.options.holes, &self.options.cancel)
@@ -169,6 +185,7 @@ impl<'a> TarPlanner<'a> {
             }
             Err(kind) => self.add(TarItem::LeftOut(node, kind), ENTRY_BYTES),
         }
+        Ok(())
     }
 
     fn entry(&mut self, node: WalkEntry) {
@@ -190,18 +207,23 @@ impl<'a> TarPlanner<'a> {
     }
 
     /// The first name of the inode, if `node` is a further one.
-    fn first_name(&mut self, node: &WalkEntry) -> Option<Vec<u8>> {
+    ///
+    /// # Errors
+    /// As [`InodeTable::count_contents`].
+    fn first_name(&mut self, node: &WalkEntry) -> Result<Option<Vec<u8>>, Error> {
         let inode = &node.inode;
         if inode.nlink() < 2 {
-            return None;
+            return Ok(None);
         }
         let first = self.links.get(inode.nid()).cloned();
         if first.is_some() {
             self.links.count_name(inode.nid());
         } else {
+            let counted = self.links.count_contents(inode);
+            counted.map_err(|kind| Error::new(kind, b""))?;
             self.links.insert(inode, node.path.clone(), node.path.len());
         }
-        first
+        Ok(first)
     }
 
     fn add(&mut self, item: TarItem, bytes: u64) {
@@ -227,7 +249,7 @@ impl<'a> TarPlanner<'a> {
                 return Ok(Some(TarSegment::Large(node, xattrs_bytes)));
             }
             if let Some(node) = self.pending.take() {
-                self.add_pending(node);
+                self.add_pending(node)?;
                 continue;
             }
             match self.next_long.take() {

@@ -2,11 +2,10 @@
 //! on any thread; its result depends on the segment alone. [`TarStream`] writes the results in
 //! their order on the caller's thread, and alone calls back.
 
-use std::collections::HashSet;
 use std::io::Write;
 use std::ops::Range;
 
-use ferrofs_image::{FileType, Image, Inode, Nid, WalkEntry, Xattr};
+use ferrofs_image::{FileType, Image, Inode, InodeSet, Nid, WalkEntry, Xattr};
 use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
@@ -398,13 +397,14 @@ pub(super) struct TarStream<'a> {
     /// Bytes that were written.
     position: u64,
     /// Inodes that were left out; hard links to them are left out, too.
-    left_out: HashSet<Nid>,
+    left_out: InodeSet,
     /// Why bytes of the current long file are zeros, and their number.
     damage: Option<(ErrorKind, u64)>,
 }
 
 impl<'a> TarStream<'a> {
     pub(super) fn new(
+        image: &Image,
         out: &'a mut dyn Write,
         limits: &'a Limits,
         on_event: &'a mut dyn FnMut(ExtractEvent),
@@ -416,7 +416,7 @@ impl<'a> TarStream<'a> {
             summary: ExtractSummary::default(),
             entries: 0,
             position: 0,
-            left_out: HashSet::new(),
+            left_out: InodeSet::new(image.memory().budget()),
             damage: None,
         }
     }
@@ -445,10 +445,12 @@ impl<'a> TarStream<'a> {
             match event {
                 SegmentEvent::Failed(error) => self.fail_or_stop(error)?,
                 SegmentEvent::LeftOut(nid, error) => {
-                    self.left_out.insert(nid);
+                    // It is in the set before it is a failure: a link to it must not be written.
+                    let added = self.left_out.insert(nid);
                     self.fail(error);
+                    added.map_err(|error| Error::new(error.into(), b""))?;
                 }
-                SegmentEvent::Link(node, _) if !self.left_out.contains(&node.inode.nid()) => {
+                SegmentEvent::Link(node, _) if !self.left_out.contains(node.inode.nid()) => {
                     self.summary.hard_links += 1;
                 }
                 SegmentEvent::Link(node, range) => {
@@ -549,7 +551,7 @@ mod tests {
             }
         };
         let limits = Limits::new(&image, None, None);
-        let mut stream = TarStream::new(&mut out, &limits, &mut on_event);
+        let mut stream = TarStream::new(&image, &mut out, &limits, &mut on_event);
         for (zeros, ended) in [(7, None), (5, None), (0, Some(node))] {
             let events = if zeros > 0 {
                 vec![SegmentEvent::Zeros(ErrorKind::Panicked, zeros)]

@@ -31,12 +31,14 @@ pub(super) struct ImageFixture {
     inodes: Vec<(FixtureContent, u32)>,
     /// Permissions that are not the usual ones.
     modes: HashMap<usize, u16>,
+    /// Numbers of links that are not those of names.
+    links: HashMap<usize, u32>,
 }
 
 impl ImageFixture {
     pub(super) fn new() -> Self {
         let root = FixtureContent::Directory(Vec::new());
-        Self { inodes: vec![(root, 0)], modes: HashMap::new() }
+        Self { inodes: vec![(root, 0)], modes: HashMap::new(), links: HashMap::new() }
     }
 
     pub(super) fn directory(&mut self, parent: usize, name: &str) -> usize {
@@ -53,6 +55,11 @@ impl ImageFixture {
 
     pub(super) fn fifo(&mut self, parent: usize, name: &str) -> usize {
         self.inode(FixtureContent::Fifo, parent, name)
+    }
+
+    /// Gives an inode another number of links than it has names.
+    pub(super) fn set_links(&mut self, inode: usize, links: u32) {
+        self.links.insert(inode, links);
     }
 
     /// Gives an inode other permissions than 0755, 0640 or 0600.
@@ -125,6 +132,7 @@ impl ImageFixture {
             let mtime = 1_000_000_000 + number as u64;
             inode[32..40].copy_from_slice(&mtime.to_le_bytes());
             let nlink = if is_directory { 2 } else { *names };
+            let nlink = self.links.get(&number).copied().unwrap_or(nlink);
             inode[44..48].copy_from_slice(&nlink.to_le_bytes());
             let length = image.len() + data.len();
             image.extend_from_slice(&data);

@@ -123,8 +123,24 @@ fn errors_name_the_location_and_hide_its_query() {
     assert!(text.contains(&shown) && !text.contains("secret"), "{text}");
     let text = verb.bad(&["ls", "ftp://host/x"], 2);
     assert!(text.contains("scheme ftp"), "{text}");
-    let text = verb.bad(&["ls", "https://me:secret@host/x"], 2);
-    assert!(!text.contains("secret") || text.contains("user name"), "{text}");
+    let secret = "https://me:secret@host/x";
+    let target = world.directory.path().join("target");
+    let target = target.to_str().unwrap();
+    let words: [&[&str]; 9] = [
+        &["ls", secret],
+        &["info", secret],
+        &["check", secret],
+        &["cat", secret, "a"],
+        &["extract", secret, target],
+        &["pull", secret, target],
+        &["mount", secret, "/nowhere"],
+        &["ls", "/nowhere/x", "--device", secret],
+        &["push", "/nowhere/x", "oci://me:secret@host/x:v1"],
+    ];
+    for words in words {
+        let text = verb.bad(words, 2);
+        assert!(!text.contains("secret") && text.contains("a user name or a password"), "{text}");
+    }
     let text = verb.bad(&["mount", &url, "/nowhere"], 1);
     assert!(text.contains(&shown) && !text.contains("secret"), "{text}");
 }
@@ -171,4 +187,19 @@ fn a_layer_with_a_chunk_index_is_verified_piece_by_piece() {
     let insecure = format!("--insecure-registry={}", registry.host());
     let text = verb.bad(&["ls", &registry.location(), &insecure], 1);
     assert!(text.contains("digest"), "{text}");
+}
+
+/// The fetcher repeats requests for a minute; a client that waits for less hears why they fail.
+#[test]
+fn a_client_that_waits_for_less_than_the_fetcher_hears_why_requests_fail() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    let url = server.url();
+    server.set_fault(|_| Fault::Status(503));
+    let text = verb.bad(&["check", &url, "--fetch-timeout=12"], 1);
+    let wanted =
+        format!("{url}: the server answered 503 Service Unavailable; no success within 12 s");
+    assert!(text.contains(&wanted), "{text}");
 }

@@ -6,11 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferrofs_image::ImageSource;
+use ferrofs_remote::RemoteSource;
 use ferrofs_remote::protocol::RemoteOptions;
 
 use crate::proof::report;
 use crate::server::{Fault, FaultOf, Server};
 use crate::tree::figure;
+use crate::wire::{Answer, Ask, Wire};
 use crate::world::{World, body, check};
 
 const LENGTH: u64 = (9 << 20) + 1234;
@@ -187,4 +189,58 @@ fn short_and_random_readers_fetch_little_that_they_do_not_read() {
     }
     thread::sleep(Duration::from_millis(300));
     assert_eq!(server.0.sent.load(Ordering::SeqCst), sent + (20 << 20));
+}
+
+/// How long a client waits for failures that come at once: long, since the machine may be busy, and less than the
+/// fetcher, which has its 20 s.
+const SHORT_WAIT: Duration = Duration::from_secs(12);
+
+/// The error of a read that waits for less than the fetcher, from a server whose answers after the first one are these.
+fn error_of_a_short_wait(
+    answer: impl Fn(&Ask, Answer) -> Answer + Send + Sync + 'static,
+) -> String {
+    let object = body(4 << 20);
+    let wire = Wire::start(move |ask| match ask.number {
+        0 => Answer::part(ask, &object),
+        _ => answer(ask, Answer::part(ask, &object)),
+    });
+    let world = World::new();
+    let location = format!("http://{}/image.erofs", wire.host).parse().unwrap();
+    let options = RemoteOptions::default();
+    let source = RemoteSource::open(&world.client(), &location, &options, SHORT_WAIT).unwrap();
+    let error = source.read_at(3 << 20, &mut [0; 100]).unwrap_err().to_string();
+    assert!(error.contains(&location.to_string()), "{error}");
+    error
+}
+
+#[test]
+fn a_reader_that_waits_for_less_than_the_fetcher_hears_the_last_failure() {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let error = error_of_a_short_wait(|_, _| Answer::new("502 Bad Gateway", &[], b""));
+            let wanted = "the server answered 502 Bad Gateway; no success within 12 s";
+            assert!(error.contains(wanted), "{error}");
+        });
+        scope.spawn(|| {
+            let error = error_of_a_short_wait(|_, answer| Answer { cut: 1, ..answer });
+            assert!(error.contains("; no success within 12 s"), "{error}");
+        });
+        scope.spawn(|| {
+            let pause = Duration::from_secs(3600);
+            let error = error_of_a_short_wait(move |_, answer| Answer { pause, ..answer });
+            assert!(error.contains("the server did not answer within 12 s"), "{error}");
+        });
+    });
+}
+
+#[test]
+fn a_server_that_refuses_connections_is_named_with_the_reason() {
+    let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let world = World::new();
+    let location = format!("http://{host}/image.erofs").parse().unwrap();
+    let opened =
+        RemoteSource::open(&world.client(), &location, &RemoteOptions::default(), SHORT_WAIT);
+    let error = opened.unwrap_err().to_string();
+    assert!(error.starts_with(&location.to_string()), "{error}");
+    assert!(error.contains("Connection refused") && error.contains("within 12 s"), "{error}");
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::command::{data, ferrofs, skip};
+use crate::command::{Verb, data, ferrofs, skip};
 use crate::registry::Registry;
 use crate::server::Server;
+use crate::store_server::Store;
 use crate::world::World;
 
 /// A mount in a folder of its own; dropping it unmounts.
@@ -158,4 +159,74 @@ fn a_mount_of_a_layer_of_a_registry() {
     let Some(mounted) = mount(&world, &registry.location(), &words) else { return };
     assert!(mounted.tree() == local_tree(&world, "lz4.erofs").unwrap());
     assert_eq!(registry.tokens(), 1);
+}
+
+/// An image and its device as layers of one image of a registry.
+#[test]
+fn devices_of_a_registry_are_read_by_every_verb_and_by_a_mount() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let [image, blob] = ["chunk-blob.erofs", "chunk-blob.blob"].map(data);
+    let layers = [&image, &blob].map(|path| ("application/vnd.erofs", fs::read(path).unwrap()));
+    let registry = Registry::with_layers(layers.to_vec());
+    let insecure = format!("--insecure-registry={}", registry.host());
+    let [first, second] = [0, 1].map(|layer| format!("{}#layer={layer}", registry.location()));
+    let (image, blob) = (image.to_str().unwrap(), blob.to_str().unwrap());
+    let tar = |image: &str, device: &str| {
+        verb.good(&["extract", image, "--tar", "-", "--device", device, &insecure])
+    };
+    let wanted = tar(image, blob);
+    let local = mount(&world, image, &["--device", blob]).map(|mounted| mounted.tree());
+    for (image, device) in [(image, &*second), (&first, blob), (&first, &second)] {
+        for words in [["info", "-q"], ["check", "-q"], ["ls", "-R"], ["stat", "/"]] {
+            let (name, word) = (words[0], words[1]);
+            let words =
+                if name == "stat" { vec![name, image, word] } else { vec![name, word, image] };
+            verb.good(&[&words[..], &["--device", device, &insecure]].concat());
+        }
+        assert!(tar(image, device) == wanted, "{image} {device}");
+        for words in [["--device", device], ["-o", &format!("device={device}")]] {
+            let Some(local) = &local else { return };
+            let mounted = mount(&world, image, &[&words[..], &[&insecure]].concat()).unwrap();
+            assert!(mounted.tree() == *local, "{image} {device}");
+        }
+    }
+}
+
+/// The words of mount.erofs, of erofs-utils, for an image of a registry and an object of S3.
+#[test]
+fn mount_erofs_takes_the_words_of_that_program() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let local = local_tree(&world, "lz4.erofs");
+    let Some(local) = local else { return };
+    let image = fs::read(data("lz4.erofs")).unwrap();
+    let registry = Registry::start(image.clone());
+    let store = Store::start();
+    store.put("/public/dir/a%25b", image, "\"one\"");
+    let helper = world.directory.path().join("mount.erofs");
+    std::os::unix::fs::symlink(&program, &helper).unwrap();
+    let run = |source: &str, words: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = format!("{words},cache={}", world.cache().display());
+        let mut command = Command::new(&helper);
+        command.args(["-t", "erofs.fuse", "-o", &cache, source]).arg(directory.path());
+        command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
+        command.env("AWS_SKIP_SIGNATURE", "true");
+        (command.output().unwrap(), directory)
+    };
+    let s3 = format!("s3.endpoint={},s3.region=here,s3.urlstyle=path,s3.sig=4", store.url());
+    for (source, words) in [
+        (registry.location().replace("oci://", ""), "oci.insecure,oci.layer=0,ro"),
+        ("public/dir/a%b".to_owned(), &s3),
+    ] {
+        let (output, directory) = run(&source, words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(Mount { directory }.tree() == local, "{source}");
+    }
+    let (output, _) = run("host/name:v1", "oci.username=me,oci.password=hidden");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    assert!(errors.contains("oci.username: every user can read") && !errors.contains("hidden"));
 }

@@ -33,6 +33,7 @@ pub(crate) struct State {
     /// Whether requests for ranges are answered with all of a blob.
     has_no_ranges: AtomicBool,
     tokens: AtomicU64,
+    connections: AtomicU64,
     /// Bytes of blobs that were sent.
     pub(crate) sent: AtomicU64,
 }
@@ -81,7 +82,7 @@ impl Registry {
         self.0.has_no_ranges.store(true, Ordering::SeqCst);
     }
 
-    fn with_layers(layers: Vec<(&'static str, Vec<u8>)>) -> Self {
+    pub(crate) fn with_layers(layers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let mut documents = HashMap::new();
         let mut listed = String::new();
         for (media_type, bytes) in layers {
@@ -113,6 +114,7 @@ impl Registry {
             damaged: AtomicU64::new(0),
             has_no_ranges: AtomicBool::new(false),
             tokens: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         });
         let serving = Arc::clone(&state);
@@ -120,6 +122,7 @@ impl Registry {
             .spawn(move || {
                 for stream in listener.incoming() {
                     let state = Arc::clone(&serving);
+                    state.connections.fetch_add(1, Ordering::SeqCst);
                     thread::Builder::new().spawn(move || state.serve(&stream.unwrap())).unwrap();
                 }
             })
@@ -133,6 +136,11 @@ impl Registry {
 
     pub(crate) fn location(&self) -> String {
         format!("oci://{}/some/image:v1", self.0.host)
+    }
+
+    /// Connections that were accepted.
+    pub(crate) fn connections(&self) -> u64 {
+        self.0.connections.load(Ordering::SeqCst)
     }
 
     pub(crate) fn tokens(&self) -> u64 {

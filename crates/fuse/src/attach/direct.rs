@@ -1,19 +1,21 @@
 //! The device, and the direct way to mount: `mount(2)` and `umount2(2)` by this process. Both calls get the path of an
-//! open descriptor, so that a renamed directory makes no difference. Called by `attach`.
+//! open descriptor, so that a renamed directory makes no difference. The unique ID of a mount, which the kernel never gives to
+//! another one (Linux 6.8), tells whether it is still there: the ID in the mount table and the number of the device are given
+//! to the next mount as soon as they are free. Called by `attach`.
+#![allow(unsafe_code, reason = "rustix has no binding of the system call statmount")]
 
-use std::ffi::CString;
+use std::ffi::{CString, c_long, c_uint};
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags, unmount as umount2};
 
 use super::error::{AttachError, DEVICE, no_device};
 use super::mount_table::{MountDirectory, MountIdentity, MountTable, proc_path};
 use super::options::{AttachOptions, MountAccess, MountOwner};
-use super::unique_id::UniqueMountId;
 
 /// The type of the root inode, in octal as the kernel expects it: a directory.
 const ROOT_MODE: &str = "40000";
@@ -153,6 +155,19 @@ impl DirectUnmount {
     /// # Errors
     /// Something else is mounted on top; or the kernel refuses.
     pub(super) fn run(&self) -> Result<DirectUnmounted, AttachError> {
+        self.unmount(UnmountFlags::DETACH)
+    }
+
+    /// Ends the connection to the server: every request that has no reply fails. Unmounts only if nothing uses the file
+    /// system then.
+    ///
+    /// # Errors
+    /// As [`DirectUnmount::run`]; also if the file system is in use.
+    pub(super) fn abort(&self) -> Result<DirectUnmounted, AttachError> {
+        self.unmount(UnmountFlags::FORCE)
+    }
+
+    fn unmount(&self, flags: UnmountFlags) -> Result<DirectUnmounted, AttachError> {
         let place = self.directory.place()?;
         let table = MountTable::read()?;
         let is_ours = self.unique_id.is_none_or(UniqueMountId::exists);
@@ -161,12 +176,12 @@ impl DirectUnmount {
         let unmounted = if !table.is_at(&self.identity, &place) {
             // Root has moved it. Its ID shows that what is open is ours.
             let root = self.identity.open_topmost(&mount_point)?;
-            umount2(proc_path(&root), UnmountFlags::DETACH)
+            umount2(proc_path(&root), flags)
         } else if table.is_covered(&self.identity, &place) {
             return Err(AttachError::Covered { directory: mount_point });
         } else {
             // The kernel goes on from the directory to the topmost mount on it.
-            umount2(self.directory.exact_path(), UnmountFlags::DETACH)
+            umount2(self.directory.exact_path(), flags)
         };
         match unmounted {
             Ok(()) => Ok(DirectUnmounted::Done),
@@ -212,5 +227,77 @@ pub(super) fn is_connected(device: &OwnedFd) -> bool {
             // The kernel is out of memory. Assuming that it has costs a look into the mount table.
             Err(_) => return true,
         }
+    }
+}
+
+/// `STATX_MNT_ID_UNIQUE`.
+const STATX_UNIQUE: u32 = 0x4000;
+/// The number of `statmount` on every architecture that has it.
+const STATMOUNT: c_long = 457;
+/// The kernel's `struct statmount` with some space for later fields, in words.
+const STATMOUNT_WORDS: usize = 128;
+
+/// The unique ID of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct UniqueMountId(u64);
+
+/// The kernel's `struct mnt_id_req` in its first version.
+#[repr(C)]
+struct MountIdRequest {
+    size: u32,
+    spare: u32,
+    id: u64,
+    fields: u64,
+}
+
+impl UniqueMountId {
+    /// That of the mount of an open file. `None` on older kernels. It sends no request to the file system.
+    fn of(file: BorrowedFd<'_>) -> Option<Self> {
+        let wanted = StatxFlags::from_bits_retain(STATX_UNIQUE);
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(file, c"", flags, wanted).ok()?;
+        (found.stx_mask & STATX_UNIQUE != 0).then_some(Self(found.stx_mnt_id))
+    }
+
+    /// Whether the mount is still in this mount namespace; `true` also if the kernel does not tell.
+    fn exists(self) -> bool {
+        let request = MountIdRequest {
+            size: u32::try_from(size_of::<MountIdRequest>()).unwrap_or(0),
+            spare: 0,
+            id: self.0,
+            fields: 0,
+        };
+        let mut answer = [0_u64; STATMOUNT_WORDS];
+        let flags: c_uint = 0;
+        // SAFETY: statmount(request, buffer, bytes, flags) reads the `size` bytes of the request and writes at most `bytes`
+        // bytes to the buffer. Both live until the call returns, and the kernel keeps no pointer. An older kernel has no
+        // such call and returns ENOSYS.
+        let result = unsafe {
+            libc::syscall(
+                STATMOUNT,
+                &raw const request,
+                answer.as_mut_ptr(),
+                size_of_val(&answer),
+                flags,
+            )
+        };
+        let cause = || std::io::Error::last_os_error().raw_os_error();
+        result == 0 || cause() != Some(Errno::NOENT.raw_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::UniqueMountId;
+
+    #[test]
+    fn a_mount_that_is_there_exists_and_one_that_never_was_does_not() {
+        let root = std::fs::File::open("/").expect("a directory");
+        // Older kernels have no such IDs.
+        let Some(id) = UniqueMountId::of(root.as_fd()) else { return };
+        assert!(id.exists());
+        assert!(!UniqueMountId(u64::MAX >> 1).exists());
     }
 }

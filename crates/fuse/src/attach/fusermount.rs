@@ -5,10 +5,9 @@
 use std::ffi::{OsStr, OsString};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use super::options::{AttachOptions, MountAccess};
 
 /// How long it may run. It makes a handful of system calls; only a file system that hangs under the directory can
 /// delay it.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a killed process may take to end.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
@@ -227,7 +226,7 @@ fn receive(socket: &UnixStream, deadline: Instant) -> Result<Option<OwnedFd>, Er
 }
 
 /// A pair of connected sockets, closed on exec.
-fn socket_pair() -> Result<(UnixStream, OwnedFd), AttachError> {
+pub(super) fn socket_pair() -> Result<(UnixStream, OwnedFd), AttachError> {
     let (ours, theirs) = UnixStream::pair().map_err(|source| AttachError::System {
         what: "create a socket pair",
         cause: errno(&source),
@@ -287,7 +286,7 @@ impl HelperProcess {
 
 /// Reads until the other side closes (`true`) or until the deadline (`false`), and keeps at most `MESSAGE_BYTES`. It
 /// only polls and reads, which the sandbox allows.
-fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
+pub(super) fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
     let mut piece = [0; 512];
     while let Some(left) = time_left(deadline) {
         let left = Timespec::try_from(left).ok();
@@ -311,7 +310,7 @@ fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bo
 }
 
 /// Messages as one line without control characters.
-fn one_line(message: &[u8]) -> String {
+pub(super) fn one_line(message: &[u8]) -> String {
     let text = OsStr::from_bytes(message).to_string_lossy();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines
@@ -319,86 +318,6 @@ fn one_line(message: &[u8]) -> String {
         .chars()
         .map(|character| if character.is_control() { '?' } else { character })
         .collect()
-}
-
-const SHELL: &str = "/bin/sh";
-
-/// Unmounts at an empty line, and at the end of the input because we are dead. At any other line it exits: the directory
-/// belongs to somebody else by now.
-const SCRIPT: &str =
-    r#"trap '' HUP INT QUIT TERM; read -r line; [ -z "$line" ] && exec "$1" -u -z -- "$2""#;
-const UNMOUNT: &[u8] = b"\n";
-const CANCEL: &[u8] = b"cancel\n";
-
-/// A process that waits to unmount for us. It is started while privileges can still be gained, and runs
-/// `fusermount3 -u` once we tell it to or are dead. It never mounts. An attachment owns it.
-///
-/// `fusermount3` can wait by itself (`auto_unmount`). But before version 3.15 it leaves mounts without `allow_other` in
-/// place, since it has no access to them; in every version it requires that the device be closed first; and it does
-/// not report the outcome. So a shell waits for the end of its standard input and then executes `fusermount3`. It
-/// ignores the signals that end a process group, since one of them may be what ends us.
-///
-/// Once it is started, only reading, writing and waiting are needed, so a sandbox has to allow nothing for it.
-#[derive(Debug)]
-pub(super) struct Unmounter {
-    /// `None` if another process has started it.
-    child: Option<Child>,
-    socket: UnixStream,
-}
-
-impl Unmounter {
-    pub(super) fn start(fusermount: &Path, directory: &Path) -> Result<Self, AttachError> {
-        let (socket, theirs) = socket_pair()?;
-        let system = |source: &std::io::Error| AttachError::System {
-            what: "start the process that unmounts",
-            cause: errno(source),
-        };
-        let output = theirs.try_clone().map_err(|source| system(&source))?;
-        let messages = theirs.try_clone().map_err(|source| system(&source))?;
-        let mut command = Command::new(SHELL);
-        command.args(["-c", SCRIPT, "ferrofs-unmounter"]).arg(fusermount).arg(directory);
-        // It must not keep a directory busy, and not depend on settings of the user's shell.
-        command.current_dir("/").env_clear().process_group(0);
-        command.stdin(theirs).stdout(output).stderr(messages);
-        let child = command.spawn().map_err(|source| system(&source))?;
-        Ok(Self { child: Some(child), socket })
-    }
-
-    /// The one that waits on the other end of this socket.
-    pub(super) fn of_socket(socket: OwnedFd) -> Self {
-        Self { child: None, socket: UnixStream::from(socket) }
-    }
-
-    /// The socket that it waits on.
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// Lets it unmount now. Returns the messages of `fusermount3`: none if it succeeded.
-    pub(super) fn unmount(mut self) -> String {
-        let mut message = Vec::new();
-        let is_sent = rustix::io::write(&self.socket, UNMOUNT).is_ok();
-        if is_sent && read_to_end(&self.socket, &mut message, Instant::now() + TIME_LIMIT) {
-            // It has closed its files, so it is about to end. If we forked after its start it is not our child.
-            self.reap();
-        }
-        one_line(&message)
-    }
-
-    /// Lets it exit without unmounting, since the directory belongs to somebody else by now.
-    pub(super) fn cancel(mut self) {
-        // If the write fails, it finds no mount of ours, and nobody reads its message.
-        let is_sent = rustix::io::write(&self.socket, CANCEL).is_ok();
-        if is_sent && read_to_end(&self.socket, &mut Vec::new(), Instant::now() + TIME_LIMIT) {
-            self.reap();
-        }
-    }
-
-    fn reap(&mut self) {
-        if let Some(child) = &mut self.child {
-            drop(child.wait());
-        }
-    }
 }
 
 #[cfg(test)]

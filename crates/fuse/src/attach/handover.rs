@@ -10,14 +10,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::control::{self, Peer};
 use super::direct::DirectUnmount;
-use super::former_server::FormerServer;
-use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
+use super::unmounter::Unmounter;
 use super::{Attachment, MountMethod, Unmounting};
 use crate::init::InitParameters;
 
@@ -120,7 +121,7 @@ pub struct HeldRecord {
 impl HeldRecord {
     fn encode(&self) -> Vec<u8> {
         let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let version = if crate::fault::is_another_version() { u64::MAX } else { VERSION };
+        let version = if crate::session::is_another_version() { u64::MAX } else { VERSION };
         let numbers = [
             version,
             u64::from(self.program.is_some()),
@@ -286,7 +287,7 @@ impl HolderConnection {
         let deadline = Instant::now() + ANSWER_LIMIT;
         loop {
             let connection = Self::open(directory)?;
-            match connection.ask(kind) {
+            match connection.exchange(kind) {
                 Err(HandoverError::NoAnswer) if Instant::now() < deadline => {
                     std::thread::sleep(ENDING_PAUSE);
                 }
@@ -295,7 +296,7 @@ impl HolderConnection {
         }
     }
 
-    fn ask(&self, kind: u8) -> Result<control::ControlMessage, HandoverError> {
+    fn exchange(&self, kind: u8) -> Result<control::ControlMessage, HandoverError> {
         control::send(self.socket.as_fd(), kind, 0, "").map_err(|_| HandoverError::NoAnswer)?;
         let answer = control::receive(self.socket.as_fd(), ANSWER_LIMIT);
         match answer.kind {
@@ -417,7 +418,8 @@ impl OfferedMount {
                 let unmounter = match (socket, &self.handover) {
                     // The one on its other end was a process of the service, and has ended with it.
                     (_, None) if record.has_unmount => {
-                        Unmounter::start(program, &record.directory).ok()
+                        let device = record.identity.device();
+                        Unmounter::start(program, &record.directory, &device).ok()
                     }
                     (socket, _) => socket.map(Unmounter::of_socket),
                 };
@@ -489,6 +491,46 @@ pub struct HeldCounts {
     pub files: usize,
 }
 
+/// A process that serves for another holder, as the process sees it that takes the mount over: if that holder is killed in
+/// between, this process holds the mount as soon as the server has ended (docs/survival.md, R5).
+#[derive(Debug)]
+pub(super) struct FormerServer {
+    process: OwnedFd,
+}
+
+impl FormerServer {
+    /// The process with the number in `text`, if it is a child of `holder`. `None` for a holder that tells no number, and
+    /// for one in another PID namespace.
+    pub(super) fn open(text: &str, holder: i32) -> Option<Self> {
+        let number = i32::try_from(text.parse::<u32>().ok()?).ok()?;
+        let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
+        let server = Self { process };
+        // In this order: as long as that process has not ended, no other one has its number.
+        (holder > 0 && parent_of(number) == Some(holder) && !server.has_ended()).then_some(server)
+    }
+
+    /// Whether it has ended, with its threads and descriptors.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl AsFd for FormerServer {
+    /// It becomes readable when the process ends.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+}
+
+fn parent_of(process: i32) -> Option<i32> {
+    let line = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    // The name of the program, in parentheses, may have any byte.
+    let end = line.iter().rposition(|byte| *byte == b')')?;
+    let fields = std::str::from_utf8(line.get(end..)?).ok()?;
+    fields.split(' ').nth(2)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -525,5 +567,21 @@ mod tests {
         let mut other = bytes;
         other[MAGIC.len()] = 9;
         assert!(matches!(HeldRecord::decode(&other), Err(HandoverError::OtherVersion(9))));
+    }
+
+    #[test]
+    fn the_end_of_a_child_of_the_holder_is_seen() {
+        let own = rustix::process::getpid().as_raw_pid();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let number = child.id().to_string();
+        let server = FormerServer::open(&number, own).unwrap();
+        assert!(!server.has_ended());
+        for (text, holder) in [("", own), ("0", own), ("-1", own), (&number, 0), (&number, 1)] {
+            assert!(FormerServer::open(text, holder).is_none(), "{text} {holder}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(server.has_ended());
+        assert!(FormerServer::open(&number, own).is_none());
     }
 }

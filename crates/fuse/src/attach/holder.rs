@@ -15,13 +15,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use super::control::{self, ControlSocket};
-use super::former_server::FormerServer;
-use super::handover::HandoverSocket;
+use super::handover::{FormerServer, HandoverSocket};
 use super::restart_limiter::{EndedServer, RestartLimiter};
 use super::unmount_helper::{self, UnmountHelper};
 use super::{Attachment, DetachOutcome, Unmounting};
-use crate::fault::fault_point;
 use crate::journal::ServerEnd;
+use crate::session::fault_point;
 
 /// The exit status of a server that panicked, as Rust has it.
 const PANICKED: i32 = 101;
@@ -258,9 +257,9 @@ struct Candidate {
     number: u64,
 }
 
-/// What a program wants.
+/// What a program that takes the mount over has requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum CandidateRequest {
     Nothing,
     /// A server, without further pauses.
     Server,
@@ -520,7 +519,7 @@ impl MountHolder<'_> {
             while let Some(signal) = self.signals.next() {
                 self.take_signal(signal, &server, held);
             }
-            if self.take_requests(Some(&server), held) == Wanted::Mount {
+            if self.take_requests(Some(&server), held) == CandidateRequest::Mount {
                 self.is_handing_over = true;
                 fault_point("asked", self.number);
                 kill_process(server.process, Signal::KILL).ok();
@@ -546,9 +545,9 @@ impl MountHolder<'_> {
                 }
             }
             match self.take_requests(None, held) {
-                Wanted::Nothing => {}
-                Wanted::Server => return,
-                Wanted::Mount => {
+                CandidateRequest::Nothing => {}
+                CandidateRequest::Server => return,
+                CandidateRequest::Mount => {
                     self.is_handing_over = true;
                     return;
                 }
@@ -679,7 +678,7 @@ impl MountHolder<'_> {
         &mut self,
         server: Option<&RunningServer>,
         held: &mut dyn HeldMount,
-    ) -> Wanted {
+    ) -> CandidateRequest {
         if let Some((socket, peer)) = self.control.as_ref().and_then(ControlSocket::accept) {
             if self.candidate.is_some() {
                 refuse(&socket, "another program is taking the mount over");
@@ -687,13 +686,13 @@ impl MountHolder<'_> {
                 self.candidate = Some(Candidate { socket, process: peer.process, number: 0 });
             }
         }
-        let Some(candidate) = &mut self.candidate else { return Wanted::Nothing };
+        let Some(candidate) = &mut self.candidate else { return CandidateRequest::Nothing };
         while let Some(message) = control::receive_now(candidate.socket.as_fd()) {
             match (message.kind, &self.refusal) {
                 (control::REATTACH, _) => {
                     let is_served = u64::from(server.is_some());
                     control::send(candidate.socket.as_fd(), control::ATTACHED, is_served, "").ok();
-                    return Wanted::Server;
+                    return CandidateRequest::Server;
                 }
                 (control::TAKE_OVER, Some(refusal)) => refuse(&candidate.socket, refusal),
                 (control::TAKE_OVER, None) => {
@@ -708,23 +707,23 @@ impl MountHolder<'_> {
                         .and_then(|()| control::send_descriptors(socket, control::OFFER, &offer));
                     if offered.is_err() {
                         self.candidate = None;
-                        return Wanted::Nothing;
+                        return CandidateRequest::Nothing;
                     }
                 }
                 (control::GO, None) => {
                     let is_current = candidate.number == self.number;
                     if is_current && self.was_ready && !self.is_unmounting {
-                        return Wanted::Mount;
+                        return CandidateRequest::Mount;
                     }
                     refuse(&candidate.socket, STARTED_AGAIN);
                 }
                 _ => {
                     self.candidate = None;
-                    return Wanted::Nothing;
+                    return CandidateRequest::Nothing;
                 }
             }
         }
-        Wanted::Nothing
+        CandidateRequest::Nothing
     }
 
     /// R5 on the side of the former holder: no server runs. Returns whether the other program holds the mount now.

@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use super::Attachment;
-use crate::fault::fault_point;
+use crate::session::fault_point;
 
 /// The socket of the manager: a path, or an abstract name after `@`.
 const SOCKET: &str = "NOTIFY_SOCKET";

@@ -1,6 +1,6 @@
 //! A process that waits to unmount a mount which this process made by `mount(2)`. It is forked while this process has the
-//! privilege to unmount, so that the server can drop it. It owns the descriptor of the covered directory and one end of a
-//! socket, nothing else: no device, no image, no standard stream. Called by `attach`.
+//! privilege to unmount, so that the server can drop it. It owns the descriptor of the covered directory, one end of a
+//! socket, and a descriptor for the signal that its parent has ended; nothing else: no device, no image, no standard stream. Called by `attach`.
 //!
 //! The protocol is one message in each direction, over a socket that keeps messages apart:
 //!
@@ -11,20 +11,20 @@
 //! 3. The server sends [`CANCEL`]: the mount is gone. The helper exits.
 //! 4. The socket is closed: the server has ended in some way. The helper unmounts, if it was started for that
 //!    ([`AtEnd::Unmount`]) and the mount is still there, and exits.
+//! 5. The thread that started the helper has ended, but the socket stays open: the server cannot end (see `forked`).
+//!    The helper ends the connection, so that all requests fail; then the server ends, and 4 follows.
 //!
 //! It blocks all signals: one that ends a process group, or a service, may be what ends the server.
-#![allow(unsafe_code, reason = "fork, and closing descriptors of unknown owners after it")]
+#![allow(unsafe_code, reason = "fork")]
 
 use std::cell::Cell;
-use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -32,9 +32,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use super::DetachOutcome;
 use super::direct::{DirectUnmount, DirectUnmounted};
 use super::error::{AttachError, errno};
+use super::forked::{self, ParentThread, Wake};
 
-/// The name of the process.
-const NAME: &CStr = c"ferrofs-unmount";
 /// From the server.
 pub(super) const UNMOUNT: u8 = b'U';
 pub(super) const CANCEL: u8 = b'C';
@@ -51,8 +50,6 @@ const FAILED: u8 = b'F';
 const MESSAGE_BYTES: usize = 512;
 /// How long the server waits for a message. The helper makes a handful of system calls.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Where the kernel lists the descriptors of a process.
-const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// What the helper does when the server ends without a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,20 +202,37 @@ fn run_and_exit(
     // Unwinding would run the server's code in this process.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let kept = [socket.as_fd(), unmount.descriptor()];
-        match prepare(&kept).and_then(|()| confine(&kept)) {
-            Ok(()) => send(socket, READY, ""),
+        let parent =
+            forked::prepare(&kept).and_then(|()| ParentThread::watch()).and_then(|parent| {
+                let [socket, directory] = kept;
+                confine(&[socket, directory, parent.descriptor()])?;
+                Ok(parent)
+            });
+        match &parent {
+            Ok(_) => send(socket, READY, ""),
             Err(error) => send(socket, FAILED, &error.to_string()),
         }
-        serve(socket, unmount, at_end);
+        serve(socket, parent.ok().as_ref(), unmount, at_end);
     }));
     // SAFETY: _exit only ends the process. exit would run handlers that belong to the server.
     unsafe { libc::_exit(i32::from(ended.is_err())) }
 }
 
 /// Answers messages until the mount or the server is gone.
-fn serve(socket: &OwnedFd, unmount: &DirectUnmount, at_end: AtEnd) {
+fn serve(
+    socket: &OwnedFd,
+    mut parent: Option<&ParentThread>,
+    unmount: &DirectUnmount,
+    at_end: AtEnd,
+) {
     let mut message = [0; MESSAGE_BYTES];
     loop {
+        let wake = parent.map(|parent| parent.wait(socket.as_fd()));
+        if wake == Some(Ok(Wake::Stuck)) {
+            // It is in use, so it is still there afterwards. Nobody is left to whom an error could be reported.
+            unmount.abort().ok();
+            parent = None;
+        }
         let length = match rustix::io::read(socket, &mut message) {
             Err(Errno::INTR) => continue,
             read => read.unwrap_or(0),
@@ -271,41 +285,4 @@ pub(super) fn send(socket: &OwnedFd, kind: u8, text: &str) {
     let mut message = vec![kind];
     message.extend(text.bytes().take(MESSAGE_BYTES - 1));
     rustix::io::write(socket, &message).ok();
-}
-
-/// Leaves everything of the server behind: signals, session, directory, descriptors.
-fn prepare(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
-    block_signals()?;
-    // These fail for no process that was just forked; the working directory must not keep a mount busy.
-    rustix::process::setsid()?;
-    rustix::process::chdir("/")?;
-    rustix::thread::set_name(NAME)?;
-    let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    drop(null);
-    let mut numbers: Vec<RawFd> = Vec::new();
-    for entry in std::fs::read_dir(DESCRIPTORS)? {
-        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
-    }
-    let is_kept = |number: RawFd| number <= 2 || kept.iter().any(|fd| fd.as_raw_fd() == number);
-    for number in numbers.into_iter().filter(|number| !is_kept(*number)) {
-        // SAFETY: the owners of these descriptors are values of the server. This process uses none of them and ends
-        // without dropping them (`run_and_exit`). That of the listing itself is closed already, which makes close fail
-        // and does no harm: this process has one thread, so the number is free.
-        unsafe { libc::close(number) };
-    }
-    Ok(())
-}
-
-fn block_signals() -> io::Result<()> {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset writes a whole set to the memory that it gets, and sigprocmask reads it. Both pointers are to
-    // `all`, or null where the old mask would be written.
-    let blocked = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
-    };
-    if blocked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
+use super::SessionEvent;
 use super::growth::RequestTimes;
 use super::start_watchdog;
 use super::state::{SessionState, lock, spawn_thread};
 use crate::channel::Channel;
-use crate::event::SessionEvent;
 use crate::init::REQUEST_BYTES;
 use crate::journal::{JournalSlot, RESENT};
 use crate::reply::Reply;

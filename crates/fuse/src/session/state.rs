@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use super::SessionEvent;
 use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
 use crate::channel::Channel;
-use crate::event::SessionEvent;
 use crate::journal::{BannedRequests, JournalSlot, RequestJournal, SuspectedRequests};
-use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot};
-use crate::watchdog_parker::WatchdogParker;
+use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot, WatchdogParker};
 use crate::wire::{StoreOut, notification};
 
 const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);

@@ -16,10 +16,10 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions};
-use crate::event::{SessionError, SessionEvent};
-use crate::init::{Capabilities, InitRequest};
+use crate::init::{Capabilities, InitRequest, SessionError};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
+use crate::session::SessionEvent;
 use crate::wire::{GetxattrIn, InHeader, InitIn, InitInMore, InterruptIn, OutHeader, opcode};
 
 /// How long to wait for an expected reply.

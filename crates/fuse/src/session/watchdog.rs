@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::SessionEvent;
 use super::listener::Listener;
 use super::state::{SessionState, lock, spawn_thread};
-use crate::event::SessionEvent;
 use crate::request_slot::{InFlightRequest, RequestSlot};
 
 /// How often it scans the slots while there are requests.

@@ -7,3 +7,4 @@ mod errors;
 mod killed;
 mod life;
 mod mounts;
+mod stuck;

@@ -2,28 +2,35 @@
 //! for it: a decoder, a window on the input and an output buffer. They stay warm from one
 //! acquisition to the next, so that a read allocates nothing once the image is warm.
 //!
-//! More threads than decode slots would gain nothing, as there is a slot for each CPU, and would
-//! cost memory. So they wait here, where they hold nothing that another thread could wait for.
-//! Three rules prevent deadlock:
+//! More threads that decode would gain nothing, as there are two slots for each CPU, and would cost
+//! memory. So they wait here, where they hold nothing that another thread could wait for. A thread
+//! that holds a slot and waits for the storage uses no CPU: it counts as held, but not as running,
+//! and another thread may decode. Else slow storage would see as many reads at a time as there are
+//! slots. Three rules prevent deadlock:
 //!
 //! * A thread that holds a [`FillPermit`](ferrofs_workers::single_flight::FillPermit) holds a slot,
 //!   and waits for no other permit.
 //! * A thread that waits for a cluster holds no permit.
 //! * A thread that waits for a slot holds no slot and no permit.
+//!
+//! A reader of the storage wakes nobody when its read begins: nearly all reads are of cached files
+//! and take microseconds. A thread that waits for a slot looks for itself after
+//! [`FIRST_LOOK`], then at growing intervals.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use ferrofs_codec::{Decoder, DecoderSettings};
 use ferrofs_workers::memory::{AllocPolicy, Buffer, Charge};
 
+use super::input_window::{InputWindow, StorageReads};
 use crate::error::{ErrorKind, Result};
 use crate::extent::Cluster;
 use crate::memory::MemoryPool;
-use crate::source::{Devices, outside, read_up_to};
 
 /// After so many acquisitions in a row a thread counts as the only one that reads.
 const SOLE_READER_ACQUISITIONS: u64 = 64;
@@ -32,11 +39,11 @@ const SOLE_READER_ACQUISITIONS: u64 = 64;
 /// idle.
 const KEPT_OUTPUT_BYTES: usize = 1 << 20;
 
-/// Bytes to read for a reader that goes through the image in order.
-const AHEAD_BYTES: usize = 256 << 10;
-
-/// Bytes to read for a reader that has just jumped.
-const JUMP_BYTES: usize = 16 << 10;
+/// A thread that waits for a slot looks this soon whether the holders of all slots wait for the
+/// storage. Decoding a cluster takes less.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// The longest interval between two such looks.
+const LAST_LOOK: Duration = Duration::from_millis(32);
 
 thread_local! {
     /// Slots that this thread holds, of all images.
@@ -70,6 +77,7 @@ impl DecodeContext {
     pub(crate) fn count(&mut self, cluster: &Cluster, bytes: usize) {
         if cluster.is_compressed() {
             self.counters.decoded(bytes);
+            self.counters.surplus_input(cluster.encoded_length().saturating_sub(bytes));
         }
     }
 
@@ -112,6 +120,8 @@ pub(crate) struct DecodeCounters {
     pub(crate) decoded: u64,
     /// Bytes that those runs produced.
     pub(crate) decoded_bytes: u64,
+    /// Bytes of clusters that were read beyond as many as were produced.
+    pub(crate) surplus_input_bytes: u64,
     /// Runs that decoded through a window of frames.
     pub(crate) windowed: u64,
     /// Runs on a worker.
@@ -128,6 +138,7 @@ impl DecodeCounters {
         let pairs = [
             (&mut self.decoded, other.decoded),
             (&mut self.decoded_bytes, other.decoded_bytes),
+            (&mut self.surplus_input_bytes, other.surplus_input_bytes),
             (&mut self.windowed, other.windowed),
             (&mut self.on_workers, other.on_workers),
             (&mut self.served, other.served),
@@ -142,6 +153,11 @@ impl DecodeCounters {
     pub(crate) fn decoded(&mut self, bytes: usize) {
         self.decoded = self.decoded.wrapping_add(1);
         self.decoded_bytes = self.decoded_bytes.wrapping_add(wide(bytes));
+    }
+
+    /// Counts bytes of a cluster that were read beyond as many as were produced.
+    pub(crate) fn surplus_input(&mut self, bytes: usize) {
+        self.surplus_input_bytes = self.surplus_input_bytes.wrapping_add(wide(bytes));
     }
 
     /// Counts bytes of a cluster that were copied to a reader.
@@ -160,35 +176,59 @@ fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
+/// How many decode slots there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotLimits {
+    /// Whose holders decode at the same time.
+    pub(crate) running: usize,
+    /// In all, with those whose holders wait for the storage: at least `running`.
+    pub(crate) held: usize,
+}
+
 /// The decode slots of an image, with the contexts that no slot uses now.
 #[derive(Debug)]
 pub(crate) struct ContextPool {
     state: Mutex<ContextPoolState>,
     released: Condvar,
-    most: usize,
+    limits: SlotLimits,
+    storage_reads: StorageReads,
 }
 
 #[derive(Debug, Default)]
 struct ContextPoolState {
     idle: Vec<DecodeContext>,
     in_use: usize,
+    /// How many of them were acquired by readers. The others belong to workers, which decode what
+    /// a reader waits for, and to reads within a read.
+    readers: usize,
     waiting: usize,
     acquisitions: u64,
-    /// Acquisitions in a row by the thread that made the last one.
+    /// Acquisitions in a row by the reader that made the last one of a reader.
     consecutive: u64,
     last: Option<ThreadId>,
     counters: DecodeCounters,
 }
 
 impl ContextPool {
-    /// A pool of `most` slots, at least one.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { state: Mutex::default(), released: Condvar::new(), most: most.max(1) }
+    /// A pool with these limits, each at least one.
+    pub(crate) fn new(limits: SlotLimits) -> Self {
+        let running = limits.running.max(1);
+        Self {
+            state: Mutex::default(),
+            released: Condvar::new(),
+            limits: SlotLimits { running, held: limits.held.max(running) },
+            storage_reads: StorageReads::default(),
+        }
     }
 
-    /// How many there are.
+    /// How many threads decode at the same time.
     pub(crate) fn count(&self) -> usize {
-        self.most
+        self.limits.running
+    }
+
+    /// The count of slot holders that wait for the storage.
+    pub(crate) fn storage_reads(&self) -> &StorageReads {
+        &self.storage_reads
     }
 
     /// Acquires a slot, and waits if all are in use. The caller holds no permit.
@@ -198,46 +238,64 @@ impl ContextPool {
     /// first one.
     pub(crate) fn acquire(&self) -> DecodeSlot<'_> {
         let mut state = self.lock();
-        while state.in_use >= self.most && HELD.get() == 0 {
+        let mut interval = FIRST_LOOK;
+        while !self.has_room(&state) && HELD.get() == 0 {
             state.waiting = state.waiting.saturating_add(1);
-            state = self.released.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let woken = self.released.wait_timeout(state, interval);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
             state.waiting = state.waiting.saturating_sub(1);
+            interval = interval.saturating_mul(2).min(LAST_LOOK);
         }
-        self.grant(state)
+        self.grant(state, HELD.get() == 0)
     }
 
     /// Acquires a slot if one is free now: for best effort, and for workers that their reader can
     /// do without.
     pub(crate) fn try_acquire(&self) -> Option<DecodeSlot<'_>> {
         let state = self.lock();
-        (state.in_use < self.most).then(|| self.grant(state))
+        self.has_room(&state).then(|| self.grant(state, false))
+    }
+
+    /// Whether one more thread may decode.
+    fn has_room(&self, state: &ContextPoolState) -> bool {
+        let running = state.in_use.saturating_sub(self.storage_reads.count());
+        running < self.limits.running && state.in_use < self.limits.held
     }
 
     /// Acquires a slot at once, beyond the limit: for workers whose readers only wait. There are no
     /// more of them than CPUs.
     pub(crate) fn acquire_over_limit(&self) -> DecodeSlot<'_> {
-        self.grant(self.lock())
+        self.grant(self.lock(), false)
     }
 
-    fn grant(&self, mut state: MutexGuard<'_, ContextPoolState>) -> DecodeSlot<'_> {
+    fn grant(
+        &self,
+        mut state: MutexGuard<'_, ContextPoolState>,
+        is_reader: bool,
+    ) -> DecodeSlot<'_> {
         state.in_use = state.in_use.saturating_add(1);
         state.acquisitions = state.acquisitions.wrapping_add(1);
-        let thread = Some(std::thread::current().id());
-        let before = std::mem::replace(&mut state.last, thread);
-        state.consecutive = if before == thread { state.consecutive.saturating_add(1) } else { 0 };
+        if is_reader {
+            state.readers = state.readers.saturating_add(1);
+            let thread = Some(std::thread::current().id());
+            let is_same = std::mem::replace(&mut state.last, thread) == thread;
+            state.consecutive = if is_same { state.consecutive.saturating_add(1) } else { 0 };
+        }
         HELD.set(HELD.get().saturating_add(1));
         DecodeSlot {
             decode_slots: self,
             context: state.idle.pop().unwrap_or_default(),
+            is_reader,
             not_send: PhantomData,
         }
     }
 
     /// Whether other threads read beside the caller, who holds a slot, or did a moment ago. What
-    /// the caller decodes may then be needed again soon.
+    /// the caller decodes may then be needed again soon. Workers that decode for the caller are no
+    /// readers.
     pub(crate) fn is_contended(&self) -> bool {
         let state = self.lock();
-        state.in_use > 1 || state.waiting > 0 || state.consecutive < SOLE_READER_ACQUISITIONS
+        state.readers > 1 || state.waiting > 0 || state.consecutive < SOLE_READER_ACQUISITIONS
     }
 
     /// Whether any slot is in use.
@@ -277,6 +335,8 @@ impl ContextPool {
 pub(crate) struct DecodeSlot<'a> {
     decode_slots: &'a ContextPool,
     context: DecodeContext,
+    /// Whether it was acquired by a reader.
+    is_reader: bool,
     /// It is counted for the thread that acquired it, so it must stay there.
     not_send: PhantomData<*const ()>,
 }
@@ -301,10 +361,11 @@ impl Drop for DecodeSlot<'_> {
         let mut context = std::mem::take(&mut self.context);
         let mut state = self.decode_slots.lock();
         state.in_use = state.in_use.saturating_sub(1);
+        state.readers = state.readers.saturating_sub(usize::from(self.is_reader));
         state.counters.merge(&std::mem::take(&mut context.counters));
         let is_awaited = state.waiting > 0;
         // The context of a slot beyond the limit is not kept.
-        let surplus = if state.idle.len() < self.decode_slots.most {
+        let surplus = if state.idle.len() < self.decode_slots.limits.running {
             state.idle.push(context);
             None
         } else {
@@ -318,112 +379,16 @@ impl Drop for DecodeSlot<'_> {
     }
 }
 
-/// Bytes of a device that a reader needs, and the bytes that it will need next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InputRequest {
-    pub(crate) device: u16,
-    pub(crate) offset: u64,
-    pub(crate) bytes: usize,
-    /// How far the bytes reach that are needed next, from `offset` on, if that is known: then
-    /// exactly those are read together. 0 if it is not.
-    pub(crate) run_bytes: usize,
-}
-
-/// A window on a device: one read brings neighbouring clusters, also those of the next file.
-#[derive(Debug, Default)]
-pub(crate) struct InputWindow {
-    buffer: Option<Buffer>,
-    device: u16,
-    start: u64,
-    filled: usize,
-}
-
-impl InputWindow {
-    /// The longest request that [`InputWindow::get`] is meant for.
-    pub(crate) const MAX_BYTES: u64 = 1 << 20;
-
-    /// The requested bytes. `policy` says whether to wait for memory.
-    pub(crate) fn get(
-        &mut self,
-        devices: &Devices,
-        memory: &MemoryPool,
-        wanted: InputRequest,
-        policy: AllocPolicy,
-    ) -> Result<&[u8]> {
-        let InputRequest { device, offset, bytes, .. } = wanted;
-        if self.range(device, offset, bytes).is_none() {
-            self.fill(devices, memory, wanted, policy)?;
-        }
-        let range = self.range(device, offset, bytes);
-        Ok(range.and_then(|range| self.buffer.as_ref()?.get(range)).unwrap_or_default())
-    }
-
-    fn range(&self, device: u16, offset: u64, bytes: usize) -> Option<Range<usize>> {
-        let start = usize::try_from(offset.checked_sub(self.start)?).ok()?;
-        let end = start.checked_add(bytes)?;
-        (device == self.device && end <= self.filled).then_some(start..end)
-    }
-
-    fn fill(
-        &mut self,
-        devices: &Devices,
-        memory: &MemoryPool,
-        wanted: InputRequest,
-        policy: AllocPolicy,
-    ) -> Result<()> {
-        let InputRequest { device, offset, bytes, run_bytes } = wanted;
-        let length = self.length_for(devices, wanted);
-        self.filled = 0;
-        let buffer = match self.buffer.take() {
-            Some(buffer) if buffer.len() >= length => buffer,
-            smaller => {
-                // Freed first: no thread waits for memory while it holds some.
-                drop(smaller);
-                memory.buffer(length.max(run_bytes), policy)?
-            }
-        };
-        let target = self.buffer.insert(buffer).get_mut(..length).unwrap_or_default();
-        let place = devices.locate(device, offset)?;
-        let got = read_up_to(place.source, place.offset, target)?;
-        if got < bytes {
-            let wanted = u64::try_from(bytes).unwrap_or(u64::MAX);
-            return Err(outside(offset, wanted, place.source.current_length()));
-        }
-        (self.device, self.start, self.filled) = (device, offset, got);
-        Ok(())
-    }
-
-    /// How many bytes to read for a request.
-    fn length_for(&self, devices: &Devices, wanted: InputRequest) -> usize {
-        let InputRequest { device, offset, bytes, run_bytes } = wanted;
-        if !devices.is_one_source() {
-            // A read must not cross from one device into the next.
-            return bytes;
-        }
-        if run_bytes > 0 {
-            return bytes.max(run_bytes);
-        }
-        let filled = u64::try_from(self.filled).unwrap_or(u64::MAX);
-        let ahead = u64::try_from(AHEAD_BYTES).unwrap_or(u64::MAX);
-        let near = self.start..=self.start.saturating_add(filled).saturating_add(ahead);
-        let is_sequential = device == self.device && near.contains(&offset);
-        bytes.max(if is_sequential { AHEAD_BYTES } else { JUMP_BYTES })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use ferrofs_ondisk::BlockSize;
 
     use super::*;
 
     #[test]
     fn a_context_comes_back_with_what_was_left_in_it() {
         let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
-        let decode_slots = ContextPool::new(1);
+        let decode_slots = ContextPool::new(SlotLimits { running: 1, held: 1 });
         let mut buffer = memory.buffer(4096, AllocPolicy::MustSucceed).unwrap();
         buffer[0] = 9;
         decode_slots.acquire().keep_output(buffer);
@@ -432,7 +397,7 @@ mod tests {
 
     #[test]
     fn no_more_threads_decode_than_there_are_decode_slots() {
-        let decode_slots = ContextPool::new(2);
+        let decode_slots = ContextPool::new(SlotLimits { running: 2, held: 2 });
         let (inside, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -458,24 +423,67 @@ mod tests {
     }
 
     #[test]
-    fn a_window_serves_what_it_has_and_fails_past_the_end() {
-        let bytes: Vec<u8> = (0..=255).cycle().take(40_000).collect();
-        let size = BlockSize::from_bits(9).unwrap();
-        let devices = Devices::new(Arc::new(bytes.clone()), &[], Vec::new(), size).unwrap();
-        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
-        let mut window = InputWindow::default();
-        let mut get = |offset: u64, bytes, run_bytes| {
-            let wanted = InputRequest { device: 0, offset, bytes, run_bytes };
-            window.get(&devices, &memory, wanted, AllocPolicy::MustSucceed).map(<[u8]>::to_vec)
-        };
-        for (offset, count) in [(5, 10), (10, 100), (30_000, 9_000), (0, 1), (39_999, 1)] {
-            for run_bytes in [0, 20_000] {
-                let got = get(offset as u64, count, run_bytes).unwrap();
-                assert_eq!(got, &bytes[offset..offset + count]);
+    fn holders_that_wait_for_the_storage_make_room_up_to_the_limit() {
+        let decode_slots = ContextPool::new(SlotLimits { running: 1, held: 3 });
+        let decoding = decode_slots.acquire();
+        assert!(decode_slots.try_acquire().is_none());
+        let first = decode_slots.storage_reads().begin();
+        let second_slot = decode_slots.try_acquire().unwrap();
+        assert!(decode_slots.try_acquire().is_none(), "the second one decodes");
+        let second = decode_slots.storage_reads().begin();
+        let third_slot = decode_slots.try_acquire().unwrap();
+        let third = decode_slots.storage_reads().begin();
+        assert!(decode_slots.try_acquire().is_none(), "three are held");
+        drop((first, second, third, third_slot, second_slot));
+        assert!(decode_slots.try_acquire().is_none(), "the first one decodes again");
+        drop(decoding);
+        assert!(decode_slots.try_acquire().is_some());
+    }
+
+    #[test]
+    fn a_thread_that_waits_notices_that_the_holder_waits_for_the_storage() {
+        let decode_slots = ContextPool::new(SlotLimits { running: 1, held: 2 });
+        let held = decode_slots.acquire();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(decode_slots.acquire()));
+            while decode_slots.lock().waiting == 0 {
+                std::thread::yield_now();
             }
+            // Nobody releases a slot, and nobody is woken.
+            let reading = decode_slots.storage_reads().begin();
+            waiting.join().unwrap();
+            drop(reading);
+        });
+        drop(held);
+    }
+
+    #[test]
+    fn workers_that_help_a_reader_are_no_other_readers() {
+        let decode_slots = ContextPool::new(SlotLimits { running: 4, held: 4 });
+        for _ in 0..SOLE_READER_ACQUISITIONS {
+            drop(decode_slots.acquire());
         }
-        assert!(get(39_999, 2, 0).is_err());
-        assert!(get(u64::MAX, 2, 0).is_err());
-        assert_eq!(get(7, 1, 0).unwrap(), [7]);
+        let reader = decode_slots.acquire();
+        assert!(!decode_slots.is_contended());
+        std::thread::scope(|scope| {
+            let helping = || {
+                let helper = decode_slots.try_acquire();
+                let other = decode_slots.acquire_over_limit();
+                let is_contended = decode_slots.is_contended();
+                drop((helper, other));
+                is_contended
+            };
+            assert!(!scope.spawn(helping).join().unwrap());
+            let reading = || {
+                let slot = decode_slots.acquire();
+                let is_contended = decode_slots.is_contended();
+                drop(slot);
+                is_contended
+            };
+            assert!(scope.spawn(reading).join().unwrap());
+        });
+        assert!(decode_slots.is_contended(), "another thread has read a moment ago");
+        drop(reader);
+        assert!(decode_slots.lock().readers == 0);
     }
 }

@@ -50,8 +50,15 @@ pub struct ImageStats {
 
 impl ImageStats {
     pub(crate) fn of(engine: &Engine) -> Self {
-        let DecodeCounters { decoded, decoded_bytes, windowed, on_workers, served, served_bytes } =
-            engine.decode_slots.counters();
+        let DecodeCounters {
+            decoded,
+            decoded_bytes,
+            surplus_input_bytes: _,
+            windowed,
+            on_workers,
+            served,
+            served_bytes,
+        } = engine.decode_slots.counters();
         let budget = engine.memory.budget();
         Self {
             clusters_decoded: decoded,

@@ -81,11 +81,16 @@ impl DecodeWorkers {
         }))
     }
 
-    /// No workers: the threads that read decode everything.
+    /// No workers: the threads that read decode everything. All handles share one set, since making a pool
+    /// reads files of `/proc`, which takes longer than to open a small image.
     #[must_use]
     pub fn none() -> Self {
-        let pool = PerCpuPool::new(PerCpuSettings::new("erofs_worker"));
-        Self(Arc::new(WorkersInner { pool, cpus: Box::default(), parallelism: 1 }))
+        static NONE: OnceLock<DecodeWorkers> = OnceLock::new();
+        let make = || {
+            let pool = PerCpuPool::new(PerCpuSettings::new("erofs_worker"));
+            Self(Arc::new(WorkersInner { pool, cpus: Box::default(), parallelism: 1 }))
+        };
+        NONE.get_or_init(make).clone()
     }
 
     /// The pool of the workers.

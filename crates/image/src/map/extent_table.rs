@@ -3,7 +3,7 @@
 
 use ferrofs_ondisk::zmap::{ExtentRecord, ExtentTable};
 
-use super::{MetaCursor, checked, plain};
+use super::{ExtentDensity, MetaCursor, checked, plain};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
 use crate::extent::{Address, Cluster, ClusterId, Coding, DataLocation, MappedExtent};
 use crate::inner::ImageInner;
@@ -59,12 +59,13 @@ impl ExtentTableMap {
         if !self.table.has_logical_starts() {
             return Ok(());
         }
-        let mut last = None;
+        let (mut last, mut density) = (None, ExtentDensity::default());
         for number in 0..self.table.count {
             let start = self.record(inner, number)?.logical;
             if last >= Some(start) || start >= self.size {
                 return Err(ErrorKind::ExtentOrder.into());
             }
+            density.add(start)?;
             last = Some(start);
         }
         Ok(())

@@ -147,7 +147,10 @@ impl Verified {
             shard.read.insert_range(units)
         };
         if added.saturating_mul(2) < count {
-            let work_bytes = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
+            let decoding = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
+            // An extent of a few bytes can have a cluster of a mebibyte, all of which is read.
+            let reading = u64::from(cluster.id.encoded_bytes) / COPY_SHARE;
+            let work_bytes = decoding.max(reading);
             work.add(work_bytes, "compressed clusters that overlap")?;
         }
         Ok(true)

@@ -7,7 +7,9 @@ use ferrofs_image::{DecodeWorkers, Image, ImageSource, OpenOptions, SyncDecompre
 use ferrofs_workers::cpus::CpuSet;
 
 use crate::lz4_image::Lz4Image;
-use crate::sources::{CorpusImage, RecordingSource, Watchdog, own_workers, wait_until};
+use crate::sources::{
+    BlockingSource, CorpusImage, RecordingSource, Watchdog, own_workers, wait_until,
+};
 
 /// An image of a file with 32 extents of 4,096 bytes and more, opened with workers of its own.
 fn noted(mode: SyncDecompress) -> (Lz4Image, Arc<RecordingSource>, Image) {
@@ -203,4 +205,31 @@ fn a_worker_reads_the_source_alone() {
         assert_eq!(stats.inline(), 0, "{name}: a batch that dispatches another one runs it itself");
         assert_eq!(stats.panics(), 0, "{name}");
     }
+}
+
+// Slow storage: as many reads of it at a time as there are readers, and not as there are CPUs.
+#[test]
+fn readers_that_wait_for_storage_do_not_keep_others_from_it() {
+    const READERS: usize = 12;
+    let _watchdog = Watchdog::new("readers of slow storage");
+    let written = Lz4Image::of_extents(65_535, &[1; READERS], 30_000);
+    let end = written.bytes.len() as u64;
+    let source = Arc::new(BlockingSource::new(written.bytes.clone(), written.clusters[0][0]..end));
+    let image =
+        written.open_as(&OpenOptions::new().workers(&DecodeWorkers::none()), source.clone());
+    assert!(image.decode_slots() < READERS, "the test needs more readers than may decode");
+    std::thread::scope(|scope| {
+        for (number, text) in written.texts.iter().enumerate() {
+            let image = &image;
+            scope.spawn(move || {
+                let inode = Lz4Image::file(image, number);
+                let mut buffer = vec![0u8; text.len()];
+                assert_eq!(image.read_at(&inode, 0, &mut buffer).unwrap(), text.len());
+                assert!(buffer == *text);
+            });
+        }
+        // The watchdog ends the test if some of them wait for the others.
+        source.wait_for(READERS);
+        source.open();
+    });
 }

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use ferrofs_image::{
-    ErrorKind, Image, ImageSource, MemoryPool, OpenOptions, VerifyEvent, VerifyOptions, WalkEvent,
-    WorkMeter,
+    ErrorKind, Image, ImageSource, MemoryPool, Nid, OpenOptions, VerifyEvent, VerifyOptions,
+    WalkEvent, WorkMeter,
 };
 
-use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, name};
+use crate::crafted::{BLOCK, CompactInode, CraftedImage, DIRECTORY, FIFO, directory, name};
+
+/// The type of an entry of a regular file.
+const FILE: u8 = 1;
 
 fn open(bytes: Vec<u8>) -> Image {
     let source: Arc<dyn ImageSource> = Arc::new(bytes);
@@ -145,7 +148,7 @@ fn the_error_after_a_truncation_states_the_length_that_is_left() {
     std::fs::write(&path, shared_entries(3, 2000)).unwrap();
     let image = Image::open(&path).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5000).unwrap();
-    let far = ferrofs_image::Nid::new(100_000);
+    let far = Nid::new(100_000);
     let errors = [image.inode(far).unwrap_err(), {
         let root = image.root().unwrap();
         image.read_dir(&root).unwrap().find_map(Result::err).unwrap()
@@ -221,4 +224,79 @@ fn an_access_control_list_that_linux_rejects_is_a_problem() {
     let problems = list(3);
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("its version is not 2"), "{problems:?}");
+}
+
+/// A file of `count` extents of `bytes` bytes, each of them the front of an LZ4 cluster of its own. The
+/// clusters have `cluster` bytes and overlap.
+fn front_extents(count: usize, bytes: usize, cluster: usize) -> Vec<u8> {
+    const TABLE: usize = 16;
+    let mut image = CraftedImage::new(3 + count);
+    // A literal run of 256 bytes, wherever a stream begins.
+    let block = image.data(&vec![0xF1; cluster + count]);
+    let data_at = usize::try_from(block).unwrap() * BLOCK;
+    let mut behind = u32::try_from(count).unwrap().to_le_bytes().to_vec();
+    behind.extend_from_slice(&5u16.to_le_bytes());
+    behind.resize(TABLE, 0);
+    for number in 0..count {
+        let length = cluster | 1 << 27 | 1 << 28;
+        for field in [length, data_at + number, 0, number * bytes] {
+            behind.extend_from_slice(&u32::try_from(field).unwrap().to_le_bytes());
+        }
+    }
+    let file =
+        CompactInode { layout: 1, mode: 0o100_644, size: count * bytes, ..CompactInode::fifo() };
+    image.inode(1, file, &behind);
+    let root = directory(&[("f", CraftedImage::nid(1), FILE)]);
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    image.finish()
+}
+
+fn read_file(image: &Image) -> Result<usize, ferrofs_image::Error> {
+    let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+    let mut buffer = vec![0; usize::try_from(inode.size()).unwrap()];
+    image.read_at(&inode, 0, &mut buffer)
+}
+
+/// Reading 4 KiB could take 4,096 clusters of a mebibyte, and checking 2 MiB of image took minutes.
+#[test]
+fn more_than_16_extents_in_4096_bytes_are_refused() {
+    for (count, bytes, is_refused) in
+        [(16, 1, false), (17, 1, true), (17, 256, false), (64, 255, true)]
+    {
+        let image = open(front_extents(count, bytes, 4096));
+        match read_file(&image) {
+            Ok(read) => assert!(!is_refused && read == count * bytes, "{count}, {bytes}"),
+            Err(error) => {
+                let is_found = matches!(error.kind(), ErrorKind::ExtentDensity { .. });
+                assert!(is_refused && is_found, "{count}, {bytes}: {error}");
+            }
+        }
+        let mut found = Vec::new();
+        let problems = &mut |event| {
+            if let VerifyEvent::Problem(problem) = event {
+                found.push(matches!(problem.error.kind(), ErrorKind::ExtentDensity { .. }));
+            }
+        };
+        image.verify(&VerifyOptions::new(), problems).unwrap();
+        assert_eq!(found.contains(&true), is_refused, "{count}, {bytes}");
+    }
+}
+
+#[test]
+fn clusters_that_are_read_for_a_few_bytes_are_work() {
+    let image = open(front_extents(1000, 256, 1 << 20));
+    let mut limits = 0;
+    let options = VerifyOptions::new().max_work(64 << 20);
+    image
+        .verify(&options, &mut |event| {
+            if let VerifyEvent::Problem(problem) = event {
+                limits += u64::from(matches!(problem.error.kind(), ErrorKind::WorkLimit { .. }));
+            }
+        })
+        .unwrap();
+    assert_eq!(limits, 1);
+    // What was verified is cached.
+    assert_eq!(read_file(&image).unwrap(), 256_000);
+    assert!(image.decoding_work() >= 250_000_000, "{}", image.decoding_work());
 }

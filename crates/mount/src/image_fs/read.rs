@@ -111,16 +111,20 @@ impl ImageFs {
         let length = range.end.saturating_sub(range.start);
         let Ok(bytes) = usize::try_from(length) else { return };
         let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
-        let end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
+        let Some(around) = buffer.get_mut(..bytes) else { return };
+        // In one call, so that a cluster that reaches to both sides of the read is decoded once.
+        let count = self.image.read_at(file.inode(), range.start, around);
+        if !count.is_ok_and(|count| count == bytes) {
+            return;
+        }
+        let node = self.nodes.node(file.inode().nid());
+        let before = usize::try_from(offset.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let until = before.saturating_add(read.bytes);
         // The kernel has the bytes of the read itself already.
-        for part in [range.start..offset, end..range.end] {
-            let length = usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0);
-            let Some(target) = buffer.get_mut(..length).filter(|target| !target.is_empty()) else {
-                continue;
-            };
-            if self.image.read_at(file.inode(), part.start, target).is_ok_and(|read| read == length)
-            {
-                self.store(self.nodes.node(file.inode().nid()), part.start, target);
+        for (part, start) in [(around.get(..before), 0), (around.get(until..), until)] {
+            if let Some(part) = part.filter(|part| !part.is_empty()) {
+                let start = range.start.saturating_add(u64::try_from(start).unwrap_or(u64::MAX));
+                self.store(node, start, part);
             }
         }
     }

@@ -158,6 +158,10 @@ const SYS_STATMOUNT: c_long = 457;
 
 /// What the process that unmounts needs: commands, the mount table, unmounting, its own end.
 const UNMOUNTER: &[c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    SYS_poll,
+    SYS_ppoll,
+    SYS_clock_gettime,
     SYS_read,
     SYS_write,
     SYS_close,

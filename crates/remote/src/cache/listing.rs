@@ -11,11 +11,12 @@ use rustix::fs::{AtFlags, OFlags};
 use super::object::{CachedObject, ObjectWriter};
 use super::record::{CacheKey, ForeignIndex, HEADER_BYTES, parse_header};
 use super::{
-    CacheDirectory, IDENTITY_MAX_BYTES, LOCATIONS_FOLDER, hex, open_in, set_used, unhex, with_path,
+    CHUNK_INDEX, CHUNK_INDEX_NEW, CacheDirectory, IDENTITY_MAX_BYTES, LOCATIONS_FOLDER, hex,
+    open_in, set_used, unhex, with_path,
 };
 
 /// The files of an object, in the order in which they are removed: data without records is absent.
-const FILES: [&str; 3] = ["index", "data", "identity"];
+const FILES: [&str; 5] = ["index", "data", CHUNK_INDEX_NEW, CHUNK_INDEX, "identity"];
 /// Locations that are remembered for `--offline`. A record takes a block of the file system.
 const LOCATIONS_MAX: usize = 1024;
 
@@ -264,9 +265,10 @@ mod tests {
     /// Killed after each step of a removal: the object is absent or whole, and can be removed.
     #[test]
     fn a_removal_that_was_interrupted_leaves_nothing_that_is_served() {
-        for step in 0..5 {
+        for step in 0..FILES.len() + 2 {
             let (above, cache) = cache();
             let key = store(&cache, "https://h/x");
+            cache.keep_chunk_index(&key, b"digests").unwrap();
             let folder = above.path().join("cache/v1").join(hex(&key));
             let shorten = |name: &str, length| {
                 let file = std::fs::File::options().write(true).open(folder.join(name));
@@ -277,7 +279,9 @@ mod tests {
                 shorten("data", 0);
             }
             for name in FILES.iter().take(step.max(1) - 1) {
-                std::fs::remove_file(folder.join(name)).unwrap();
+                // Only while it is written there is a second chunk index.
+                let removed = std::fs::remove_file(folder.join(name));
+                assert!(removed.is_ok() || *name == CHUNK_INDEX_NEW, "{name}");
             }
             let listed = cache.list().unwrap();
             assert_eq!(listed.len(), 1, "step {step}");

@@ -34,7 +34,7 @@ const ROLES: [Role; 6] = [
 ];
 
 /// Starts this binary in a role and gives its answer.
-pub(crate) fn ask(role: Role) -> String {
+pub(crate) fn run_role(role: Role) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child::plays_its_role", "--nocapture"])
         .env(ROLE, format!("{role:?}"))

@@ -4,13 +4,13 @@
 
 mod child;
 
-use child::{Role, ask};
+use child::{Role, run_role};
 
 /// What the child says when the system does not allow it to play its role.
 const SKIPPED: &str = "skipped";
 
 fn expect(role: Role, expected: &str) {
-    let answer = ask(role);
+    let answer = run_role(role);
     match answer.split_once(": ") {
         Some((SKIPPED, reason)) => println!("skipped: {reason}"),
         _ => assert_eq!(answer, expected, "{role:?}"),

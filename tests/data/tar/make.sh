@@ -1,8 +1,8 @@
 #!/bin/bash
-# Remakes tests/data/tar: one small tree as GNU tar, bsdtar and Python write it, in every format that
+# Remakes the archives beside this file: one small tree as GNU tar, bsdtar and Python write it, in every format that
 # they have. Wants root (devices, owners), GNU tar, bsdtar, Python 3, gzip, xz, zstd and setfattr.
 set -euo pipefail
-out=$(cd "$(dirname "$0")/.." && pwd)/tests/data/tar
+out=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out" "$work/tree"

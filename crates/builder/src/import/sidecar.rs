@@ -1,41 +1,142 @@
-//! Applies a sidecar to a tree: owners, modes, times, xattrs, and special files, symlinks and
-//! directories that the source does not have. Called by `import`.
+//! The sidecar of an extracted image: the metadata of every path, so that a user who cannot set it
+//! on files can still build the same image again.
+//!
+//! A sidecar is UTF-8 text with one JSON object a line:
+//!
+//! ```text
+//! {"path":"/bin/ping","type":"f","mode":"0755","uid":0,"gid":0,"mtime":1700000000,
+//!  "nanoseconds":0,"xattrs":[{"name":"security.capability","value":"01000002…"}]}
+//! ```
+//!
+//! `path` begins with a slash; a path or a name that is not UTF-8 is an object `{"hex": "…"}`. `type`
+//! is one of `f`, `d`, `l`, `c`, `b`, `p` and `s`. Devices have `device`, a list of their major and
+//! minor number, and symlinks have `target`. Values of xattrs are hexadecimal. (The example is one
+//! line.) What is not in the source is created from its line, but for regular files; a directory has
+//! its line before those of the files in it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::io::{BufRead, Read};
 
-use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+use ferrofs_ondisk::FileType;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::android_text::parse_hex;
-use crate::output::escape;
-use crate::sidecar::{LINE_BYTES_MAX, LINES_MAX, SidecarEntry, type_letter};
+use super::android_text::{hex, parse_hex};
+use crate::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+
+/// The longest line: the longest path, and all xattrs that an inode can have.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+/// Lines of a sidecar: more inodes than any image has.
+const LINES_MAX: usize = 64 << 20;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SidecarEntry {
+    /// The absolute path.
+    pub path: JsonBytes,
+    /// The letter of the type, as of [`type_letter`].
+    #[serde(rename = "type")]
+    pub file_type: String,
+    /// The permissions, octal.
+    pub mode: String,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Seconds since 1970.
+    pub mtime: i64,
+    /// Less than a second.
+    pub nanoseconds: u32,
+    /// In any order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xattrs: Vec<SidecarXattr>,
+    /// Major and minor number of a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    /// The target of a symlink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<JsonBytes>,
+}
+
+/// An xattr of a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SidecarXattr {
+    /// The full name.
+    pub name: JsonBytes,
+    /// Hexadecimal.
+    pub value: String,
+}
+
+/// The letter of a type.
+#[must_use]
+pub fn type_letter(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Regular => "f",
+        FileType::Directory => "d",
+        FileType::Symlink => "l",
+        FileType::CharDevice => "c",
+        FileType::BlockDevice => "b",
+        FileType::Fifo => "p",
+        FileType::Socket => "s",
+    }
+}
+
+/// A name in JSON: a string if it is UTF-8, else an object `{"hex": "…"}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonBytes(pub Vec<u8>);
+
+impl From<&[u8]> for JsonBytes {
+    fn from(name: &[u8]) -> Self {
+        Self(name.to_vec())
+    }
+}
+
+impl Serialize for JsonBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Hex {
+            hex: String,
+        }
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => Hex { hex: hex(&self.0) }.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Name {
+            Text(String),
+            Hex { hex: String },
+        }
+        match Name::deserialize(deserializer)? {
+            Name::Text(text) => Ok(Self(text.into_bytes())),
+            Name::Hex { hex } => parse_hex(&hex)
+                .map(Self)
+                .ok_or_else(|| serde::de::Error::custom("a name is not hexadecimal")),
+        }
+    }
+}
 
 /// The longest target of a symlink on Linux, in bytes.
 const TARGET_BYTES_MAX: usize = 4095;
 
 /// What a sidecar did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SidecarMismatch {
+pub struct SidecarMismatch {
     /// Lines about paths that are not in the tree, or are of another type.
-    pub(super) unused_lines: u64,
+    pub unused_lines: u64,
     /// Paths that no line is about.
-    pub(super) unnamed_paths: u64,
+    pub unnamed_paths: u64,
 }
 
-/// Gives every inode the metadata that the sidecar has for its path.
+/// Gives every inode the metadata that the sidecar `input` has for its path. Messages call it `name`.
 ///
 /// # Errors
 /// The sidecar cannot be read, or a line is malformed; the error names it.
-pub(super) fn apply(path: &Path, tree: &mut Tree) -> Result<SidecarMismatch, String> {
-    let name = escape(path.as_os_str().as_bytes());
-    let file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    apply_lines(&name, BufReader::new(file), tree)
-}
-
-fn apply_lines(
+pub fn apply(
     name: &str,
     mut input: impl BufRead,
     tree: &mut Tree,
@@ -95,8 +196,9 @@ fn parse(line: &[u8]) -> Result<PathMetadata, String> {
     let mut xattrs = BTreeMap::new();
     for xattr in entry.xattrs {
         let value = parse_hex(&xattr.value);
-        let value = value
-            .ok_or_else(|| format!("the value of {} is not hexadecimal", escape(&xattr.name.0)))?;
+        let value = value.ok_or_else(|| {
+            format!("the value of {} is not hexadecimal", xattr.name.0.escape_ascii())
+        })?;
         xattrs.insert(xattr.name.0.into(), value.into());
     }
     let mtime = Timestamp { seconds: entry.mtime, nanoseconds: entry.nanoseconds };
@@ -169,7 +271,7 @@ mod tests {
     }
 
     fn apply(tree: &mut Tree, text: &str) -> Result<SidecarMismatch, String> {
-        apply_lines("sidecar", text.as_bytes(), tree)
+        super::apply("sidecar", text.as_bytes(), tree)
     }
 
     #[test]

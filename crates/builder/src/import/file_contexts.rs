@@ -1,21 +1,22 @@
 //! SELinux labels from a `file_contexts` file: which label a path gets. Lines are untrusted: their
-//! expressions are compiled with a size limit, and only when a path could match them. Called by
-//! `android`.
+//! expressions are compiled with a size limit, and only when a path could match them.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 
-use ferrofs_image::FileType;
+use ferrofs_ondisk::FileType;
 use regex::bytes::{Regex, RegexBuilder};
-
-use crate::output::escape;
 
 /// Lines with a label: several times the largest policies known, which have some ten thousand.
 const SPECS_MAX: usize = 1 << 20;
 /// The longest expression: some times the length of the longest path.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
-/// Memory of one compiled expression; those of policies need some kilobytes.
+/// Memory of one compiled expression.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
+/// Memory of an expression that is kept for the next path; those of policies need some kilobytes.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+/// Expressions that are kept; the others are compiled for each path that they could match.
+const KEPT_MAX: usize = 1 << 14;
 /// The label for "no label".
 const NONE: &[u8] = b"<<none>>";
 
@@ -41,7 +42,7 @@ enum PathPattern {
 /// The lines of one or several files. A path gets the label of the last line that matches it; lines
 /// without an expression count as the last ones, as in libselinux.
 #[derive(Debug, Default)]
-pub(super) struct FileContexts {
+pub struct FileContexts {
     specs: Vec<ContextSpec>,
     /// Numbers of lines with one path, by that path.
     literals: HashMap<Box<[u8]>, Vec<usize>>,
@@ -50,6 +51,8 @@ pub(super) struct FileContexts {
     /// Numbers of lines that match paths with any first name.
     any_first_name: Vec<usize>,
     substitutions: Vec<PathSubstitution>,
+    /// How many expressions are kept.
+    kept: Cell<usize>,
 }
 
 /// A prefix of paths, and what it stands for when labels are looked up.
@@ -64,7 +67,7 @@ impl FileContexts {
     ///
     /// # Errors
     /// A line is malformed; the error names it.
-    pub(super) fn add(&mut self, name: &str, text: &[u8]) -> Result<(), String> {
+    pub fn add(&mut self, name: &str, text: &[u8]) -> Result<(), String> {
         for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             let line = line.trim_ascii();
             if line.is_empty() || line.starts_with(b"#") {
@@ -81,7 +84,7 @@ impl FileContexts {
     }
 
     /// Adds the prefixes of a `.subs` file, of which each line has a prefix and what it stands for.
-    pub(super) fn add_substitutions(&mut self, text: &[u8]) {
+    pub fn add_substitutions(&mut self, text: &[u8]) {
         for line in text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
             let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             let (Some(from), Some(to)) = (words.next(), words.next()) else { continue };
@@ -92,7 +95,8 @@ impl FileContexts {
     }
 
     /// Ends the reading.
-    pub(super) fn finish(mut self) -> Self {
+    #[must_use]
+    pub fn finish(mut self) -> Self {
         // Stable: the order of the lines stays the same otherwise.
         self.specs.sort_by_key(|spec| matches!(spec.pattern, PathPattern::Literal(_)));
         for (number, spec) in self.specs.iter().enumerate() {
@@ -113,7 +117,7 @@ impl FileContexts {
     ///
     /// # Errors
     /// The expression of a line is malformed or too large; the error names the line.
-    pub(super) fn label(&self, path: &[u8], file_type: FileType) -> Result<Option<&[u8]>, String> {
+    pub fn label(&self, path: &[u8], file_type: FileType) -> Result<Option<&[u8]>, String> {
         let replaced = self.substituted(path);
         let path = replaced.as_deref().unwrap_or(path);
         let literals = self.literals.get(path).into_iter().flatten().rev();
@@ -144,7 +148,7 @@ impl FileContexts {
             };
             let Some(spec) = self.specs.get(number) else { return Ok(None) };
             let fits = spec.file_type.is_none_or(|wanted| wanted == file_type);
-            if fits && spec.matches(path)? {
+            if fits && spec.matches(path, &self.kept)? {
                 return Ok(Some(&*spec.label).filter(|label| *label != NONE));
             }
         }
@@ -172,7 +176,7 @@ impl ContextSpec {
                 let file_type = file_type_of(second).ok_or_else(|| {
                     format!(
                         "{} is not a type; there are --, -d, -l, -c, -b, -p and -s",
-                        escape(second)
+                        second.escape_ascii()
                     )
                 })?;
                 (Some(file_type), label)
@@ -184,7 +188,7 @@ impl ContextSpec {
         Ok(Self { place, pattern: PathPattern::read(pattern), file_type, label: label.into() })
     }
 
-    fn matches(&self, path: &[u8]) -> Result<bool, String> {
+    fn matches(&self, path: &[u8], kept: &Cell<usize>) -> Result<bool, String> {
         let (prefix, text, compiled) = match &self.pattern {
             PathPattern::Literal(literal) => return Ok(path == &**literal),
             PathPattern::Expression { prefix, text, compiled } => (prefix, text, compiled),
@@ -192,21 +196,29 @@ impl ContextSpec {
         if !path.starts_with(prefix) {
             return Ok(false);
         }
-        let expression = match compiled.get() {
-            Some(expression) => expression,
-            None => {
-                let built = RegexBuilder::new(text)
-                    .unicode(false)
-                    .dot_matches_new_line(true)
-                    .size_limit(COMPILED_BYTES_MAX)
-                    .dfa_size_limit(COMPILED_BYTES_MAX)
-                    .build()
-                    .map_err(|error| format!("{}: {error}", self.place))?;
-                compiled.get_or_init(|| built)
+        if let Some(expression) = compiled.get() {
+            return Ok(expression.is_match(path));
+        }
+        if let Ok(expression) = compile(text, KEPT_BYTES_MAX) {
+            if kept.get() >= KEPT_MAX {
+                return Ok(expression.is_match(path));
             }
-        };
+            kept.set(kept.get() + 1);
+            return Ok(compiled.get_or_init(|| expression).is_match(path));
+        }
+        let expression = compile(text, COMPILED_BYTES_MAX);
+        let expression = expression.map_err(|error| format!("{}: {error}", self.place))?;
         Ok(expression.is_match(path))
     }
+}
+
+fn compile(text: &str, bytes_max: usize) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(text)
+        .unicode(false)
+        .dot_matches_new_line(true)
+        .size_limit(bytes_max)
+        .dfa_size_limit(bytes_max)
+        .build()
 }
 
 impl PathPattern {
@@ -338,6 +350,19 @@ mod tests {
         assert_eq!(found_raw, Some(&b"y"[..]));
         assert_eq!(label(&found, "/ac").as_deref(), Some("z"));
         assert_eq!(label(&found, "/qq").as_deref(), Some("w"));
+    }
+
+    /// A list of a million such lines took a tebibyte.
+    #[test]
+    fn large_expressions_match_and_are_not_kept() {
+        let found = contexts("/x/(a{200}){20} large\n/y(/.*)? small\n");
+        for round in 0..3 {
+            let path = format!("/x/{}", "a".repeat(4000));
+            assert_eq!(label(&found, &path).as_deref(), Some("large"));
+            assert_eq!(label(&found, &path[1..]), None);
+            assert_eq!(found.kept.get(), usize::from(round > 0));
+            assert_eq!(label(&found, "/y/z").as_deref(), Some("small"));
+        }
     }
 
     #[test]

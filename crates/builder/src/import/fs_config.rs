@@ -1,13 +1,12 @@
 //! Owners, modes and capabilities from an `fs_config` file of Android's build system. Lines are
-//! untrusted. Called by `android`.
+//! untrusted.
 
 use std::collections::HashMap;
 
-use ferrofs_builder::tree::Metadata;
-
-use crate::amount::parse_number;
-use crate::android_text::{CAPABILITY_XATTR, capability_value, parse_hex, unescape_path};
-use crate::output::escape;
+use super::android_text::{
+    CAPABILITY_XATTR, capability_value, parse_hex, parse_number, unescape_path,
+};
+use crate::tree::Metadata;
 
 /// Lines of a file: more inodes than any system image has.
 const ENTRIES_MAX: usize = 16 << 20;
@@ -24,7 +23,7 @@ struct FsConfigEntry {
 
 /// The lines of a file, by path: relative to the root of the system, without slashes at its ends.
 #[derive(Debug, Default)]
-pub(super) struct FsConfig {
+pub struct FsConfig {
     entries: HashMap<Box<[u8]>, FsConfigEntry>,
 }
 
@@ -33,7 +32,7 @@ impl FsConfig {
     ///
     /// # Errors
     /// A line is malformed; the error names it.
-    pub(super) fn read(name: &str, text: &[u8]) -> Result<Self, String> {
+    pub fn read(name: &str, text: &[u8]) -> Result<Self, String> {
         let mut entries = HashMap::new();
         for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             if line.trim_ascii().is_empty() || line.starts_with(b"#") {
@@ -50,7 +49,7 @@ impl FsConfig {
 
     /// Sets what the file says about `path`, which begins with the mount point. Returns whether
     /// there is a line about it.
-    pub(super) fn apply(&self, path: &[u8], metadata: &mut Metadata) -> bool {
+    pub fn apply(&self, path: &[u8], metadata: &mut Metadata) -> bool {
         let Some(entry) = self.entries.get(path) else { return false };
         (metadata.uid, metadata.gid) = (entry.uid, entry.gid);
         metadata.permissions = entry.permissions;
@@ -98,7 +97,7 @@ fn read_line(line: &[u8]) -> Result<(Box<[u8]>, FsConfigEntry), String> {
             _ => {}
         }
     }
-    let path = unescape_path(path).ok_or_else(|| format!("{}: bad escape", escape(path)))?;
+    let path = unescape_path(path).ok_or_else(|| format!("{}: bad escape", path.escape_ascii()))?;
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let path = names.collect::<Vec<_>>().join(&b'/');
     Ok((path.into(), FsConfigEntry { uid, gid, permissions, capabilities }))
@@ -108,7 +107,7 @@ fn read_line(line: &[u8]) -> Result<(Box<[u8]>, FsConfigEntry), String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use ferrofs_builder::tree::Timestamp;
+    use crate::tree::Timestamp;
 
     use super::*;
 

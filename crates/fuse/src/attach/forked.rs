@@ -1,0 +1,143 @@
+//! A process that was forked from a server, and waits until that has ended: it leaves behind everything of the server, and
+//! notices also that it was killed and cannot end. Used by `unmount_helper` and `unmounter`.
+//!
+//! SIGKILL ends all threads but those that store bytes in the page cache and wait for a page that a request has locked:
+//! nobody replies to that request, and the device stays open, so the kernel does not end the file system either. But the
+//! thread that started this process does not store, so it has ended by then, and the kernel sends a signal
+//! (`PR_SET_PDEATHSIG`, which is about the thread that forked, not about its process).
+#![allow(unsafe_code, reason = "descriptors of unknown owners, the signal mask, and signalfd")]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// The name of the process.
+const NAME: &CStr = c"ferrofs-unmount";
+/// Where the kernel lists the descriptors of a process.
+const DESCRIPTORS: &str = "/proc/self/fd";
+/// What the kernel sends.
+const DEATH_SIGNAL: Signal = Signal::USR1;
+
+/// How long the other threads of a process may take to end. Usually it takes milliseconds.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// The thread that forked this process.
+#[derive(Debug)]
+pub(super) struct ParentThread {
+    /// A signalfd.
+    ended: OwnedFd,
+}
+
+/// Why a wait has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// The socket can be read: there is a message, or its other end is closed.
+    Socket,
+    /// The thread has ended, but its process has not.
+    Stuck,
+}
+
+impl ParentThread {
+    /// Watches it from now on. All signals are blocked in this process. A change of its user or group would end it.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn watch() -> io::Result<Self> {
+        let mut signals = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset writes a whole set to the memory that it gets; the other two calls change and read it.
+        let number = unsafe {
+            libc::sigemptyset(signals.as_mut_ptr());
+            libc::sigaddset(signals.as_mut_ptr(), DEATH_SIGNAL.as_raw());
+            libc::signalfd(-1, signals.as_ptr(), libc::SFD_CLOEXEC)
+        };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just opened it, and nothing else knows its number.
+        let ended = unsafe { OwnedFd::from_raw_fd(number) };
+        set_parent_process_death_signal(Some(DEATH_SIGNAL))?;
+        Ok(Self { ended })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    /// Waits for a message of the process, or for its end.
+    ///
+    /// # Errors
+    /// The kernel cannot wait.
+    pub(super) fn wait(&self, socket: BorrowedFd<'_>) -> Result<Wake, Errno> {
+        let mut polled = [
+            PollFd::from_borrowed_fd(socket, PollFlags::IN),
+            PollFd::new(&self.ended, PollFlags::IN),
+        ];
+        while let Err(errno) = poll(&mut polled, None) {
+            if errno != Errno::INTR {
+                return Err(errno);
+            }
+        }
+        let [socket_polled, _] = &polled;
+        if !socket_polled.revents().is_empty() {
+            return Ok(Wake::Socket);
+        }
+        let deadline = Instant::now() + END_LIMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).unwrap_or_default();
+            let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+            match poll(&mut polled, Some(&left)) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+                Ok(0) => return Ok(Wake::Stuck),
+                Ok(_) => return Ok(Wake::Socket),
+            }
+        }
+    }
+}
+
+/// Leaves everything of the server behind: signals, session, directory, descriptors.
+///
+/// # Errors
+/// The system refuses, or there is no `/proc`.
+pub(super) fn prepare(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    block_signals()?;
+    // These fail for no process that was just forked; the working directory must not keep a mount busy.
+    rustix::process::setsid()?;
+    rustix::process::chdir("/")?;
+    rustix::thread::set_name(NAME)?;
+    let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
+    let mut numbers: Vec<RawFd> = Vec::new();
+    for entry in std::fs::read_dir(DESCRIPTORS)? {
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
+    }
+    let is_kept = |number: RawFd| number <= 2 || kept.iter().any(|fd| fd.as_raw_fd() == number);
+    for number in numbers.into_iter().filter(|number| !is_kept(*number)) {
+        // SAFETY: the owners of these descriptors are values of the server. This process uses none of them and ends
+        // without dropping them (`run_and_exit`). That of the listing itself is closed already, which makes close fail
+        // and does no harm: this process has one thread, so the number is free.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}
+
+fn block_signals() -> io::Result<()> {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset writes a whole set to the memory that it gets, and sigprocmask reads it. Both pointers are to
+    // `all`, or null where the old mask would be written.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
+    };
+    if blocked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
