@@ -8,6 +8,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
+use std::sync::OnceLock;
 use std::thread;
 
 use rustix::io::{self, Errno};
@@ -34,6 +35,12 @@ impl PathError {
             Self::NoProc => ErrorKind::NoProc { operation },
         }
     }
+}
+
+/// Whether open files have a path in `/proc`.
+pub(crate) fn has_descriptor_paths() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| rustix::fs::access("/proc/self/fd", rustix::fs::Access::EXISTS).is_ok())
 }
 
 /// Makes a call with a path to `fd`, which must not follow a symlink that it leads to.

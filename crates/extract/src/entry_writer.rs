@@ -147,18 +147,19 @@ impl EntryWriter<'_> {
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let inode = &node.inode;
-        let file = place.create_file(first_mode(inode, place.foreign_acl))?;
-        let partial = IncompleteFile::new(place);
+        let new = place.create_file(first_mode(inode, place.foreign_acl), inode.size())?;
+        let partial = IncompleteFile::new(place, &new);
         let counted = &mut self.report.counted;
         let ExtractContext { image, cancel, limits, .. } = self.context;
         let contents = FileContent { image, inode, cancel, limits };
-        let written = MetadataTarget::Open(file.as_fd())
+        let written = MetadataTarget::Open(new.file.as_fd())
             .stat()
-            .and_then(|stat| self.content.write(contents, &file, counted).map(|()| stat));
+            .and_then(|stat| self.content.write(contents, &new.file, counted).map(|()| stat));
         match written {
             Ok(stat) => {
                 // The contents are right, so failures from here on do not remove the file.
                 partial.keep();
+                let file = place.publish(new)?;
                 Ok(self.finish_file(WrittenEntry::file(&file, &stat, place.foreign_acl), node))
             }
             Err(kind) => {

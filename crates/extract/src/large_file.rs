@@ -2,7 +2,6 @@
 //! last segment checks that the segments meet, and returns a batch that completes the file, or
 //! removes it. A file that is dropped before that is removed, too. Created by `extractor`.
 
-use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use crate::content::{ContentWriter, FileContent, set_size};
 use crate::entry_writer::{EntryBatch, EntryTask, EntryWriter, ExtractContext, first_mode};
 use crate::error::ErrorKind;
 use crate::event::TaskReport;
-use crate::host_entry::{IncompleteFile, OpenDirectory};
+use crate::host_entry::{IncompleteFile, NewFile, OpenDirectory};
 use crate::links::FirstNameResult;
 use crate::metadata::MetadataTarget;
 
@@ -36,7 +35,7 @@ pub(crate) struct LargeFile {
     node: WalkEntry,
     directory: Arc<OpenDirectory>,
     /// `None` once the file is complete or removed.
-    file: Option<(File, Box<Stat>)>,
+    file: Option<(NewFile, Box<Stat>)>,
     state: Mutex<LargeFileState>,
 }
 
@@ -75,17 +74,18 @@ impl LargeFile {
         directory: &Arc<OpenDirectory>,
     ) -> Result<Arc<Self>, ErrorKind> {
         let place = context.place(directory, &node.path);
-        let file = place.create_file(first_mode(&node.inode, place.foreign_acl))?;
-        let partial = IncompleteFile::new(place);
-        let made = MetadataTarget::Open(file.as_fd()).stat();
-        match made.and_then(|stat| set_size(&file, node.inode.size()).map(|()| stat)) {
+        let size = node.inode.size();
+        let new = place.create_file(first_mode(&node.inode, place.foreign_acl), size)?;
+        let partial = IncompleteFile::new(place, &new);
+        let made = MetadataTarget::Open(new.file.as_fd()).stat();
+        match made.and_then(|stat| set_size(&new.file, size).map(|()| stat)) {
             Ok(stat) => {
                 partial.keep();
                 Ok(Arc::new(Self {
                     context: Arc::clone(context),
                     node: node.clone(),
                     directory: Arc::clone(directory),
-                    file: Some((file, Box::new(stat))),
+                    file: Some((new, Box::new(stat))),
                     state: Mutex::default(),
                 }))
             }
@@ -122,15 +122,20 @@ impl LargeFile {
         let failure = state.failure.map(|(_, kind)| kind);
         let failure = failure.or_else(|| coverage_error(state.covered, &self.node));
         let (node, directory) = (self.node.clone(), Arc::clone(&self.directory));
-        let Some(kind) = failure else {
-            let Some((file, stat)) = self.file.take() else { return EntryBatch::default() };
-            let task = EntryTask::Finish { node, directory, file, stat };
-            return EntryBatch::of(task, report);
+        let Some((new, stat)) = self.file.take() else { return EntryBatch::default() };
+        let place = self.context.place(&directory, &node.path);
+        let published = match failure {
+            None => place.publish(new),
+            Some(kind) => Err(new.remove(place).err().unwrap_or(kind)),
         };
-        self.file = None;
-        let removed = self.context.place(&directory, &node.path).remove();
-        let mut batch = EntryBatch::of(EntryTask::Release(directory), report);
-        let kind = removed.err().unwrap_or(kind);
+        let kind = match published {
+            Ok(file) => {
+                let task = EntryTask::Finish { node, directory, file, stat };
+                return EntryBatch::of(task, report);
+            }
+            Err(kind) => kind,
+        };
+        let mut batch = EntryBatch::of(EntryTask::Release(Arc::clone(&directory)), report);
         let mut content = ContentWriter::default();
         EntryWriter { context: &self.context, content: &mut content, report: &mut batch.report }
             .fail(kind, &node);
@@ -144,9 +149,9 @@ impl LargeFile {
 
 impl Drop for LargeFile {
     fn drop(&mut self) {
-        if self.file.take().is_some() {
+        if let Some((new, _)) = self.file.take() {
             // The extraction has ended with an error, which has been reported.
-            self.context.place(&self.directory, &self.node.path).remove().ok();
+            new.remove(self.context.place(&self.directory, &self.node.path)).ok();
         }
     }
 }
@@ -169,7 +174,7 @@ impl FileSegment {
     /// Writes the segment, unless the file has failed or everything stops.
     pub(crate) fn write(&mut self, content: &mut ContentWriter) {
         let LargeFile { context, node, file, .. } = &*self.file;
-        let Some((file, _)) = file else { return };
+        let Some((NewFile { file, .. }, _)) = file else { return };
         // The first failure in the order of the file is reported, whatever the threads do.
         if context.should_stop() || self.file.state().has_failed_before(self.range.start) {
             return;
