@@ -20,7 +20,7 @@ use super::fusermount::{TIME_LIMIT, one_line, read_to_end, socket_pair};
 const UNMOUNT: &[u8] = b"\n";
 /// It exits: the directory belongs to somebody else by now.
 const CANCEL: &[u8] = b"cancel\n";
-/// From here on it watches the thread that started it, which serves or waits for those that do.
+/// From here on it watches the thread that started it, which lives as long as the session.
 const WATCH: &[u8] = b"watch\n";
 
 /// A process that waits to unmount for us. It is started while privileges can still be gained, and executes
