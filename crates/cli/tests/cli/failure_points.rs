@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -437,10 +437,11 @@ fn a_mount_whose_start_fails_at_any_call_works_or_is_not_there() {
             std::thread::yield_now();
             has_ended = child.try_wait().unwrap().is_some();
         }
-        let found = if place.mount().is_some() {
-            read_in_time(&place.join("text"))
+        let (mut reader, found) = if place.mount().is_some() {
+            let (reader, found) = read_in_time(&place.join("text"));
+            (Some(reader), found)
         } else {
-            Some(Vec::new())
+            (None, Some(Vec::new()))
         };
         // Everything ends here, whatever it does: the daemon is in the group of its tracer.
         let is_hung = found.is_none() || Instant::now() >= deadline;
@@ -454,9 +455,11 @@ fn a_mount_whose_start_fails_at_any_call_works_or_is_not_there() {
             assert!(is_gone, "cannot be unmounted: {point:?}");
         }
         let deadline = Instant::now() + LIMIT;
-        while child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "does not end: {point:?}");
-            std::thread::yield_now();
+        for process in [Some(&mut child), reader.as_mut()].into_iter().flatten() {
+            while process.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "does not end: {point:?}");
+                std::thread::yield_now();
+            }
         }
         assert!(!is_hung, "hangs: {point:?}");
         let is_right = found.is_some_and(|found| found.is_empty() || found == text);
@@ -470,8 +473,9 @@ fn a_mount_whose_start_fails_at_any_call_works_or_is_not_there() {
     assert!(happened > points.len() / 4, "only {happened} of {} failures happened", points.len());
 }
 
-/// What another process reads, and nothing if it gets an error; `None` if it hangs.
-fn read_in_time(file: &Path) -> Option<Vec<u8>> {
+/// What another process reads, and nothing if it gets an error; `None` if it hangs. Then it may end only when its request has
+/// a reply, or the connection has ended.
+fn read_in_time(file: &Path) -> (Child, Option<Vec<u8>>) {
     let dir = Dir::new();
     let copy = dir.join("copy");
     let mut command = Command::new("cat");
@@ -480,14 +484,13 @@ fn read_in_time(file: &Path) -> Option<Vec<u8>> {
     let deadline = Instant::now() + READ_LIMIT;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().unwrap() {
-            return Some(if status.success() { fs::read(copy).unwrap() } else { Vec::new() });
+            let bytes = if status.success() { fs::read(copy).unwrap() } else { Vec::new() };
+            return (child, Some(bytes));
         }
         std::thread::yield_now();
     }
     child.kill().unwrap();
-    // It cannot end before its request has a reply, or the connection has ended.
-    std::thread::spawn(move || child.wait());
-    None
+    (child, None)
 }
 
 fn mount_command(log: &Path, point: Option<&FailurePoint>, arguments: &[PathBuf]) -> Command {
