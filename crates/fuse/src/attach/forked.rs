@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// The name of the process.
 const NAME: &CStr = c"ferrofs-unmount";
@@ -23,6 +23,11 @@ const NAME: &CStr = c"ferrofs-unmount";
 const DESCRIPTORS: &str = "/proc/self/fd";
 /// What the kernel sends.
 const DEATH_SIGNAL: Signal = Signal::USR1;
+/// The bytes of `ssi_pid` in what a signalfd delivers.
+const SENDER: std::ops::Range<usize> = {
+    let start = std::mem::offset_of!(libc::signalfd_siginfo, ssi_pid);
+    start..start + size_of::<u32>()
+};
 
 /// How long the other threads of a process may take to end. Usually it takes milliseconds.
 const END_LIMIT: Duration = Duration::from_secs(1);
@@ -30,6 +35,7 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// The thread that forked this process.
 #[derive(Debug)]
 pub(super) struct ParentThread {
+    process: Option<Pid>,
     /// A signalfd.
     ended: OwnedFd,
 }
@@ -62,11 +68,21 @@ impl ParentThread {
         // SAFETY: the kernel has just opened it, and nothing else knows its number.
         let ended = unsafe { OwnedFd::from_raw_fd(number) };
         set_parent_process_death_signal(Some(DEATH_SIGNAL))?;
-        Ok(Self { ended })
+        Ok(Self { process: getppid(), ended })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
+    }
+
+    /// Reads a signal: whether the parent has sent it, and not somebody else. The kernel sends it in the name of the
+    /// process whose thread has ended.
+    fn is_from_parent(&self) -> Result<bool, Errno> {
+        let mut signal = [0; size_of::<libc::signalfd_siginfo>()];
+        rustix::io::read(&self.ended, &mut signal)?;
+        let sender = signal.get(SENDER).and_then(|bytes| bytes.try_into().ok());
+        let sender = sender.map(i32::from_ne_bytes).and_then(Pid::from_raw);
+        Ok(sender.is_some() && sender == self.process)
     }
 
     /// Waits for a message of the process, or for its end.
@@ -74,18 +90,23 @@ impl ParentThread {
     /// # Errors
     /// The kernel cannot wait.
     pub(super) fn wait(&self, socket: BorrowedFd<'_>) -> Result<Wake, Errno> {
-        let mut polled = [
-            PollFd::from_borrowed_fd(socket, PollFlags::IN),
-            PollFd::new(&self.ended, PollFlags::IN),
-        ];
-        while let Err(errno) = poll(&mut polled, None) {
-            if errno != Errno::INTR {
-                return Err(errno);
+        loop {
+            let mut polled = [
+                PollFd::from_borrowed_fd(socket, PollFlags::IN),
+                PollFd::new(&self.ended, PollFlags::IN),
+            ];
+            match poll(&mut polled, None) {
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+                Ok(_) => {}
             }
-        }
-        let [socket_polled, _] = &polled;
-        if !socket_polled.revents().is_empty() {
-            return Ok(Wake::Socket);
+            let [socket_polled, _] = &polled;
+            if !socket_polled.revents().is_empty() {
+                return Ok(Wake::Socket);
+            }
+            if self.is_from_parent()? {
+                break;
+            }
         }
         let deadline = Instant::now() + END_LIMIT;
         loop {
