@@ -107,7 +107,7 @@ fn a_helper_whose_mount_is_gone_leaves_the_next_one_with_its_ids_alone() {
 }
 
 /// The process that unmounts for a server.
-fn helper_of(server: u32) -> Option<OwnedFd> {
+pub(crate) fn helper_of(server: u32) -> Option<OwnedFd> {
     let parent = format!("\nPPid:\t{server}\n");
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -14,8 +14,9 @@ use ferrofs_fuse::{
     Notifier, Operation, Reply, Request, SessionOptions,
 };
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, pidfd_send_signal};
 
+use crate::killed::helper_of;
 use crate::mounts::{alone, mount, mounts_at, options, skip};
 
 const DIRECTORY: &str = "FERROFS_TEST_SERVES_AND_GETS_STUCK";
@@ -81,20 +82,6 @@ fn access_to_end(attachment: &Attachment) -> &'static str {
     }
 }
 
-/// The processes that unmount for a server.
-fn helpers_of(server: u32) -> Vec<Pid> {
-    let parent = format!("\nPPid:\t{server}\n");
-    let entries = fs::read_dir("/proc").expect("/proc").flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_its = |number: &i32| {
-        let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
-        status.starts_with("Name:\tferrofs-unmount\n") && status.contains(&parent)
-    };
-    let helpers: Vec<Pid> = numbers.filter(is_its).filter_map(Pid::from_raw).collect();
-    assert_eq!(helpers.len(), 1);
-    helpers
-}
-
 /// Its end, in time.
 fn ends(child: &mut Child) -> bool {
     let deadline = Instant::now() + TIME_LIMIT;
@@ -150,9 +137,8 @@ fn a_server_that_is_killed_while_it_waits_for_a_locked_page_ends_and_is_unmounte
         std::thread::yield_now();
     }
     // The same signal from somebody else means nothing.
-    for helper in helpers_of(server.id()) {
-        kill_process(helper, Signal::USR1).expect("it waits");
-    }
+    let helper = helper_of(server.id()).expect("it waits for its server");
+    pidfd_send_signal(&helper, Signal::USR1).expect("it is there");
     std::thread::sleep(Duration::from_millis(1500));
     assert!(reader.try_wait().expect("it is ours").is_none(), "the connection has ended");
     server.kill().expect("it is ours");
