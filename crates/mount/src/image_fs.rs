@@ -282,10 +282,12 @@ impl ImageFs {
             Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
             Operation::ListXattr { size } => self.list_xattrs(request, size, reply),
             Operation::ReadDir { offset, size } => {
-                self.read_dir(ReaddirKey { node, offset, size, is_plus: false }, reply);
+                let caller = request.pid;
+                self.read_dir(ReaddirKey { node, offset, size, is_plus: false, caller }, reply);
             }
             Operation::ReadDirPlus { offset, size } => {
-                self.read_dir(ReaddirKey { node, offset, size, is_plus: true }, reply);
+                let caller = request.pid;
+                self.read_dir(ReaddirKey { node, offset, size, is_plus: true, caller }, reply);
             }
             Operation::Lseek { offset, whence } => match self.seek(node, offset, whence) {
                 Ok(found) => reply.offset(found),

@@ -52,6 +52,8 @@ impl NegotiatedMount {
     ) -> Result<Self, SessionError> {
         let options = session_options(settings);
         let known = options.init_request.capabilities.union(Capabilities::INIT_EXT);
+        // Earlier builds requested it. Listings are right either way.
+        let known = known.union(Capabilities::READDIRPLUS_AUTO);
         if terms.granted.0 & !known.0 != 0 {
             return Err(SessionError::Protocol);
         }
@@ -136,8 +138,9 @@ fn init_request(settings: &MountSettings) -> InitRequest {
     let mut capabilities = Capabilities::ASYNC_READ
         .union(Capabilities::EXPORT_SUPPORT)
         .union(Capabilities::PARALLEL_DIROPS)
+        // Without READDIRPLUS_AUTO, with which the kernel requests attributes for the first page of a directory only, unless
+        // the caller has used some by then. `readdir` decides which entries carry them.
         .union(Capabilities::DO_READDIRPLUS)
-        .union(Capabilities::READDIRPLUS_AUTO)
         .union(Capabilities::ASYNC_DIO)
         .union(Capabilities::MAX_PAGES)
         .union(Capabilities::CACHE_SYMLINKS)

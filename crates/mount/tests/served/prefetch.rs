@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ferrofs_image::{FileType, Image, WalkEvent};
 use ferrofs_mount::stats::{OperationKind, StatsSummary, query};
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, AtFlags, RawDir, fadvise, statat};
 
 use crate::mounted::TestMount;
 
@@ -76,6 +76,25 @@ fn random_reads_of_a_page_store_the_pages_around_it() {
     }
     let requested = summary_of(&mounted).operation(OperationKind::Read).time.count;
     assert!(requested < u64::try_from(pages).unwrap(), "{requested} requests for {pages} pages");
+}
+
+/// As `find -size` and `du` do, with pages so short that the directory has several.
+#[test]
+fn files_of_a_large_directory_are_not_looked_up_after_all_names_were_read() {
+    let Some(mounted) = TestMount::of("inline.erofs") else { return };
+    let directory = File::open(mounted.path().join("bigdir")).unwrap();
+    let mut page = Vec::with_capacity(4096);
+    let mut names = Vec::new();
+    let mut listing = RawDir::new(&directory, page.spare_capacity_mut());
+    while let Some(entry) = listing.next() {
+        names.push(entry.unwrap().file_name().to_owned());
+    }
+    assert_eq!(names.len(), 52);
+    for name in &names {
+        statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+    let lookups = summary_of(&mounted).operation(OperationKind::Lookup).time.count;
+    assert!(lookups < 5, "{lookups} lookups of {} names", names.len());
 }
 
 #[test]
