@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::tests::CountLatch;
+use super::tests::{CountLatch, for_a_while, place};
 use super::{CallerRole, HelperBudget, OrderedPipeline, ParallelFor};
 
 #[test]
@@ -430,4 +430,42 @@ fn an_error_of_the_iterator_comes_at_its_place_in_the_order() {
     let run = OrderedPipeline::new().max_threads(2).max_in_flight(4).helpers(&helpers);
     let run = run.caller_role(CallerRole::CommitsOnly);
     assert_eq!(run.run(items, || (), work, |_| Ok(())), Err("processed"));
+}
+
+#[test]
+fn random_ordered_runs_end_as_their_plain_loops_do() {
+    let helpers = HelperBudget::new(3);
+    let rounds = for_a_while(3, |random| {
+        let count = random.below(300);
+        let (bad_work, bad_commit) = (random.below(600), random.below(600));
+        let bad = bad_work.min(bad_commit);
+        let spin = random.below(4) * 50;
+        let run = OrderedPipeline::new().max_threads(1 + place(random.below(4))).helpers(&helpers);
+        let role = [CallerRole::Works, CallerRole::CommitsOnly][place(random.below(2))];
+        let run = run.caller_role(role).max_in_flight_bytes(random.below(200));
+        let mut committed = 0;
+        let outcome = run.max_in_flight(place(random.below(20))).run_with_cost(
+            0..count,
+            |item| item % 17 * 3,
+            || 0_u64,
+            |state, item| {
+                for step in 0..(item % 5) * spin {
+                    *state = std::hint::black_box(state.wrapping_add(step));
+                }
+                if item >= bad_work { Err(item) } else { Ok(item) }
+            },
+            |item| {
+                assert_eq!(item, committed);
+                if item >= bad_commit {
+                    return Err(item);
+                }
+                committed += 1;
+                Ok(())
+            },
+        );
+        assert_eq!(committed, bad.min(count));
+        assert_eq!(outcome.err(), (bad < count).then_some(bad));
+    });
+    assert_eq!(helpers.free(), 3);
+    eprintln!("{rounds} runs");
 }

@@ -306,3 +306,51 @@ mod tests {
         assert!(!pending_starts.is_any());
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    //! Models of the budget that helpers come from, and of the starts that are pending.
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+    use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
+
+    use super::{HelperBudget, PendingStarts};
+    use crate::sync::{Arc, thread};
+
+    #[test]
+    fn no_helper_is_given_out_twice_and_all_come_back() {
+        loom::model(|| {
+            let helpers = Arc::new(HelperBudget::new(2));
+            let taken = Arc::new(Plain::new(0));
+            let take = |helpers: &HelperBudget, taken: &Plain| {
+                let tokens = helpers.take(2);
+                let count = u32::try_from(tokens.len()).unwrap();
+                assert!(taken.fetch_add(count, PlainOrdering::SeqCst) + count <= 2);
+                taken.fetch_sub(count, PlainOrdering::SeqCst);
+            };
+            let other = (Arc::clone(&helpers), Arc::clone(&taken));
+            let other = thread::spawn(move || take(&other.0, &other.1));
+            take(&helpers, &taken);
+            other.join().unwrap();
+            assert_eq!(helpers.free(), 2);
+        });
+    }
+
+    #[test]
+    fn who_is_being_started_ends_with_the_last_of_them() {
+        loom::model(|| {
+            let starting = Arc::new(PendingStarts::default());
+            starting.add(3);
+            let helpers = [0; 2].map(|_| {
+                let starting = Arc::clone(&starting);
+                thread::spawn(move || {
+                    drop(starting.guard());
+                })
+            });
+            assert!(starting.is_any(), "one was not given up yet");
+            starting.remove(1);
+            helpers.into_iter().for_each(|helper| helper.join().unwrap());
+            assert!(!starting.is_any());
+        });
+    }
+}
