@@ -6,18 +6,17 @@
 #[path = "../../src/baseline.rs"]
 mod baseline;
 // The sources name each other from the crate's root.
-use workers::{cache_padded, catch_panic, error, sys, wake_event};
+use workers::{cache_padded, error, sys, wake_event};
 pub use workers::{counters, cpus, jobs, workqueue};
 
 /// The modules of ferrofs-workers that run in the model.
 #[path = "../../../crates/workers/src"]
 mod workers {
     pub(crate) mod cache_padded;
-    #[allow(dead_code, reason = "the pools of ferrofs-workers end panics of their work")]
-    pub(crate) mod catch_panic;
     #[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
     pub mod counters;
     pub mod cpus;
+    #[allow(dead_code, reason = "the pools of ferrofs-workers end panics of their work")]
     pub(crate) mod error;
     #[allow(dead_code, reason = "memory is faulted in while helpers are being started")]
     pub mod jobs;

@@ -26,7 +26,7 @@ mod tests;
 use std::ops::Range;
 
 use crate::cache_padded::CachePadded;
-use crate::catch_panic::TaskFailure;
+use crate::error::TaskFailure;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 pub use ordered::{CallerRole, MAX_ITEMS_IN_FLIGHT, OrderedPipeline, PipelineReport};
@@ -390,7 +390,7 @@ mod loom_tests {
     use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
 
     use super::{CHUNKS_PER_THREAD, ChunkCursor, SplitParameters, take_chunks};
-    use crate::catch_panic::TaskFailure;
+    use crate::error::TaskFailure;
     use crate::sync::{Arc, AtomicBool, Ordering, thread};
 
     const FAILS: u64 = 1;

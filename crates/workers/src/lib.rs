@@ -16,7 +16,6 @@
 
 mod cache_padded;
 mod cancel;
-mod catch_panic;
 pub mod counters;
 pub mod cpus;
 mod error;

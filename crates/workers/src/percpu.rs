@@ -13,9 +13,9 @@ mod tests;
 use std::time::Instant;
 
 use crate::cache_padded::CachePadded;
-use crate::catch_panic::CallOutcome;
 use crate::counters::{Counter, HistogramSnapshot};
 use crate::cpus::{self, CpuSet};
+use crate::error::CallOutcome;
 use crate::priority::PriorityRequest;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock,

@@ -19,7 +19,7 @@ use crate::cache_padded::CachePadded;
 use crate::counters::Histogram as WaitHistogram;
 use crate::counters::{Counter, HistogramSnapshot};
 use crate::cpus::{AvailableCpus, CPUS_MAX, CpuSet};
-use crate::catch_panic::{CallOutcome, catch_panic};
+use crate::error::{CallOutcome, catch_panic};
 use crate::priority::{PriorityLevel, PriorityRequest};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, thread_local};
 use crate::thread::{

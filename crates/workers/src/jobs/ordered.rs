@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::or_process_budget;
 use super::reorder_ring::ReorderRing;
 use super::thread_team::{self, HelperBudget};
-use crate::catch_panic::TaskFailure;
+use crate::error::TaskFailure;
 
 /// The most items in flight. It bounds the slots that a run allocates. More items in flight than this would
 /// mean that the commit takes the time, and not the work.

@@ -7,7 +7,7 @@
 //! takes; the counters only say whose turn it is.
 
 use crate::cache_padded::CachePadded;
-use crate::catch_panic::TaskFailure;
+use crate::error::TaskFailure;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Futex, Mutex, Ordering, fence, lock};
 use crate::wake_event::WakeEvent;
 

@@ -164,7 +164,7 @@ pub(super) fn run<R>(
     helper: impl Fn() + Sync,
     own: impl FnOnce(usize) -> R,
 ) -> (usize, R) {
-    use crate::catch_panic::TaskFailure;
+    use crate::error::TaskFailure;
     use crate::sync::{Mutex, lock, thread};
 
     let Some(mut tokens) = tokens.filter(|tokens| tokens.len() > 0) else {

@@ -5,7 +5,7 @@
 use super::worker_queue::{SlotBody, WorkerEnd};
 use super::{Handler, NoHandler, RequestOutcome};
 use crate::cache_padded::CachePadded;
-use crate::catch_panic::{CallOutcome, catch_panic};
+use crate::error::{CallOutcome, catch_panic};
 use crate::sync::{Arc, PlainArc, pause};
 use crate::wake_event::WakeEvent;
 
