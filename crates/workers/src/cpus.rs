@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(granted.parallelism(), 8);
     }
 
-    // A-D, regression 13: node numbers may be sparse.
+    // Node numbers may be sparse.
     #[test]
     fn sparse_nodes_keep_their_numbers_and_nodes_without_granted_cpus_are_left_out() {
         let files = [

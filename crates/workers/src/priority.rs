@@ -175,7 +175,7 @@ mod tests {
         std::thread::Builder::new().spawn(body).unwrap().join().unwrap()
     }
 
-    // A-W2: policy and priority shown are what sched_getscheduler says.
+    // Policy and priority shown are what sched_getscheduler says.
     #[test]
     fn the_level_that_is_reported_is_the_one_that_the_system_shows() {
         aside(|| {

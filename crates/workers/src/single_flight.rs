@@ -472,7 +472,7 @@ mod loom_tests {
         });
     }
 
-    /// A-R3, the engine's half: whenever the demand comes, before the prefetch begins, while it asks
+    /// Whenever the demand comes, before the prefetch begins, while it asks
     /// whether it is demanded, or after it gave up, it ends with a value.
     #[test]
     fn two_demands_and_a_prefetch_that_gives_up_end_with_the_value() {

@@ -306,7 +306,7 @@ mod tests {
         seen_on(plain(""), |_| ());
     }
 
-    // A-W2: each worker's Cpus_allowed_list is a single distinct CPU; its priority level is what the system says.
+    // Each worker's Cpus_allowed_list is a single distinct CPU; its priority level is what the system says.
     #[test]
     fn a_placed_thread_is_on_its_cpu_and_at_the_priority_level_that_it_reports() {
         for cpu in CpuSet::of_process().iter() {
@@ -377,7 +377,7 @@ mod tests {
         owned.join();
     }
 
-    // A-W2, second part: without CAP_SYS_NICE a start succeeds and reports the priority level that holds.
+    // Without CAP_SYS_NICE a start succeeds and reports the priority level that holds.
     #[test]
     fn an_ordinary_users_thread_is_placed_and_reports_its_lower_level() {
         use rustix::process::{Resource, Uid, getrlimit, getuid};

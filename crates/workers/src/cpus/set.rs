@@ -419,7 +419,7 @@ mod tests {
         assert!(!CpuSet::of_process().is_empty());
     }
 
-    // A-W2, first part: a bound thread's Cpus_allowed_list is a single CPU, its own.
+    // A bound thread's Cpus_allowed_list is a single CPU, its own.
     #[test]
     fn a_bound_thread_is_shown_on_its_cpu_alone_and_runs_there() {
         aside(|| {

@@ -278,7 +278,7 @@ fn every_thread_has_one_state_of_its_own() {
     assert_eq!(made.into_inner().unwrap().len(), 3);
 }
 
-// Regression 19 and A-D4, for ordered runs: jobs in the work, with a budget that is spent.
+// Jobs in the work, with a budget that is spent.
 #[test]
 fn jobs_inside_of_ordered_work_do_not_wait_for_helpers() {
     let helpers = HelperBudget::new(2);

@@ -63,7 +63,7 @@ fn run_and_sort(job: ParallelFor<'_>) -> (super::ParallelForReport, Vec<Range<u6
     (report, chunks)
 }
 
-// A-D1: the rows of the table, as calls.
+// The rows of the table, as calls.
 #[test]
 fn the_rows_of_the_table_come_out_as_calls() {
     let helpers = HelperBudget::new(30);
@@ -94,7 +94,7 @@ fn the_rows_of_the_table_come_out_as_calls() {
     assert_eq!(helpers.free(), 30);
 }
 
-// A-D2: nothing to do.
+// Nothing to do.
 #[test]
 fn an_empty_range_calls_nothing_and_starts_no_thread() {
     let helpers = HelperBudget::new(2);
@@ -106,7 +106,7 @@ fn an_empty_range_calls_nothing_and_starts_no_thread() {
     }
 }
 
-// A-D2: less than two chunks' worth is one call, here, with the budget untouched.
+// Less than two chunks' worth is one call, here, with the budget untouched.
 #[test]
 fn a_small_range_is_one_call_on_the_callers_thread() {
     let helpers = HelperBudget::new(4);
@@ -138,7 +138,7 @@ fn with_one_thread_a_range_of_any_size_is_one_call() {
     assert_eq!((chunks.len(), &chunks[0]), (1, &(0..u64::MAX)));
 }
 
-// A-D3: the peak of concurrent calls.
+// The peak of concurrent calls.
 #[test]
 fn no_more_than_max_threads_are_in_the_body_at_once() {
     let helpers = HelperBudget::new(16);
@@ -169,7 +169,7 @@ fn all_the_threads_of_a_job_can_be_in_the_body_at_once() {
     assert_eq!(report.unwrap().threads, 4);
 }
 
-// A-D3: without helpers the caller does it all, in chunks.
+// Without helpers the caller does it all, in chunks.
 #[test]
 fn without_a_helper_the_caller_works_alone() {
     let helpers = HelperBudget::new(0);
@@ -183,7 +183,7 @@ fn without_a_helper_the_caller_works_alone() {
     assert_eq!(threads.into_inner().unwrap(), [here; 4]);
 }
 
-// A-D4 and regression 19: more is asked than there is, and jobs start jobs.
+// More is asked than there is, and jobs start jobs.
 #[test]
 fn eight_jobs_with_jobs_inside_share_three_helpers() {
     let helpers = HelperBudget::new(3);
@@ -214,7 +214,7 @@ fn eight_jobs_with_jobs_inside_share_three_helpers() {
     assert_eq!(helpers.free(), 3);
 }
 
-// A-D5: two errors at the same time; one of them is returned, and nothing is begun after it.
+// Two errors at the same time; one of them is returned, and nothing is begun after it.
 #[test]
 fn an_error_stops_the_job_on_every_thread() {
     let helpers = HelperBudget::new(1);
@@ -407,7 +407,7 @@ fn without_threads_to_be_had_the_caller_works_alone_on_the_same_pieces() {
     assert_eq!(helpers.free(), 3);
 }
 
-// A-D7, without a clock: the slow chunk ends when all the others are done, which only the other
+// The slow chunk ends when all the others are done, which only the other
 // thread can do.
 #[test]
 fn one_slow_piece_leaves_all_the_others_to_the_rest() {
@@ -425,7 +425,7 @@ fn one_slow_piece_leaves_all_the_others_to_the_rest() {
     assert_eq!(outcome.unwrap().chunks, 8);
 }
 
-// Regression 13: a count of units that 32 bits do not hold.
+// A count of units that 32 bits do not hold.
 #[test]
 fn a_range_of_every_number_is_cut_and_covered() {
     let helpers = HelperBudget::new(3);
@@ -565,7 +565,7 @@ fn the_first_error_stays_and_a_panic_replaces_it() {
     }
 }
 
-/// Threads that may be had in a row of the specification's table.
+/// More threads than any row of the table asks for.
 const PLENTY: u64 = 1000;
 
 fn pieces_of(shape: SplitParameters, granted: u64) -> (u64, Chunks) {
@@ -599,7 +599,7 @@ struct Row {
     calls: u64,
 }
 
-// A-D1, the table of nine rows. `threads` 0 is the row of max_threads 0.
+// `threads` 0 is the row of max_threads 0.
 #[test]
 fn all_nine_rows_of_the_table_come_out() {
     let row = |asked, threads, chunk_size, calls, first, last| Row {
@@ -639,7 +639,7 @@ fn all_nine_rows_of_the_table_come_out() {
     assert_eq!((shape.threads(), shape.whole()), (1, 0..10));
 }
 
-// Regression 13: chunk size 0, align 0, a count cut to 32 bits.
+// Chunk size 0, align 0, a count cut to 32 bits.
 #[test]
 fn zero_align_and_zero_chunk_count_as_one() {
     for (align, min_chunk_size) in [(0, 0), (0, 1), (1, 0)] {
@@ -693,7 +693,7 @@ fn any_magnitude() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // A-D1: disjoint, covering exactly, boundaries and chunk size as the rule says.
+    // Disjoint, covering exactly, boundaries and chunk size as the rule says.
     #[test]
     fn pieces_cover_the_range_and_end_at_multiples_of_the_chunk(
         start in any_magnitude(),
@@ -752,7 +752,7 @@ fn finish_time(costs: &[u64], threads: usize) -> u64 {
     free_at.into_iter().max().unwrap()
 }
 
-// A-D7, counted on a virtual clock: one chunk 8 times slower.
+// One chunk takes eight times as long, counted on a virtual clock.
 #[test]
 fn one_slow_piece_does_not_hold_the_others_up() {
     for threads in 2..=16_usize {
@@ -781,7 +781,7 @@ fn one_slow_piece_does_not_hold_the_others_up() {
     }
 }
 
-// The mark of A-D7 for a slow chunk anywhere: what it takes is more chunks, not another rule.
+// A slow chunk anywhere: what it takes is more chunks, not another rule.
 #[test]
 fn thirty_two_pieces_a_thread_keep_a_slow_piece_within_1_3_of_the_ideal_wherever_it_lies() {
     let shape =

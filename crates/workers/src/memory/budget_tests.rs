@@ -100,7 +100,7 @@ fn what_must_succeed_waits_for_bytes_to_come_back() {
     drop(budget.charge(1, AllocPolicy::MayFail).unwrap());
 }
 
-/// A-R4, the hard limit: an error after the stall time, and the budget works on.
+/// An error after the stall time, and the budget works on.
 #[test]
 fn when_nothing_comes_back_the_answer_is_out_of_memory_not_a_hang() {
     let budget = Budget::with_stall(100, SHORT);

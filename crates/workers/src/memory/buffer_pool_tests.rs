@@ -94,7 +94,6 @@ fn an_idle_block_serves_what_is_at_most_four_times_smaller() {
     assert_eq!(smallest.resident_bytes(), 2 * PAGE as u64, "the smallest that fits");
 }
 
-/// A-R5, the part of buffers.
 #[test]
 fn best_effort_makes_no_call_to_the_system_and_faults_nothing() {
     let (budget, buffers) = buffers(1 << 30);
@@ -328,7 +327,7 @@ fn whichever_request_fails_the_answer_is_an_error_and_all_is_as_before() {
     drop(held);
     buffers.release_idle(u64::MAX);
     assert_eq!(budget.used_bytes(), 0);
-    // A-R4: one that passes is survived.
+    // One that passes is survived.
     for after in 0..failures {
         budget.inject_failures(FaultPlan { after, count: 1, ..FaultPlan::default() });
         drop(must(&buffers, 8 * PAGE));

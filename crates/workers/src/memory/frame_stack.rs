@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(order, [2, 1, 0]);
     }
 
-    /// A-P2, the count: four threads push and pop on two stacks that share links, and a fifth
+    /// Four threads push and pop on two stacks that share links, and a fifth
     /// looks.
     #[test]
     fn the_count_is_never_above_the_bound_and_no_frame_is_on_two_hands() {

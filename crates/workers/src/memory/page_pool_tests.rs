@@ -41,7 +41,6 @@ fn minor_faults_of_this_thread() -> u64 {
     fields.split_whitespace().nth(7).unwrap().parse().unwrap()
 }
 
-/// A-P1.
 #[test]
 fn without_a_reserve_nothing_stays_resident() {
     let (budget, pool) = pool_of(256, PagePoolSettings::default().reserved_frames);
@@ -57,7 +56,6 @@ fn without_a_reserve_nothing_stays_resident() {
     assert_eq!(pool.stats().returned, 110);
 }
 
-/// A-P2.
 #[test]
 fn the_reserve_starts_empty_fills_with_what_is_released_and_the_excess_is_returned() {
     let (budget, pool) = pool_of(256, 16);
@@ -74,7 +72,7 @@ fn the_reserve_starts_empty_fills_with_what_is_released_and_the_excess_is_return
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// A-P2 for a whole list at once, in chunks that are neighbours and chunks that are not.
+/// A whole list at once, in chunks that are neighbours and chunks that are not.
 #[test]
 fn a_list_that_ends_returns_its_excess_whatever_the_order() {
     let (budget, pool) = pool_of(400, 16);
@@ -100,7 +98,6 @@ fn a_list_that_ends_returns_its_excess_whatever_the_order() {
     assert_eq!(pool.stats().refused_returns, 0);
 }
 
-/// A-P3.
 #[test]
 fn frames_come_from_the_list_then_the_reserve_then_the_system() {
     let (_budget, pool) = pool_of(64, 8);
@@ -126,7 +123,6 @@ fn frames_come_from_the_list_then_the_reserve_then_the_system() {
     assert_eq!(counts.leases(), 7);
 }
 
-/// A-P4.
 #[test]
 fn more_holders_than_the_reserve_has_frames_all_get_one() {
     let (_budget, pool) = pool_of(64, 8);
@@ -152,7 +148,6 @@ fn more_holders_than_the_reserve_has_frames_all_get_one() {
     assert_eq!(pool.reserved_frames(), 8);
 }
 
-/// A-P7, catalogue 15.
 #[test]
 fn a_frame_at_several_places_of_an_output_is_released_once() {
     let (_budget, pool) = pool_of(8, 8);
@@ -168,7 +163,6 @@ fn a_frame_at_several_places_of_an_output_is_released_once() {
     assert_eq!((one.number(), other.unwrap_err().kind()), (number, ErrorKind::NotNow));
 }
 
-/// A-R5.
 #[test]
 fn best_effort_from_a_full_reserve_faults_nothing_and_maps_nothing() {
     const FRAMES: u32 = 64;
@@ -234,7 +228,6 @@ fn refused_best_effort_gets_no_frame_and_demand_does() {
     drop(pool.allocate(AllocPolicy::MayFail).unwrap());
 }
 
-/// A-R4, the transient failure.
 #[test]
 fn a_system_that_refuses_a_few_times_is_asked_again() {
     let (budget, pool) = pool_of(64, 0);
@@ -252,7 +245,7 @@ fn a_system_that_refuses_a_few_times_is_asked_again() {
     assert_eq!((pool.vacant_frames(), frame_bytes(&budget, &pool)), (64, 0));
 }
 
-/// A-R4, the hard limit of the system, of the budget and of the arena.
+/// The hard limit of the system, of the budget and of the arena.
 #[test]
 fn at_a_hard_limit_the_answer_is_out_of_memory_and_nothing_is_lost() {
     let budget = Budget::with_stall(3 * 4096 + FrameLinks::bytes_for(4), SHORT);
@@ -377,7 +370,7 @@ fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// A-P2 and the stress: four threads at the very edge of the arena, both policies, every frame
+/// Four threads at the very edge of the arena, both policies, every frame
 /// stamped by its owner, while a fifth watches the reserve.
 #[test]
 fn at_exact_exhaustion_every_frame_has_one_owner_and_the_reserve_its_bound() {

@@ -78,7 +78,7 @@ fn run_load(pool: &PerCpuPool, submitters: u64, items: u64, cpus: &[usize]) -> V
     outputs.iter().map(|output| output.load(Ordering::Relaxed)).collect()
 }
 
-// Regression catalogue 9: nothing is started that is not used.
+// Nothing is started that is not used.
 #[test]
 fn an_unused_pool_has_started_nothing() {
     let pool = on_every_cpu();
@@ -91,7 +91,7 @@ fn an_unused_pool_has_started_nothing() {
     assert_eq!(snapshot.refreshes, 0);
 }
 
-// A-W2: each worker stays on its own CPU.
+// Each worker stays on its own CPU.
 #[test]
 fn work_runs_on_the_cpu_that_it_was_submitted_to() {
     let pool = on_every_cpu();
@@ -136,7 +136,7 @@ fn a_cpu_that_does_not_exist_is_one_without_a_worker() {
     assert_eq!(pool.stats().fallback, 1);
 }
 
-// A-W1: concurrent first uses start each worker once.
+// Concurrent first uses start each worker once.
 #[test]
 fn first_uses_at_the_same_time_start_the_workers_once() {
     for _ in 0..20 {
@@ -157,7 +157,7 @@ fn first_uses_at_the_same_time_start_the_workers_once() {
     }
 }
 
-// Regression catalogue 19: nested work does not deadlock, not even on the only worker.
+// Nested work does not deadlock, not even on the only worker.
 #[test]
 fn what_an_item_submits_runs_inside_of_it() {
     let pool = Arc::new(on_every_cpu());
@@ -230,7 +230,7 @@ fn a_full_inbox_makes_the_submitter_run_the_work() {
     assert_eq!(ran.load(Ordering::Relaxed), inbox::MAX_ITEMS + 1);
 }
 
-// Regression catalogue 10: following the CPUs is part of every build and shows at runtime.
+// Following the CPUs is part of every build and shows at runtime.
 #[test]
 fn a_withdrawn_cpu_loses_its_worker_until_it_is_restored() {
     let pool = on_every_cpu();
@@ -289,7 +289,7 @@ fn a_worker_that_withdraws_its_own_cpu_does_not_wait_for_itself() {
     assert_eq!(pool.stats().serving, CpuSet::of_process());
 }
 
-// A-W3: under load, with CPUs that go and come 200 times, as many items run as were submitted, with
+// Under load, with CPUs that go and come 200 times, as many items run as were submitted, with
 // the same outputs; the fallback has had some of them; nothing hangs.
 #[test]
 fn nothing_is_lost_while_cpus_come_and_go_under_load() {
@@ -342,7 +342,7 @@ fn nothing_is_lost_while_cpus_come_and_go_under_load() {
     assert!(snapshot.refreshes > 2 * ROUNDS);
 }
 
-// A-W4: whichever workers cannot be had, all of them and the fallback included, the outputs are the
+// Whichever workers cannot be had, all of them and the fallback included, the outputs are the
 // same.
 #[test]
 fn refused_threads_change_no_output() {
@@ -368,7 +368,7 @@ fn refused_threads_change_no_output() {
     }
 }
 
-// Regression catalogue 11: a start that failed is not taken for one that succeeded. The workers are
+// A start that failed is not taken for one that succeeded. The workers are
 // requested again by submitters.
 #[test]
 fn workers_that_were_refused_come_when_they_can_be_had() {
@@ -435,7 +435,7 @@ fn a_worker_that_was_moved_off_its_cpu_goes_back() {
     assert!(receiver.recv().unwrap());
 }
 
-// A-W7: the pool goes while work is queued and running; all of it runs.
+// The pool goes while work is queued and running; all of it runs.
 #[test]
 fn dropping_the_pool_right_after_the_last_submit_loses_nothing() {
     let cpus = granted();
@@ -456,7 +456,7 @@ fn dropping_the_pool_right_after_the_last_submit_loses_nothing() {
     }
 }
 
-// A-W7, the other way: the last handle goes inside of an item.
+// The last handle goes inside of an item.
 #[test]
 fn an_item_may_drop_the_last_handle_of_its_pool() {
     let cpus = granted();

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!((resolved.worker_spins, resolved.submitter_spins), (0, 1000));
     }
 
-    /// A-Q1: 65 slots are refused, and so are none; no workers at all means inline.
+    /// 65 slots are refused, and so are none; no workers at all means inline.
     #[test]
     fn numbers_out_of_range_are_refused_with_the_bound() {
         for (slots, bound) in [(0, 1), (65, 64)] {

@@ -1,5 +1,4 @@
-//! The queue from outside: facts A-Q1 to A-Q3 and A-Q8 of its specification, panics, and use by
-//! several queues at once.
+//! The queue from outside: what is handled by whom, slots, panics, its end, and use by several queues at once.
 #![allow(clippy::arithmetic_side_effects, reason = "tests count small numbers")]
 
 use std::cell::RefCell;
@@ -39,7 +38,7 @@ fn settings(workers: usize, slots: usize) -> WorkQueueSettings {
     WorkQueueSettings::new("test").workers(workers).slots(slots)
 }
 
-/// A-Q1, A-Q3: every request is handled and called back for once, on the submitter, whatever the
+/// Every request is handled and called back for once, on the submitter, whatever the
 /// numbers of workers and slots, the dispatch policy and the active workers.
 #[test]
 fn every_request_comes_back_once_on_the_submitter() {
@@ -94,7 +93,7 @@ impl Handler for Gated {
     }
 }
 
-/// A-Q2: all slots are given out, and not one more; each that is finished comes free again.
+/// All slots are given out, and not one more; each that is finished comes free again.
 #[test]
 fn the_submitter_works_itself_exactly_when_every_slot_is_on_its_way() {
     for (workers, slots) in [(1, 1), (2, 3), (3, 2)] {
@@ -232,7 +231,7 @@ impl Handler for HoldsCount {
     fn handle(&mut self, _: &mut Living) {}
 }
 
-/// A-Q8: dropped without waiting, the queue joins its workers and drops every slot and handler once.
+/// Dropped without waiting, the queue joins its workers and drops every slot and handler once.
 #[test]
 fn a_queue_dropped_in_the_middle_leaves_nothing_behind() {
     for round in 0..200 {
@@ -306,7 +305,7 @@ fn with_one_cpu_every_request_is_handled_when_it_is_submitted() {
     assert_eq!((counted.handled_inline, counted.wake_calls), (100, 0));
 }
 
-/// Half of A-Q5: an idle worker uses no CPU. (The other half is in tests/steady.)
+/// An idle worker uses no CPU; tests/steady looks at all of them.
 #[test]
 fn an_idle_worker_sleeps_and_a_request_wakes_it() {
     let mut queue =

@@ -333,7 +333,7 @@ mod tests {
 
     use super::{CachePadded, QueueSlot, SubmitterEnd, WorkerQueue};
 
-    /// A-Q9: what different threads write lies on different cache lines.
+    /// What different threads write lies on different cache lines.
     #[test]
     fn fill_done_wake_and_every_slot_have_lines_of_their_own() {
         let offsets = [

@@ -40,7 +40,7 @@ fn run_one(pool: &PerCpuPool) -> DispatchTarget {
     went
 }
 
-// A-W1: no thread before the first use, exactly one for each granted CPU afterwards, no other at the
+// No thread before the first use, exactly one for each granted CPU afterwards, no other at the
 // second use or as time passes, none when the pool is gone.
 #[test]
 fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
@@ -86,7 +86,7 @@ fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<PriorityLevel> {
     workers.into_iter().filter_map(|worker| worker.priority_level).collect()
 }
 
-// A-W2: one distinct CPU for each worker, and the priority level that the system says.
+// One distinct CPU for each worker, and the priority level that the system says.
 #[test]
 fn each_worker_has_its_cpu_and_the_level_that_it_reports() {
     let _alone = alone();
@@ -110,7 +110,7 @@ fn each_worker_has_its_cpu_and_the_level_that_it_reports() {
     );
 }
 
-// A-W2: without the right to raise priorities the workers start all the same and say so.
+// Without the right to raise priorities the workers start all the same and say so.
 #[test]
 fn without_the_right_to_be_raised_the_workers_start_and_report_a_lower_level() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -183,9 +183,9 @@ impl Load {
     }
 }
 
-// A-W3: the process's mask shrinks and grows under load, by the system's own call. Every item runs
+// The process's mask shrinks and grows under load, by the system's own call. Every item runs
 // once; items of the CPU that is gone go to the fallback.
-// Regression catalogue 10: following the CPUs works in what is built, and nobody calls refresh.
+// Following the CPUs works in what is built, and nobody calls refresh.
 #[test]
 fn workers_follow_the_mask_of_the_process_under_load() {
     let _alone = alone();

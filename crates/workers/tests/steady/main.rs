@@ -1,6 +1,5 @@
 //! What the workqueue costs once it runs: no allocation, no system call while its workers are busy, no
-//! CPU time while there is nothing to do. Fact A-Q5; a binary of its own, since it counts what the
-//! whole process allocates.
+//! CPU time while there is nothing to do. A binary of its own, since it counts what the whole process allocates.
 #![allow(unsafe_code, reason = "a global allocator that counts is an unsafe trait")]
 #![allow(
     clippy::print_stdout,

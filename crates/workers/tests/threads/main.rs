@@ -17,7 +17,7 @@ fn expect(role: Role, expected: &str) {
     }
 }
 
-// A-W2, second part: without CAP_SYS_NICE it still succeeds and reports the lower priority level.
+// Without CAP_SYS_NICE it still succeeds and reports the lower priority level.
 #[test]
 fn an_ordinary_user_without_limits_to_spend_stays_on_the_normal_level() {
     expect(Role::Ordinary, "normal, policy 0, priority 0, nice 0");
@@ -43,7 +43,7 @@ fn a_thread_that_computes_longer_than_the_limit_of_real_time_lives() {
     expect(Role::LimitedTimeComputes, "alive");
 }
 
-// A-W3, its first half: the mask shrinks while the process runs, and that is seen.
+// The mask shrinks while the process runs, and that is seen.
 #[test]
 fn a_mask_that_shrinks_and_grows_is_seen_by_the_next_look() {
     expect(Role::ShrinkingMask, "shrunk and restored");
