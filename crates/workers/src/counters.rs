@@ -31,9 +31,9 @@ impl Counter {
 
 /// Each power of two has two to this power buckets.
 const FINE_BITS: u32 = 3;
-/// The highest power of two that has buckets of its local; 2^40 ns are 18 minutes.
+/// The highest power of two that has buckets of its own; 2^40 ns are 18 minutes.
 const HIGHEST_POWER: u32 = 40;
-/// The first eight values have a bucket iter, then every power of two has eight.
+/// The first eight values have a bucket each, then every power of two has eight.
 const BUCKETS: usize = ((HIGHEST_POWER - FINE_BITS + 2) << FINE_BITS) as usize;
 
 /// A histogram that any thread may add to: about 15 ns, more where several do at once (see
