@@ -5,22 +5,23 @@
 //! otherwise as many blocks as its pcluster would have are stored plain, a block each, and encoding is tried
 //! again behind them.
 
-pub(crate) mod output;
+pub(crate) mod batch;
 pub(crate) mod profiles;
-pub(crate) mod worker;
 
 use ferrofs_codec::{EncodedSizes, Encoder, Method};
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::CancelToken;
-use output::{BatchOutput, EncodedRange, FileTail, PlacedExtent, StoredForm};
 
-use crate::compress::output::{fits_inline, store_chunks, store_flat};
+use crate::compress::batch::{
+    BatchOutput, EncodedRange, FileTail, PlacedExtent, StoredForm, fits_inline, store_chunks,
+    store_flat,
+};
+use crate::compress::profiles::{DataParams, disk_algorithm};
 use crate::context::check_cancelled;
 use crate::data_map::InlineExtent;
 use crate::digest::Sha256Digest;
 use crate::split::EncodeConstraints;
 use crate::{Error, ErrorKind, Result};
-use profiles::{DataParams, disk_algorithm};
 
 /// Compresses ranges, with buffers and an encoder that are made once.
 pub(crate) struct RangeCompressor {

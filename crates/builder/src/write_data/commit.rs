@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::memory::Charge;
 
-use crate::compress::output::{BatchOutput, EncodedRange, PlacedExtent, StoredForm};
-use crate::compress::worker::DataWorker;
+use crate::compress::batch::DataWorker;
+use crate::compress::batch::{BatchOutput, EncodedRange, PlacedExtent, StoredForm};
 use crate::context::{BuildContext, DataTables};
 use crate::data_map::{DataExtent, DataMap, FileData, PackedFragment};
 use crate::digest::Sha256Digest;

@@ -1,7 +1,7 @@
 //! The file that is being committed: its extents so far, which extents its index can hold, and which extents of
 //! earlier ranges a copy can use.
 
-use crate::compress::output::PlacedExtent;
+use crate::compress::batch::PlacedExtent;
 use crate::data_map::{CompressedData, DataExtent, FileData, InlineExtent, PackedFragment};
 
 /// A file of which some ranges are committed.

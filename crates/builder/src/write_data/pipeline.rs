@@ -10,8 +10,8 @@ use ferrofs_workers::jobs::{CallerRole, HelperBudget, OrderedPipeline};
 use ferrofs_workers::memory::Charge;
 
 use super::commit::Committer;
+use crate::compress::batch::{DataWorker, TaskBatch};
 use crate::compress::profiles::CompressionProfiles;
-use crate::compress::worker::{DataWorker, TaskBatch};
 use crate::context::BuildContext;
 use crate::split::{SEGMENT_BYTES, TaskSource};
 use crate::{Error, ErrorKind, Result};
