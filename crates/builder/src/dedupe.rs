@@ -3,38 +3,38 @@
 //!
 //! 1. [`chunker`]: every file is read once and split into content-defined chunks.
 //! 2. [`match_finder`]: chunks with equal fingerprints that follow one another make candidates, with the first
-//!    chunks of the [`fingerprint_index`] as their sources.
+//!    chunks of its index as their sources.
 //! 3. [`match_verifier`]: the bytes of both sides are read again and compared, so that a digest never
 //!    decides; what is equal is extended to its full length.
 //! 4. [`match_selector`]: ranges that save more than their splits cost become copies.
 //!
-//! The plan depends on the bytes of the files and the options only, not on the number of threads, nor
+//! All files count as concatenated in data order, so a position is one number; only the plan has files and offsets
+//! again. The plan depends on the bytes of the files and the options only, not on the number of threads, nor
 //! on what the host says of holes.
 
 mod chunker;
-mod fingerprint_index;
 mod match_finder;
 mod match_selector;
 mod match_verifier;
-mod ranges;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
 
 use chunker::{BITS_MAX, BITS_MIN, CHUNK_HASH, CdcParams, ChunkHash, ChunkScan};
 use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::OrderedPipeline;
-use fingerprint_index::{CHUNK_ENTRY_BYTES, FingerprintIndex};
-use match_finder::{MatchFinder, MatchThresholds};
+use match_finder::{CHUNK_ENTRY_BYTES, FingerprintIndex, MatchFinder, MatchThresholds};
 use match_selector::{MatchSelector, SplitCosts};
 use match_verifier::MatchVerifier;
-pub(crate) use ranges::DedupeFiles;
-use ranges::{ConcatenatedFiles, DuplicateRange};
 
-use crate::Result;
 use crate::spill::SpillStore;
-use crate::split::DedupePiece;
+use crate::spill::paged::PagedArray;
+use crate::split::{DedupePiece, FileList};
+use crate::tree::{ContentSource, memory_content};
+use crate::{Error, ErrorKind, Result};
 
 /// The options of a search for duplicates.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,23 @@ pub(crate) struct DedupeOptions {
     /// the readers' own; a quarter more is for files that are equal as a whole. With less memory it finds fewer
     /// ranges; 1/40 of the bytes of the files is enough for all.
     pub(crate) memory_bytes: u64,
+}
+
+/// Files in data order: all of a list, or those with these numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DedupeFiles<'f> {
+    pub(crate) contents: FileList<'f>,
+    pub(crate) chosen: Option<&'f [usize]>,
+}
+
+impl DedupeFiles<'_> {
+    fn len(self) -> usize {
+        self.chosen.map_or(self.contents.len(), <[usize]>::len)
+    }
+
+    fn number(self, file: usize) -> usize {
+        self.chosen.map_or(file, |chosen| chosen.get(file).copied().unwrap_or(usize::MAX))
+    }
 }
 
 /// Which ranges of each file are stored, and which are copies.
@@ -224,4 +241,96 @@ impl DedupeLimits {
 /// A number of bytes or things that memory is bounded by.
 fn saturated(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The files of an image, concatenated without gaps.
+#[derive(Debug)]
+struct ConcatenatedFiles<'f> {
+    files: DedupeFiles<'f>,
+    /// Where each file starts, and behind them where the last one ends.
+    starts: PagedArray<u64>,
+    bytes: u64,
+}
+
+impl<'f> ConcatenatedFiles<'f> {
+    /// The concatenation of `files`.
+    ///
+    /// # Errors
+    /// Together they have more bytes than 64 bits count.
+    fn new(files: DedupeFiles<'f>, store: &SpillStore) -> Result<Self> {
+        let mut starts = PagedArray::new(store);
+        let mut bytes = 0_u64;
+        starts.push(bytes);
+        for file in 0..files.len() {
+            let more = files.contents.bytes(files.number(file));
+            bytes = bytes.checked_add(more).ok_or_else(|| {
+                let what = "files of more than 2^64 bytes together";
+                let error = Error::new(ErrorKind::Unsupported(what.to_owned()));
+                match files.contents.content(files.number(file)) {
+                    Some(content) => error.at(content.source().name()),
+                    None => error,
+                }
+            })?;
+            starts.push(bytes);
+        }
+        Ok(Self { files, starts, bytes })
+    }
+
+    /// How many files there are.
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The bytes of all files.
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The source of the file with the index `file`.
+    fn source(&self, file: usize) -> Arc<dyn ContentSource> {
+        let content = self.files.contents.content(self.files.number(file));
+        let lost = || memory_content("a file that is not there", 0, Vec::new(), 0);
+        content.unwrap_or_else(lost).source()
+    }
+
+    /// The places of `file`.
+    fn range(&self, file: usize) -> Range<u64> {
+        let start = |file| self.starts.get(file).unwrap_or(self.bytes);
+        start(file)..start(file + 1)
+    }
+
+    /// The file that `place` lies in; empty files hold no place. `place` is less than
+    /// [`bytes`](Self::bytes).
+    fn file_at(&self, place: u64) -> usize {
+        debug_assert!(place < self.bytes(), "place {place} lies behind all files");
+        self.starts.partition_point(|start| start <= place).saturating_sub(1)
+    }
+}
+
+/// Two ranges with the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DuplicateRange {
+    /// The place where the later range starts.
+    target: u64,
+    /// The place where the earlier one starts. Until it is committed it may run into the later one.
+    source: u64,
+    /// Their length.
+    bytes: u64,
+}
+
+impl DuplicateRange {
+    /// The run without its first `bytes` bytes; nothing if that is all of it.
+    fn without_first(self, bytes: u64) -> Option<Self> {
+        let left = self.bytes.checked_sub(bytes).filter(|&left| left > 0)?;
+        Some(Self { target: self.target + bytes, source: self.source + bytes, bytes: left })
+    }
+
+    /// Whether `next`, whose target starts no earlier, is at the same distance from its source, without
+    /// a gap, and in the same two files.
+    fn is_continued_by(self, next: Self, concat: &ConcatenatedFiles<'_>) -> bool {
+        self.target - self.source == next.target - next.source
+            && next.target <= self.target + self.bytes
+            && concat.file_at(self.target) == concat.file_at(next.target)
+            && concat.file_at(self.source) == concat.file_at(next.source)
+    }
 }

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Result;
 use crate::context::check_cancelled;
-use crate::dedupe::ranges::ConcatenatedFiles;
+use crate::dedupe::ConcatenatedFiles;
 
 /// Bytes of a file that one thread reads in a row. Large files are split there whatever the number of
 /// threads, so that the chunks depend on the files only.

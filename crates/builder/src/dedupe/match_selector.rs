@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::dedupe::ranges::{ConcatenatedFiles, DuplicateRange};
+use crate::dedupe::{ConcatenatedFiles, DuplicateRange};
 
 /// What splits cost, and what they must leave whole.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use ferrofs_workers::jobs::OrderedPipeline;
 
 use crate::context::check_cancelled;
 use crate::dedupe::match_finder::MatchCandidate;
-use crate::dedupe::ranges::{ConcatenatedFiles, DuplicateRange};
+use crate::dedupe::{ConcatenatedFiles, DuplicateRange};
 use crate::tree::ContentReader;
 use crate::{Error, Result};
 
