@@ -236,10 +236,6 @@ mod device_tests;
 #[cfg(test)]
 mod option_tests;
 #[cfg(test)]
-mod special_tests;
-#[cfg(test)]
 mod spill_tests;
 #[cfg(test)]
 pub(crate) mod tests;
-#[cfg(test)]
-mod wide_tests;
