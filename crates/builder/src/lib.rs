@@ -54,8 +54,7 @@ use data_map::{BlockSink, DataMap};
 pub use digest::add_digests;
 pub use error::{Error, ErrorKind, Result};
 pub use ferrofs_workers::CancelToken;
-pub use options::algorithms::AlgorithmContext;
-pub use options::hints::{CompressionHint, CompressionHints};
+pub use options::compression::{AlgorithmContext, CompressionHint, CompressionHints};
 pub use options::{
     Algorithms, BlobOutput, BuildOptions, ChunkIndexOutput, Deduplication, FragmentSharing,
     Fragments, IndexForm, OutputMode, SuperblockTime,

@@ -1,7 +1,6 @@
 //! The options of a build. [`validate`] checks them before anything is written.
 
-pub(crate) mod algorithms;
-pub(crate) mod hints;
+pub(crate) mod compression;
 pub(crate) mod validate;
 
 use std::path::{Path, PathBuf};

@@ -48,11 +48,11 @@ impl ExcludePatterns {
         for expression in expressions {
             let pattern = translate_posix_regex(expression.as_ref())?;
             // One by one first, so that the message names the expression.
-            set_of([&pattern]).map_err(|error| refused(expression.as_ref(), error))?;
+            regex_set([&pattern]).map_err(|error| refused(expression.as_ref(), error))?;
             patterns.push(pattern);
         }
         let expressions =
-            set_of(&patterns).map_err(|error| refused("of all options together", error))?;
+            regex_set(&patterns).map_err(|error| refused("of all options together", error))?;
         let paths = paths.into_iter().map(|path| path.into().into_boxed_slice()).collect();
         Ok(Self { paths, expressions })
     }
@@ -71,7 +71,8 @@ impl ExcludePatterns {
     }
 }
 
-fn set_of<S: AsRef<str>>(
+/// The set of translated expressions, whose letters are bytes.
+pub(crate) fn regex_set<S: AsRef<str>>(
     patterns: impl IntoIterator<Item = S>,
 ) -> std::result::Result<RegexSet, regex::Error> {
     RegexSetBuilder::new(patterns).unicode(false).dot_matches_new_line(true).build()
