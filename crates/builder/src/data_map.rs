@@ -7,8 +7,8 @@ use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::Result;
 use crate::spill::SpillStore;
-use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::{PagedArray, PagedBytes};
+use crate::spill::paged::{RecordDecoder, RecordEncoder};
 
 /// Where the contents of all regular files lie, and of directories that are compressed.
 #[derive(Debug)]

@@ -11,14 +11,11 @@ pub(crate) mod exclude_patterns;
 pub mod file_contexts;
 pub mod fs_config;
 mod host_file;
-mod overlay;
 pub mod sidecar;
-pub(crate) mod spool;
 
 pub use self::directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, from_directory};
-pub use self::spool::SpoolOptions;
 pub use crate::decompress::Compression;
 pub use crate::import_tar::{
-    AccountFiles, InputLimit, TarContentMode, TarImportOptions, TarSource, WhiteoutPolicy,
-    from_tar, from_tar_layers,
+    AccountFiles, InputLimit, SpoolOptions, TarContentMode, TarImportOptions, TarSource,
+    WhiteoutPolicy, from_tar, from_tar_layers,
 };

@@ -24,6 +24,7 @@ mod pax;
 mod tests;
 
 pub use acl::AccountFiles;
+pub use archive::SpoolOptions;
 pub use input::InputLimit;
 pub use layer_merger::WhiteoutPolicy;
 
@@ -42,7 +43,6 @@ use ferrofs_workers::CancelToken;
 
 use crate::context::check_cancelled;
 use crate::decompress::Compression;
-use crate::import::spool::SpoolOptions;
 use crate::spill::{SpillOptions, SpillStore};
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};

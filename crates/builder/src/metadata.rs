@@ -13,12 +13,24 @@
 //! the inodes of these two, if the head has no room for them
 //! ```
 //!
+//! With `metadata_first`, [`MetadataWriter::write_first`] writes it in front of the data, so that a reader of a remote
+//! image gets all of it with its first request:
+//!
+//! ```text
+//! head: as above
+//! metadata area: the packed inode's inode, shared xattrs, inodes with their indexes
+//! whole blocks of directories and of long symlinks
+//! data of files and of the packed inode
+//! ```
+//!
+//! How long indexes and tails are is known when the data is encoded. So the data goes to a temporary file first, as if
+//! it followed the head, and is copied behind the metadata, which counts it from there. Data is moved, never encoded
+//! again.
+//!
 //! Nids count from the start of the image (`meta_blkaddr` is 0), so that none is 0 and the root's is small;
 //! for the same reason the root never lies in the metabox.
 
-mod allocator;
 mod directory;
-mod hot_region;
 mod index;
 mod inode;
 mod inode_order;
@@ -28,24 +40,20 @@ mod xattrs;
 
 use ferrofs_ondisk::{FileType, Nid};
 
-use crate::BuildPhase;
 use crate::context::BuildContext;
 use crate::data_map::{CompressedData, DataMap, FileData, InternalFile, PackedFragment};
 use crate::image_file::ImageWriter;
-use crate::metadata::allocator::{InodeAllocator, SLOT_BYTES};
 use crate::metadata::directory::Directories;
-use crate::metadata::inode::{InodeRecords, InodeTail};
-use crate::metadata::inode_order::path_of;
-use crate::metadata::placement::{InodePlacement, MetaboxGenerator, MetadataArea};
+use crate::metadata::inode::{InodeRecords, InodeTail, SLOT_BYTES};
+use crate::metadata::placement::{InodeAllocator, InodePlacement, MetaboxGenerator, MetadataArea};
 use crate::metadata::xattrs::XattrPlan;
 use crate::packed_file::PackedFile;
 use crate::spill::paged::PagedBytes;
 use crate::split::GeneratedFile;
 use crate::tree::{Node, NodeId, NodeKind, Tree, stored_content};
 use crate::write_data::{write_metabox, write_packed};
-use crate::{BuildOptions, Error, ErrorKind, Result};
+use crate::{BuildOptions, BuildPhase, Error, ErrorKind, Result};
 
-pub(crate) use self::hot_region::WaitingData;
 pub(crate) use self::inode::Features;
 pub(crate) use self::inode_order::InodeOrder;
 pub(crate) use self::time_base::SuperblockTimes;
@@ -80,6 +88,14 @@ pub(crate) struct WrittenMetadata {
     pub(crate) inodes: u64,
 }
 
+/// Data that waits for its place behind the metadata.
+#[derive(Debug)]
+pub(crate) struct WaitingData {
+    /// As if the data followed the head of the image.
+    pub(crate) file: ImageWriter,
+    pub(crate) packed: PackedFile,
+}
+
 impl<'t> MetadataWriter<'t> {
     /// Checks `tree`, and plans its inodes and xattrs.
     ///
@@ -88,7 +104,7 @@ impl<'t> MetadataWriter<'t> {
     pub(crate) fn new(tree: &'t Tree, options: &'t BuildOptions) -> Result<Self> {
         let inode_order = InodeOrder::new(tree)?;
         let xattrs = XattrPlan::new(tree, &inode_order, options)
-            .map_err(|(id, error)| error.at(path_of(tree, id)))?;
+            .map_err(|(id, error)| error.at(tree.first_path(id)))?;
         let of_inodes = inode_order.iter().map(|id| tree.record(id).mtime);
         let times = SuperblockTimes::choose(options.time, options.wide, of_inodes, tree.store());
         let layout = InodeAllocator::new(options.block_size, 0);
@@ -186,6 +202,58 @@ impl<'t> MetadataWriter<'t> {
         )?;
         let places = nids.map(|nid| nid.and_then(Nid::byte_offset));
         self.written(placement, head, places)
+    }
+
+    /// Writes all metadata behind the head, and `waiting` behind that. `data` comes to say where everything lies then.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn write_first(
+        &mut self,
+        data: &mut DataMap,
+        waiting: WaitingData,
+        image: &mut ImageWriter,
+        context: &BuildContext<'_>,
+    ) -> Result<WrittenMetadata> {
+        let block_size = self.options.block_size;
+        let WaitingData { file: mut waiting, packed } = waiting;
+        if let Some(content) = packed.into_content() {
+            context.observer.phase(BuildPhase::Data);
+            data.packed = Some(write_packed(&content, context, &mut waiting)?);
+            context.observer.phase(BuildPhase::Metadata);
+        }
+        waiting.fill_block()?;
+        let mut area = std::mem::replace(&mut self.layout, InodeAllocator::new(block_size, 0));
+        area.resume_at(image.bytes());
+        let records = InodeRecords { prepared: self, data };
+        let packed_at = records.place_special(data.packed.as_ref(), &mut area)?;
+        let mut placement = records.place(area, context)?;
+        let end = block_size.offset_of(placement.end_block()).ok_or_else(too_large)?;
+        let unit = u64::from(self.options.data_alignment_blocks) * u64::from(block_size.bytes());
+        let shift_bytes = (end - self.head_bytes).next_multiple_of(unit);
+        data.shift(shift_bytes, block_size);
+        let data_end = block_size.count(waiting.bytes().saturating_add(shift_bytes));
+        if u32::try_from(data_end).is_err() {
+            let what = "metadata in front of more than 2^32 blocks of data: use larger blocks";
+            return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
+        }
+        let records = InodeRecords { prepared: self, data };
+        let special = match packed_at.zip(data.packed.as_ref()) {
+            Some((start, file)) => {
+                let record = records.special(0, file)?;
+                placement.features.add(&record);
+                Some((start, record.render(self.times.base, &[], &[])?))
+            }
+            None => None,
+        };
+        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
+        let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
+        let area = MetadataArea::new(image, head);
+        let head = records.write_area(&placement, special, area, context)?;
+        records.write_blocks(&placement, image, context)?;
+        image.write_zeros(self.head_bytes + shift_bytes - image.bytes())?;
+        waiting.copy_to(image, self.head_bytes, context)?;
+        self.written(placement, head, [packed_at, None])
     }
 
     /// What the superblock says, with the packed inode and the metabox at these bytes.
@@ -299,6 +367,17 @@ fn packed_directory(bytes: u64, offset: u64) -> FileData {
 }
 
 impl InodeRecords<'_, '_> {
+    /// The place of the inode of an internal file, if there is one. Its length does not depend on where the data lies.
+    fn place_special(
+        &self,
+        file: Option<&InternalFile>,
+        area: &mut InodeAllocator,
+    ) -> Result<Option<u64>> {
+        let Some(file) = file else { return Ok(None) };
+        let inode_extent = self.inode_extent(&self.special(0, file)?)?;
+        Ok(Some(area.place(inode_extent)))
+    }
+
     /// Writes the metadata area, with an inode `special` in it that has no name. Returns the head.
     fn write_area(
         &self,
@@ -345,7 +424,7 @@ impl InodeRecords<'_, '_> {
             _ => Vec::new(),
         };
         let memory_content = record.render(prepared.times.base, &xattrs, &directory_tail);
-        memory_content.map_err(|error| error.at(path_of(prepared.tree, id)))
+        memory_content.map_err(|error| error.at(prepared.tree.first_path(id)))
     }
 
     /// Writes the whole blocks of directories and of long symlinks.

@@ -9,10 +9,8 @@
 //! it, and until then pages that cannot be read are zeros. Every step of a build checks the store, and the last time
 //! before the image is published.
 
-pub(crate) mod encoding;
 pub(crate) mod ordered_map;
 pub(crate) mod paged;
-pub(crate) mod sorter;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

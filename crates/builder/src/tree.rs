@@ -7,10 +7,10 @@
 mod content;
 mod names;
 mod node;
-mod node_set;
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
 
 use ferrofs_ondisk::FileType;
 
@@ -24,11 +24,11 @@ pub use content::{
 };
 pub(crate) use content::{ContentTable, memory_content, stored_content};
 pub use ferrofs_ondisk::Timestamp;
+pub(crate) use names::shown_path;
 pub use names::{Entries, TreeNames};
-pub(crate) use node::NodeRecord;
 use node::XattrSets;
 pub use node::{Metadata, Node, NodeId, NodeKind, Xattrs};
-pub(crate) use node_set::NodeSet;
+pub(crate) use node::{NodeRecord, NodeSet};
 
 /// What an inode takes in the store, with what a build keeps for it, such as its number, its place and its data.
 const NODE_BYTES: u64 = 160;
@@ -328,6 +328,18 @@ impl Tree {
             visit(names.path(), id)?;
         }
         Ok(())
+    }
+
+    /// The first path of an inode, for messages: relative to the root, `/` for the root itself, and empty for an
+    /// inode without a name.
+    pub(crate) fn first_path(&self, id: NodeId) -> PathBuf {
+        let mut names = self.names();
+        while let Some(found) = names.advance() {
+            if found == id {
+                return shown_path(names.path());
+            }
+        }
+        PathBuf::new()
     }
 
     /// Whether some content may lie on devices: only importers of archives and images say so.

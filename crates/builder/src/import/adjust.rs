@@ -4,17 +4,10 @@
 //! Importers use [`ExcludePatterns`] and [`AufsName`] while they import. [`Adjustments::apply`]
 //! makes all other changes to the whole tree.
 
-pub use super::exclude_patterns::ExcludePatterns;
-pub use super::overlay::{
-    AufsName, OPAQUE_XATTR, ORIGIN_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin,
-    whiteout,
-};
-
-use std::os::unix::ffi::OsStrExt;
-
 use ferrofs_ondisk::FileType;
 
-use crate::tree::{NodeId, NodeRecord, Timestamp, Tree};
+pub use super::exclude_patterns::ExcludePatterns;
+use crate::tree::{Metadata, Node, NodeId, NodeKind, NodeRecord, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
 
 /// The changes to a tree. The default changes nothing.
@@ -53,7 +46,7 @@ impl Adjustments {
                 self.mtime.apply(&mut record.mtime);
                 applied = self.owners.apply(&mut record.uid, &mut record.gid);
             });
-            applied.map_err(|error| error.at(first_path(tree, id)))?;
+            applied.map_err(|error| error.at(tree.first_path(id)))?;
         }
         match &self.xattrs {
             XattrFilter::All => {}
@@ -65,22 +58,6 @@ impl Adjustments {
         self.overlay.apply(tree);
         Ok(())
     }
-}
-
-/// The first path of an inode, for error messages.
-fn first_path(tree: &Tree, wanted: NodeId) -> std::path::PathBuf {
-    let mut found = std::path::PathBuf::new();
-    let stopped = tree.walk(|path, id| {
-        if id != wanted {
-            return Ok(());
-        }
-        let name = if path.is_empty() { b"/" } else { path };
-        found.push(std::ffi::OsStr::from_bytes(name));
-        Err(())
-    });
-    // The path of an inode without a name stays empty.
-    debug_assert!(stopped.is_err() || found.as_os_str().is_empty());
-    found
 }
 
 /// How modification times are stored. Times are seconds since 1970; the nanoseconds of replaced
@@ -101,7 +78,7 @@ pub enum MtimePolicy {
 }
 
 impl MtimePolicy {
-    pub(super) fn apply(self, mtime: &mut Timestamp) {
+    fn apply(self, mtime: &mut Timestamp) {
         let seconds = match self {
             Self::Keep => return,
             Self::Clamp(seconds) if mtime.seconds < seconds => return,
@@ -124,7 +101,7 @@ pub struct CompactTime {
 }
 
 impl CompactTime {
-    pub(super) fn apply(self, tree: &mut Tree) {
+    fn apply(self, tree: &mut Tree) {
         for id in tree.ids() {
             tree.edit(id, |record| {
                 if is_compact(record) {
@@ -175,7 +152,7 @@ impl OwnerOverrides {
 
     /// # Errors
     /// A sum exceeds 32 bits. mkfs.erofs 1.9 prints a message and stores the wrapped number.
-    pub(super) fn apply(&self, uid: &mut u32, gid: &mut u32) -> Result<()> {
+    fn apply(&self, uid: &mut u32, gid: &mut u32) -> Result<()> {
         *uid = shifted("uid", self.force_uid.unwrap_or(*uid), self.uid_offset)?;
         *gid = shifted("gid", self.force_gid.unwrap_or(*gid), self.gid_offset)?;
         Ok(())
@@ -230,14 +207,120 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
+/// The xattr of an opaque directory, which hides the entries of lower layers; its value is `y`.
+pub const OPAQUE_XATTR: &[u8] = b"trusted.overlay.opaque";
+
+/// The xattr of a directory that was copied up. Linux hides whiteouts in listings of directories
+/// with this xattr, so mkfs.erofs sets it on directories with whiteouts (format.md F15).
+pub const ORIGIN_XATTR: &[u8] = b"trusted.overlay.origin";
+
+const AUFS_PREFIX: &[u8] = b".wh.";
+const AUFS_OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// How the marks are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverlayPolicy {
+    /// As in the source.
+    #[default]
+    Keep,
+    /// Directories with a whiteout get an empty [`ORIGIN_XATTR`], unless they have one. This is the
+    /// default of mkfs.erofs for a directory, even if it drops all other xattrs.
+    MarkOrigins,
+    /// Whiteouts and [`OPAQUE_XATTR`] are removed (`--ovlfs-strip`).
+    Strip,
+}
+
+impl OverlayPolicy {
+    fn apply(self, tree: &mut Tree) {
+        match self {
+            Self::Keep => {}
+            Self::MarkOrigins => mark_origins(tree),
+            Self::Strip => strip(tree),
+        }
+    }
+}
+
+/// The meaning of a name in a layer of aufs or of a container: the last component of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AufsName<'a> {
+    /// An ordinary name.
+    Plain,
+    /// The whiteout of this name, which a [`whiteout`] replaces. The name may be invalid, such as
+    /// an empty one or `..`; [`Tree::link`] refuses it.
+    Whiteout(&'a [u8]),
+    /// The directory is opaque: see [`mark_opaque`].
+    Opaque,
+}
+
+impl<'a> AufsName<'a> {
+    /// The meaning of `name`.
+    #[must_use]
+    pub fn of(name: &'a [u8]) -> Self {
+        if name == AUFS_OPAQUE {
+            return Self::Opaque;
+        }
+        name.strip_prefix(AUFS_PREFIX).map_or(Self::Plain, Self::Whiteout)
+    }
+}
+
+/// A new whiteout: a character device 0:0.
+#[must_use]
+pub fn whiteout(metadata: Metadata) -> Node {
+    Node { metadata, kind: NodeKind::CharacterDevice { major: 0, minor: 0 } }
+}
+
+/// Whether the node is a whiteout.
+#[must_use]
+pub fn is_whiteout(node: &Node) -> bool {
+    matches!(node.kind, NodeKind::CharacterDevice { major: 0, minor: 0 })
+}
+
+/// Makes a directory opaque.
+pub fn mark_opaque(directory: &mut Metadata) {
+    directory.xattrs.insert(OPAQUE_XATTR.into(), b"y".as_slice().into());
+}
+
+/// Sets an empty [`ORIGIN_XATTR`] on a directory with whiteouts, unless it has one.
+pub fn mark_origin(directory: &mut Metadata) {
+    directory.xattrs.entry(ORIGIN_XATTR.into()).or_default();
+}
+
+fn mark_origins(tree: &mut Tree) {
+    let parents = tree.ids().filter(|id| whiteouts(tree, *id).next().is_some());
+    for parent in parents.collect::<Vec<_>>() {
+        mark_origin(&mut tree.node_mut(parent).metadata);
+    }
+}
+
+fn strip(tree: &mut Tree) {
+    for parent in tree.ids() {
+        for name in whiteouts(tree, parent).collect::<Vec<_>>() {
+            tree.unlink(parent, &name);
+        }
+    }
+    tree.filter_xattrs(|name| name != OPAQUE_XATTR);
+}
+
+/// The names of the whiteouts in a directory; none if `id` is no directory.
+fn whiteouts(tree: &Tree, id: NodeId) -> impl Iterator<Item = Box<[u8]>> {
+    let is_directory = tree.is_directory(id);
+    let entries = is_directory.then(|| tree.entries(id)).into_iter().flatten();
+    entries.filter_map(|(name, child)| {
+        let record = tree.record(child);
+        let is_whiteout = record.file_type == FileType::CharDevice && record.size == 0;
+        is_whiteout.then_some(name)
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::tree::{Content, ContentReader, ContentSource, Metadata, Node, NodeKind};
     use std::collections::BTreeMap;
     use std::ops::Range;
     use std::path::Path;
     use std::sync::Arc;
+
+    use super::*;
+    use crate::tree::{Content, ContentReader, ContentSource, Metadata, Node, NodeKind};
 
     /// Content that is never read.
     struct UnreadableContent;

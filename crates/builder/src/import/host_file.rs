@@ -15,8 +15,8 @@ use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, Statx, Sta
 use rustix::io::Errno;
 
 use crate::spill::SpillStore;
-use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::{PagedBytes, first};
+use crate::spill::paged::{RecordDecoder, RecordEncoder};
 use crate::tree::{Content, ContentProvider, ContentReader, ContentSource, Timestamp};
 use crate::{Error, ErrorKind, Result};
 

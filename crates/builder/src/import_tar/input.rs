@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferrofs_workers::CancelToken;
 use sha2::{Digest as _, Sha256};
 
-use super::archive::{ArchiveBacking, ArchiveFingerprint, TarArchive};
+use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive};
 use super::{TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, CorruptStream, CountingReader};
-use crate::import::spool::SpoolWriter;
 use crate::{Error, ErrorKind, Result};
 
 /// Read at once for headers; it includes the contents of small files.

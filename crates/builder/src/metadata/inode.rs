@@ -11,9 +11,7 @@ use ferrofs_ondisk::{
 
 use crate::data_map::{DataMap, FileData, InternalFile};
 use crate::metadata::MetadataWriter;
-use crate::metadata::allocator::InodeExtent;
 use crate::metadata::index::{IndexParams, IndexPlan};
-use crate::metadata::inode_order::path_of;
 use crate::tree::{Node, NodeId, NodeKind};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
@@ -40,6 +38,33 @@ pub(crate) enum InodeTail<'d> {
     Chunks(ChunkFormat, &'d [Option<ChunkAddress>]),
     /// An index, and maybe an inline pcluster.
     Index(IndexPlan<'d>),
+}
+
+/// Nids count these.
+pub(crate) const SLOT_BYTES: u64 = 32;
+
+/// What an inode takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InodeExtent {
+    /// The inode, its xattrs and its index: they may cross blocks.
+    pub(crate) core_bytes: u64,
+    /// What is inline behind them: it ends in the block in which `core_bytes` end.
+    pub(crate) tail: u64,
+}
+
+impl InodeExtent {
+    pub(super) fn bytes(self) -> u64 {
+        self.core_bytes.saturating_add(self.tail)
+    }
+
+    /// Whether there is a place for it at all. Where the core ends in its block depends on its length modulo 32.
+    pub(crate) fn is_possible(self, block_size: BlockSize) -> bool {
+        let least = match self.core_bytes % SLOT_BYTES {
+            0 => SLOT_BYTES,
+            rest => rest,
+        };
+        self.tail == 0 || least.saturating_add(self.tail) <= u64::from(block_size.bytes())
+    }
 }
 
 /// What all inodes of an image have in common.
@@ -462,7 +487,7 @@ impl<'a> InodeRecords<'a, '_> {
 
     #[cold]
     fn at(&self, id: NodeId, error: Error) -> Error {
-        error.at(path_of(self.prepared.tree, id))
+        error.at(self.prepared.tree.first_path(id))
     }
 }
 

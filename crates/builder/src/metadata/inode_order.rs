@@ -1,12 +1,10 @@
 //! Every inode of a tree that has a name, once: the order in which inodes and their data lie in the image,
 //! how many names each has, and the parents of directories.
 
-use std::path::PathBuf;
-
 use ferrofs_ondisk::FileType;
 
 use crate::spill::paged::PagedArray;
-use crate::tree::{NodeId, NodeKind, Tree};
+use crate::tree::{NodeId, NodeKind, Tree, shown_path};
 use crate::{Error, ErrorKind, Result};
 
 /// Which inodes an image gets.
@@ -33,7 +31,9 @@ impl InodeOrder {
             links: PagedArray::zeros(store, tree.len()),
             parents: PagedArray::zeros(store, tree.len()),
         };
-        tree.walk(|path, id| inode_order.note(tree, id).map_err(|error| error.at(path_buf(path))))?;
+        tree.walk(|path, id| {
+            inode_order.note(tree, id).map_err(|error| error.at(shown_path(path)))
+        })?;
         inode_order.note_parents(tree);
         store.check()?;
         Ok(inode_order)
@@ -109,18 +109,6 @@ fn check_target(tree: &Tree, id: NodeId) -> Result<()> {
 
 /// The longest target that Linux follows: a path of 4,096 bytes with its NUL.
 const TARGET_MAX_BYTES: usize = 4095;
-
-/// A name of `id` in `tree`, for messages; empty for the root.
-pub(crate) fn path_of(tree: &Tree, id: NodeId) -> PathBuf {
-    let found: Result<(), PathBuf> =
-        tree.walk(|path, node| if node == id { Err(path_buf(path)) } else { Ok(()) });
-    found.err().unwrap_or_default()
-}
-
-fn path_buf(path: &[u8]) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    PathBuf::from(std::ffi::OsStr::from_bytes(if path.is_empty() { b"/" } else { path }))
-}
 
 fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported(what.to_owned()))

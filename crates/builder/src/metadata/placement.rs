@@ -1,17 +1,24 @@
 //! Where every inode lies, and writing it there: in the metadata area behind the data, in the head, or in the
 //! metabox, which is generated while it is written.
+//!
+//! An inode gets slots of 32 bytes, and no inline tail crosses a block. [`InodeAllocator`] is best fit: it keeps the
+//! gaps that large inodes leave at the end of blocks, and takes the smallest one that is large enough; of equal ones
+//! the first. The result depends on the sizes of the inodes and their order only.
 
-use ferrofs_ondisk::Nid;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+use ferrofs_ondisk::{BlockSize, Nid};
 
 use crate::Result;
 use crate::context::BuildContext;
 use crate::data_map::InternalFile;
 use crate::image_file::ImageWriter;
-use crate::metadata::allocator::{InodeAllocator, InodeExtent, SLOT_BYTES};
 use crate::metadata::check_cancelled;
-use crate::metadata::inode::{Features, InodeRecords, inode_number};
+use crate::metadata::inode::{Features, InodeExtent, InodeRecords, SLOT_BYTES, inode_number};
+use crate::spill::paged::Sorter;
 use crate::spill::paged::{PagedArray, Record};
-use crate::spill::sorter::Sorter;
 use crate::tree::{NodeId, Tree};
 
 /// Where everything lies but the internal files, which come last.
@@ -171,14 +178,14 @@ impl InodeRecords<'_, '_> {
 
 /// Writes inodes in the order of their places.
 #[derive(Debug)]
-pub(crate) struct MetadataArea<'i> {
+pub(super) struct MetadataArea<'i> {
     image: &'i mut ImageWriter,
     head: Vec<u8>,
 }
 
 impl<'i> MetadataArea<'i> {
     /// An area at the end of `image`, whose `head` is kept for the end of the build.
-    pub(crate) fn new(image: &'i mut ImageWriter, head: Vec<u8>) -> Self {
+    pub(super) fn new(image: &'i mut ImageWriter, head: Vec<u8>) -> Self {
         Self { image, head }
     }
 
@@ -189,7 +196,7 @@ impl<'i> MetadataArea<'i> {
     ///
     /// # Panics
     /// If two inodes overlap, which only a bug in the allocator makes.
-    pub(crate) fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
         let in_head = usize::try_from(start).ok().filter(|start| *start < self.head.len());
         if let Some(start) = in_head {
             let place = self.head.get_mut(start..start.saturating_add(bytes.len()));
@@ -204,7 +211,7 @@ impl<'i> MetadataArea<'i> {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub(crate) fn end(mut self, end: u64) -> Result<Vec<u8>> {
+    pub(super) fn end(mut self, end: u64) -> Result<Vec<u8>> {
         self.fill_to(end)?;
         Ok(self.head)
     }
@@ -213,7 +220,7 @@ impl<'i> MetadataArea<'i> {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub(crate) fn finish_block(self) -> Result<Vec<u8>> {
+    pub(super) fn finish_block(self) -> Result<Vec<u8>> {
         self.image.fill_block()?;
         Ok(self.head)
     }
@@ -271,5 +278,179 @@ impl<'a, 't> MetaboxGenerator<'a, 't> {
         let rest = self.made.split_off(count);
         self.handed_out += count as u64;
         Ok(std::mem::replace(&mut self.made, rest))
+    }
+}
+
+/// Allocates from some byte of the image, or of the metabox, on.
+#[derive(Debug)]
+pub(super) struct InodeAllocator {
+    block_bytes: u64,
+    /// Everything from here on is free.
+    end: u64,
+    /// What is free before `end`: by the length in slots, where gaps of that length start. None crosses a block.
+    gaps: Vec<BinaryHeap<Reverse<u64>>>,
+}
+
+impl InodeAllocator {
+    /// An allocator that starts at byte `start` of the image.
+    pub(super) fn new(block_size: BlockSize, start: u64) -> Self {
+        Self {
+            block_bytes: u64::from(block_size.bytes()),
+            end: start.next_multiple_of(SLOT_BYTES),
+            gaps: Vec::new(),
+        }
+    }
+
+    /// The byte behind the last one that is taken.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Goes on at `start`, the start of a block. What is left of the last block is used, too.
+    pub(super) fn resume_at(&mut self, start: u64) {
+        let rest = self.end..self.end.next_multiple_of(self.block_bytes).min(start);
+        self.add_gap(rest);
+        self.end = start;
+    }
+
+    /// Finds a place for a [possible](InodeExtent::is_possible) inode: where it starts, a multiple of 32.
+    pub(super) fn place(&mut self, inode_extent: InodeExtent) -> u64 {
+        let bytes = inode_extent.bytes();
+        if let Some((gap, start)) = self.take_gap(bytes) {
+            self.add_gap(start.saturating_add(bytes)..start.saturating_add(gap));
+            return start;
+        }
+        let start = self.first_fit(inode_extent);
+        self.add_gap(self.end..start);
+        self.end = start.saturating_add(bytes).next_multiple_of(SLOT_BYTES);
+        start
+    }
+
+    /// The smallest gap of at least `bytes` bytes, of equal ones the first: its length and its start.
+    fn take_gap(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        let least = usize::try_from(bytes.div_ceil(SLOT_BYTES)).ok()?;
+        let slots = (least..self.gaps.len()).find(|slots| !self.gaps[*slots].is_empty())?;
+        let Reverse(start) = self.gaps[slots].pop()?;
+        Some((slots as u64 * SLOT_BYTES, start))
+    }
+
+    /// The first place from the end on. If the tail does not fit into the block in which the core would
+    /// end, it is the next block's start or a place behind it: an inode in one block is read at once.
+    fn first_fit(&self, inode_extent: InodeExtent) -> u64 {
+        if self.fits_at(self.end, inode_extent) {
+            return self.end;
+        }
+        let mut start = self.end.next_multiple_of(self.block_bytes);
+        // The core ends somewhere in its block, in steps of 32: one block of such steps finds the place.
+        for _ in 0..self.block_bytes / SLOT_BYTES {
+            if self.fits_at(start, inode_extent) {
+                break;
+            }
+            start = start.saturating_add(SLOT_BYTES);
+        }
+        start
+    }
+
+    fn fits_at(&self, start: u64, inode_extent: InodeExtent) -> bool {
+        if inode_extent.tail == 0 {
+            return true;
+        }
+        // Old kernels look for a symlink's target in the block in which its inode ends.
+        let used = start.saturating_add(inode_extent.core_bytes) % self.block_bytes;
+        used != 0 && used.saturating_add(inode_extent.tail) <= self.block_bytes
+    }
+
+    /// Keeps a free range for later, block by block.
+    fn add_gap(&mut self, free: Range<u64>) {
+        let mut start = free.start.next_multiple_of(SLOT_BYTES);
+        while start < free.end {
+            let end = start.saturating_add(1).next_multiple_of(self.block_bytes).min(free.end);
+            // A block has a few thousand slots.
+            let slots = usize::try_from(end.saturating_sub(start) / SLOT_BYTES).unwrap_or(0);
+            if slots > 0 {
+                if self.gaps.len() <= slots {
+                    self.gaps.resize_with(slots + 1, BinaryHeap::new);
+                }
+                self.gaps[slots].push(Reverse(start));
+            }
+            start = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn block_size(bits: u8) -> BlockSize {
+        BlockSize::from_bits(bits).unwrap()
+    }
+
+    fn inode_extent(core_bytes: u64, tail: u64) -> InodeExtent {
+        InodeExtent { core_bytes, tail }
+    }
+
+    #[test]
+    fn a_tail_that_would_cross_a_block_goes_to_the_next_one() {
+        let mut layout = InodeAllocator::new(block_size(9), 512);
+        assert_eq!(layout.place(inode_extent(32, 300)), 512);
+        assert_eq!(layout.place(inode_extent(32, 300)), 1024);
+        assert_eq!(layout.place(inode_extent(32, 100)), 864);
+        assert_eq!(layout.place(inode_extent(64, 0)), 1376);
+        assert_eq!(layout.end(), 1440);
+    }
+
+    #[test]
+    fn a_tail_never_starts_a_block() {
+        let mut layout = InodeAllocator::new(block_size(9), 480);
+        assert_eq!(layout.place(inode_extent(32, 10)), 512);
+        assert_eq!(layout.place(inode_extent(32, 0)), 480);
+    }
+
+    #[test]
+    fn what_is_left_of_the_head_is_used() {
+        let mut layout = InodeAllocator::new(block_size(12), 1152);
+        assert_eq!(layout.place(inode_extent(32, 60)), 1152);
+        layout.resume_at(1 << 20);
+        assert_eq!(layout.place(inode_extent(32, 2000)), 1248);
+        assert_eq!(layout.place(inode_extent(32, 2000)), 1 << 20);
+        assert_eq!(layout.place(inode_extent(32, 700)), 3296);
+        assert_eq!(layout.place(inode_extent(32, 28)), 4032);
+    }
+
+    #[test]
+    fn a_tail_that_fits_no_block_is_not_possible() {
+        assert!(inode_extent(32, 480).is_possible(block_size(9)));
+        assert!(!inode_extent(32, 481).is_possible(block_size(9)));
+        assert!(inode_extent(44, 500).is_possible(block_size(9)));
+        assert!(!inode_extent(44, 501).is_possible(block_size(9)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_inodes_overlap_and_no_tail_crosses_a_block(
+            shapes in proptest::collection::vec((32u64..1500, 0u64..480), 1..200), bits in 9u8..13,
+        ) {
+            let size = block_size(bits);
+            let block = u64::from(size.bytes());
+            let mut layout = InodeAllocator::new(size, 1152);
+            let mut taken = Vec::new();
+            for (core_bytes, tail) in shapes {
+                let inode_extent = InodeExtent { core_bytes, tail };
+                if !inode_extent.is_possible(size) {
+                    continue;
+                }
+                let start = layout.place(inode_extent);
+                prop_assert_eq!(start % 32, 0);
+                let behind = start + core_bytes;
+                prop_assert!(tail == 0 || (behind - 1) / block == (behind + tail - 1) / block);
+                taken.push(start..behind + tail);
+            }
+            taken.sort_by_key(|range| range.start);
+            prop_assert!(taken.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert!(taken.last().is_none_or(|range| range.end <= layout.end()));
+        }
     }
 }

@@ -4,7 +4,7 @@ use ferrofs_ondisk::{TimeBase, Timestamp};
 
 use crate::SuperblockTime;
 use crate::spill::SpillStore;
-use crate::spill::sorter::Sorter;
+use crate::spill::paged::Sorter;
 
 /// The times of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

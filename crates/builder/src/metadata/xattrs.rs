@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::metadata::inode_order::InodeOrder;
 use crate::options::validate::{long_prefix, prefix_of_digest};
 use crate::spill::paged::PagedArray;
-use crate::spill::sorter::Sorter;
+use crate::spill::paged::Sorter;
 use crate::tree::{NodeId, Tree, Xattrs};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 

@@ -1,5 +1,10 @@
-//! Arrays in pages of a [`SpillStore`]: of bytes, and of records of a fixed size.
+//! Arrays in pages of a [`SpillStore`]: of bytes, and of records of a fixed size; records of other sizes, in few bytes
+//! ([`RecordEncoder`]); and an external sort ([`Sorter`]), whose runs are sorted in memory and merged.
+//!
+//! Only this process reads what it wrote. What lies behind the end reads as zeros.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::marker::PhantomData;
 
 use super::{PAGE_BYTES, SpillStore};
@@ -272,8 +277,186 @@ fn place<R: Record>(index: usize) -> u64 {
     index as u64 * R::BYTES as u64
 }
 
+/// Bytes of a number at most.
+const NUMBER_BYTES_MAX: usize = 10;
+
+/// Puts values one after another.
+#[derive(Debug, Default)]
+pub(crate) struct RecordEncoder {
+    /// What was put so far.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl RecordEncoder {
+    /// Puts a number.
+    pub(crate) fn number(&mut self, mut number: u64) -> &mut Self {
+        while number >= 0x80 {
+            self.bytes.push(number.to_le_bytes()[0] | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number.to_le_bytes()[0]);
+        self
+    }
+
+    /// Puts a number that may be negative.
+    pub(crate) fn signed(&mut self, number: i64) -> &mut Self {
+        self.number((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned())
+    }
+
+    /// Puts a byte string.
+    pub(crate) fn string(&mut self, bytes: &[u8]) -> &mut Self {
+        self.number(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+}
+
+/// Takes values in the order in which they were put.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordDecoder<'b> {
+    rest: &'b [u8],
+}
+
+impl<'b> RecordDecoder<'b> {
+    /// Takes values from `bytes`.
+    pub(crate) fn new(bytes: &'b [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Takes a number.
+    pub(crate) fn number(&mut self) -> u64 {
+        let mut number = 0;
+        for place in 0..NUMBER_BYTES_MAX {
+            let Some((byte, rest)) = self.rest.split_first() else { break };
+            self.rest = rest;
+            number |= u64::from(byte & 0x7f) << (7 * place);
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        number
+    }
+
+    /// Takes a number of 32 bits.
+    pub(crate) fn short(&mut self) -> u32 {
+        u32::try_from(self.number()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes a number that may be negative.
+    pub(crate) fn signed(&mut self) -> i64 {
+        let number = self.number();
+        (number >> 1).cast_signed() ^ -((number & 1).cast_signed())
+    }
+
+    /// Takes a byte string.
+    pub(crate) fn string(&mut self) -> &'b [u8] {
+        let length = usize::try_from(self.number()).unwrap_or(usize::MAX);
+        let (string, rest) = self.rest.split_at(length.min(self.rest.len()));
+        self.rest = rest;
+        string
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
+/// Bytes of a run, which is sorted in memory.
+const RUN_BYTES: usize = 2 << 20;
+
+/// Takes records in any order.
+#[derive(Debug)]
+pub(crate) struct Sorter<R> {
+    store: SpillStore,
+    runs: Vec<PagedArray<R>>,
+    buffer: Vec<R>,
+}
+
+impl<R: Record + Ord> Sorter<R> {
+    /// No records.
+    pub(crate) fn new(store: &SpillStore) -> Self {
+        Self { store: store.clone(), runs: Vec::new(), buffer: Vec::new() }
+    }
+
+    /// Adds a record.
+    pub(crate) fn push(&mut self, record: R) {
+        if self.buffer.len() >= RUN_BYTES / size_of::<R>() {
+            self.end_run();
+        }
+        self.buffer.push(record);
+    }
+
+    /// All records in ascending order.
+    pub(crate) fn finish(mut self) -> SortedRecords<R> {
+        if !self.runs.is_empty() {
+            self.end_run();
+        }
+        self.buffer.sort_unstable();
+        let in_memory = std::mem::take(&mut self.buffer).into_iter();
+        let mut sorted = SortedRecords { in_memory, runs: Vec::new(), heads: BinaryHeap::new() };
+        for (number, records) in self.runs.into_iter().enumerate() {
+            sorted.runs.push(RunReader { records, next: 0, batch: Vec::new().into_iter() });
+            sorted.pull(number);
+        }
+        sorted
+    }
+
+    fn end_run(&mut self) {
+        self.buffer.sort_unstable();
+        let mut run = PagedArray::new(&self.store);
+        for record in self.buffer.drain(..) {
+            run.push(record);
+        }
+        self.runs.push(run);
+    }
+}
+
+/// Records in ascending order.
+#[derive(Debug)]
+pub(crate) struct SortedRecords<R> {
+    /// All of them, if there is one run only.
+    in_memory: std::vec::IntoIter<R>,
+    runs: Vec<RunReader<R>>,
+    /// The next record of each run.
+    heads: BinaryHeap<Reverse<(R, usize)>>,
+}
+
+#[derive(Debug)]
+struct RunReader<R> {
+    records: PagedArray<R>,
+    next: usize,
+    batch: std::vec::IntoIter<R>,
+}
+
+impl<R: Record + Ord> SortedRecords<R> {
+    fn pull(&mut self, number: usize) {
+        let Some(run) = self.runs.get_mut(number) else { return };
+        if run.batch.len() == 0 {
+            run.batch = run.records.batch(run.next).into_iter();
+            run.next += run.batch.len();
+        }
+        self.heads.extend(run.batch.next().map(|record| Reverse((record, number))));
+    }
+}
+
+impl<R: Record + Ord> Iterator for SortedRecords<R> {
+    type Item = R;
+
+    fn next(&mut self) -> Option<R> {
+        if self.runs.is_empty() {
+            return self.in_memory.next();
+        }
+        let Reverse((record, number)) = self.heads.pop()?;
+        self.pull(number);
+        Some(record)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::spill::tests::small_store;
 
@@ -315,5 +498,48 @@ mod tests {
         );
         assert_eq!(array.partition_point(|(start, _)| start <= 300), 101);
         assert_eq!(PagedArray::<u32>::zeros(&store, 5000).iter().sum::<u32>(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn values_come_back(numbers: Vec<u64>, signed: Vec<i64>, string: Vec<u8>) {
+            let mut encoder = RecordEncoder::default();
+            for number in &numbers {
+                encoder.number(*number);
+            }
+            for number in &signed {
+                encoder.signed(*number);
+            }
+            encoder.string(&string);
+            let mut decoder = RecordDecoder::new(&encoder.bytes);
+            for number in numbers {
+                prop_assert_eq!(decoder.number(), number);
+            }
+            for number in signed {
+                prop_assert_eq!(decoder.signed(), number);
+            }
+            prop_assert_eq!(decoder.string(), &string[..]);
+            prop_assert!(decoder.is_empty());
+            prop_assert_eq!((decoder.number(), decoder.string()), (0, &[][..]));
+        }
+    }
+
+    #[test]
+    fn records_come_out_in_order_however_many_runs_there_are() {
+        let (store, _directory) = small_store();
+        for count in [0, 10, 100_000, 700_000_u32] {
+            let mut sorter = Sorter::new(&store);
+            for number in 0..count {
+                sorter.push((u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40, number));
+            }
+            let sorted: Vec<(u64, u32)> = sorter.finish().collect();
+            assert_eq!(sorted.len(), count as usize);
+            assert!(sorted.is_sorted());
+            assert_eq!(
+                sorted.iter().map(|(_, number)| u64::from(*number)).sum::<u64>(),
+                (0..u64::from(count)).sum::<u64>()
+            );
+        }
+        store.check().unwrap();
     }
 }

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::spill::SpillStore;
-use crate::spill::encoding::{RecordDecoder, RecordEncoder};
 use crate::spill::paged::PagedBytes;
+use crate::spill::paged::{RecordDecoder, RecordEncoder};
 use crate::{Error, ErrorKind, Result};
 
 /// Where the bytes of a regular file come from.

@@ -1,6 +1,10 @@
 //! Names of a tree, in order: the entries of a directory, and a walk over all of them. Neither holds more than some
 //! entries in memory, however large a directory or how deep the tree is.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
 use super::Tree;
 use super::node::NodeId;
 use crate::spill::ordered_map::OrderedMap;
@@ -28,6 +32,11 @@ pub(super) fn join_value((child, tag): (NodeId, u32)) -> u64 {
 pub(super) fn split_value(value: u64) -> (NodeId, u32) {
     let half = |half: u64| u32::try_from(half & u64::from(u32::MAX)).unwrap_or(u32::MAX);
     (NodeId::from_index(half(value)), half(value >> 32))
+}
+
+/// A path relative to the root, for messages: that of the root is `/`.
+pub(crate) fn shown_path(path: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(if path.is_empty() { b"/" } else { path }))
 }
 
 /// The entries of a directory in byte order.
