@@ -9,7 +9,6 @@ mod directory_listing;
 mod directory_tests;
 pub(crate) mod exclude_patterns;
 pub mod file_contexts;
-pub mod fs_config;
 mod host_file;
 pub mod sidecar;
 

@@ -4,9 +4,8 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ferrofs_builder::import::android_text::LABEL_XATTR;
+use ferrofs_builder::import::android_text::{FsConfig, LABEL_XATTR};
 use ferrofs_builder::import::file_contexts::FileContexts;
-use ferrofs_builder::import::fs_config::FsConfig;
 use ferrofs_builder::tree::{NodeId, Tree};
 
 use crate::arguments::AndroidArguments;
