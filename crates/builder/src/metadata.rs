@@ -185,9 +185,8 @@ impl<'t> MetadataWriter<'t> {
         };
         let records = InodeRecords { prepared: self, data };
         let mut placement = records.place(area, context)?;
-        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
-        let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
-        let head = records.write_area(&placement, None, MetadataArea::new(image, head), context)?;
+        let area = MetadataArea::new(image, self.empty_head());
+        let head = records.write_area(&placement, None, area, context)?;
         records.write_blocks(&placement, image, context)?;
         data.packed = self.write_packed(&placement, packed, image, context)?;
         let metabox = self.write_metabox(&placement, data, image, context)?;
@@ -246,14 +245,17 @@ impl<'t> MetadataWriter<'t> {
             }
             None => None,
         };
-        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
-        let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
-        let area = MetadataArea::new(image, head);
+        let area = MetadataArea::new(image, self.empty_head());
         let head = records.write_area(&placement, special, area, context)?;
         records.write_blocks(&placement, image, context)?;
         image.write_zeros(self.head_bytes + shift_bytes - image.bytes())?;
         waiting.copy_to(image, self.head_bytes, context)?;
         self.written(placement, head, [packed_at, None])
+    }
+
+    /// A head is the superblock, at most 33 KiB of long prefixes, and a root.
+    fn empty_head(&self) -> Vec<u8> {
+        vec![0; usize::try_from(self.head_bytes).unwrap_or(0)]
     }
 
     /// What the superblock says, with the packed inode and the metabox at these bytes.
