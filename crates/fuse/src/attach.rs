@@ -8,7 +8,7 @@
 //! 2. *fusermount3*, which is set-user-ID root. It mounts and sends the device back.
 //!
 //! A process that has set "no new privileges" gains nothing by running `fusermount3`, and one that has dropped its
-//! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `unmounter` and
+//! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount` and
 //! `unmount_helper`.
 
 mod control;
@@ -23,7 +23,6 @@ mod options;
 mod restart_limiter;
 mod service;
 mod unmount_helper;
-mod unmounter;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,10 +42,9 @@ pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedO
 pub use service::{ServiceManager, kept_descriptors};
 
 use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted};
-use fusermount::Fusermount;
+use fusermount::{Fusermount, Unmounter};
 use mount_table::{MountDirectory, MountIdentity, MountTable};
 use unmount_helper::{AtEnd, UnmountHelper};
-use unmounter::Unmounter;
 
 /// Mounts a FUSE file system on `directory`, read-only. When this returns, FUSE_INIT can be read from the device. Until
 /// it has a reply, processes that use the directory wait.

@@ -1,5 +1,5 @@
 //! A process that was forked from a server, and waits until that has ended: it leaves behind everything of the server, and
-//! notices also that it was killed and cannot end. Used by `unmount_helper` and `unmounter`.
+//! notices also that it was killed and cannot end. Used by `unmount_helper` and `fusermount`.
 //!
 //! SIGKILL ends all threads but those that store bytes in the page cache and wait for a page that a request has locked:
 //! nobody replies to that request, and the device stays open, so the kernel does not end the file system either. But the

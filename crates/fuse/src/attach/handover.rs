@@ -17,8 +17,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::control::{self, Peer};
 use super::direct::DirectUnmount;
+use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
-use super::unmounter::Unmounter;
 use super::{Attachment, MountMethod, Unmounting};
 use crate::init::InitParameters;
 
