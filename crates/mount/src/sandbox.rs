@@ -1,6 +1,7 @@
 //! The privileges of the daemon while it serves: [`Sandbox::enter`] irrevocably drops all that serving an image does not
 //! need. The mount verb calls it once, after all descriptors are open and FUSE_INIT is done (the kernel grants more
-//! background requests to a daemon with `CAP_SYS_ADMIN`), and before it reports that it is ready.
+//! background requests to a daemon with `CAP_SYS_ADMIN`), and before it reports that it is ready. [`SandboxStatus`] is what
+//! the kernel reports of the process afterwards; `--explain` prints it.
 
 mod descriptor;
 mod paths;
@@ -10,7 +11,6 @@ mod privileges;
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
 mod seccomp;
-mod status;
 #[cfg(all(
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
@@ -31,7 +31,6 @@ pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
 pub use paths::PathConfinement;
 pub use privileges::{UserIds, become_user, clear_environment};
 pub use rustix::thread::CapabilitySet;
-pub use status::{FilterState, SandboxStatus};
 
 /// What the process does in the sandbox, which decides what it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -191,7 +190,7 @@ impl<'fd> Sandbox<'fd> {
         } else {
             FilterState::Off
         };
-        let threads = status::ThreadPrivileges::read().map_err(SandboxStep::Report.failed())?;
+        let threads = ThreadPrivileges::read().map_err(SandboxStep::Report.failed())?;
         Ok(SandboxStatus {
             no_new_privileges: threads.no_new_privileges,
             filter,
@@ -234,6 +233,94 @@ impl<'fd> Sandbox<'fd> {
             (SandboxRole::Unmounter | SandboxRole::UnmountingHolder, _) | (_, false) => {
                 Ok(PathConfinement::Off)
             }
+        }
+    }
+}
+
+/// The privileges of the process in the sandbox, as the kernel reports them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxStatus {
+    /// Whether no thread can gain privileges by executing a program.
+    pub no_new_privileges: bool,
+    /// Whether system calls are filtered.
+    pub filter: FilterState,
+    /// Which files can be opened by name.
+    pub paths: PathConfinement,
+    /// Whether other processes of the user can read the memory of the process: only before Linux 5.14.
+    pub is_readable_by_user: bool,
+    /// The capabilities that any thread has or can raise.
+    pub capabilities: CapabilitySet,
+    /// The threads that were started before, which keep their capabilities, user and paths.
+    pub earlier_threads: u64,
+    /// The open descriptors, by number.
+    pub descriptors: Vec<OpenDescriptor>,
+    /// How many descriptors were replaced by `/dev/null`.
+    pub replaced: usize,
+}
+
+impl SandboxStatus {
+    /// Who can read the memory of the process, in words.
+    #[must_use]
+    pub fn memory(&self) -> &'static str {
+        match self.is_readable_by_user {
+            false => "hidden from other processes of the user",
+            true => "readable by other processes of the user (Linux before 5.14)",
+        }
+    }
+}
+
+impl fmt::Display for SandboxStatus {
+    /// Several lines, each with a line feed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds = if self.no_new_privileges { "none" } else { "possible" };
+        writeln!(f, "new privileges  {holds}")?;
+        writeln!(f, "system calls    {}", self.filter)?;
+        writeln!(f, "paths           {}", self.paths)?;
+        writeln!(f, "memory          {}", self.memory())?;
+        write!(f, "capabilities    ")?;
+        if self.capabilities.is_empty() {
+            write!(f, "none")?;
+        }
+        for (index, (name, _)) in self.capabilities.iter_names().enumerate() {
+            write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
+        }
+        writeln!(
+            f,
+            "\ndescriptors     {} open, {} replaced",
+            self.descriptors.len(),
+            self.replaced
+        )?;
+        for OpenDescriptor { number, access, target } in &self.descriptors {
+            let target = target.to_string_lossy();
+            writeln!(f, "  {number:>12}  {access:<11}  {}", target.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether system calls are filtered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterState {
+    /// They are filtered.
+    On {
+        /// The number of allowed calls, some of them with certain arguments only.
+        calls: usize,
+    },
+    /// They are not filtered, as requested.
+    Off,
+    /// They are not filtered, although that was requested.
+    Unavailable {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl fmt::Display for FilterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::On { calls } => write!(f, "filtered, {calls} allowed"),
+            Self::Off => write!(f, "not filtered"),
+            Self::Unavailable { reason } => write!(f, "not filtered: {reason}"),
         }
     }
 }
@@ -296,6 +383,49 @@ fn install_filter(role: SandboxRole, may_receive: bool) -> io::Result<FilterStat
 fn install_filter(_role: SandboxRole, _may_receive: bool) -> io::Result<FilterState> {
     let reason = format!("there is no filter for {}", std::env::consts::ARCH);
     Ok(FilterState::Unavailable { reason })
+}
+
+/// The privileges of all threads together.
+#[derive(Debug)]
+struct ThreadPrivileges {
+    no_new_privileges: bool,
+    capabilities: CapabilitySet,
+    threads: u64,
+}
+
+impl ThreadPrivileges {
+    fn read() -> io::Result<Self> {
+        let mut all =
+            Self { no_new_privileges: true, capabilities: CapabilitySet::empty(), threads: 0 };
+        for entry in std::fs::read_dir("/proc/self/task")? {
+            match std::fs::read_to_string(entry?.path().join("status")) {
+                Ok(text) => all.add(&text).ok_or(io::ErrorKind::InvalidData)?,
+                // The thread has ended.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, text: &str) -> Option<()> {
+        let field = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.map(str::trim)
+        };
+        self.threads = self.threads.saturating_add(1);
+        self.no_new_privileges &= field("NoNewPrivs")? == "1";
+        for name in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+            let bits = u64::from_str_radix(field(name)?, 16).ok()?;
+            self.capabilities |= CapabilitySet::from_bits_retain(bits);
+        }
+        Some(())
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::NOENT, Errno::SRCH];
+    gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// A step of [`Sandbox::enter`].

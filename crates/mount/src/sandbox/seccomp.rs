@@ -7,7 +7,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::status::FilterState;
+use super::FilterState;
 
 /// Installs a filter with these rules on all threads, and those that are started later.
 ///
