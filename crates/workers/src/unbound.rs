@@ -434,7 +434,7 @@ impl WorkerCounters {
     }
 
     /// An item of this worker submitted another one, which ran inside of it.
-    pub(crate) fn ran_inline(&self) {
+    fn ran_inline(&self) {
         self.counts.inline.add(1);
     }
 

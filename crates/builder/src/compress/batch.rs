@@ -89,7 +89,7 @@ pub(crate) struct FileTail {
 }
 
 /// How many bytes two tails must have in common at least, for one to lie within the other.
-pub(crate) const TAIL_END_BYTES: usize = 64;
+const TAIL_END_BYTES: usize = 64;
 
 impl FileTail {
     /// Of the bytes of a tail.
@@ -115,7 +115,7 @@ impl BatchOutput {
 }
 
 /// An inline tail lies in one block with the end of its inode, for which at least so much stays free.
-pub(crate) const INODE_BYTES_MIN: usize = 64;
+const INODE_BYTES_MIN: usize = 64;
 
 /// Whether so many bytes can lie behind an inode.
 pub(crate) fn fits_inline(bytes: usize, block: usize) -> bool {

@@ -220,7 +220,7 @@ impl<'i> MetadataArea<'i> {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub(super) fn finish_block(self) -> Result<Vec<u8>> {
+    fn finish_block(self) -> Result<Vec<u8>> {
         self.image.fill_block()?;
         Ok(self.head)
     }

@@ -233,15 +233,15 @@ fn run_alone<T, S, R, E>(
 }
 
 /// What the caller draws from: the items, their costs, and the bound of the costs in flight.
-pub(super) struct ItemSource<I, C> {
-    pub(super) items: I,
-    pub(super) cost: C,
-    pub(super) bound: InFlightBytes,
+struct ItemSource<I, C> {
+    items: I,
+    cost: C,
+    bound: InFlightBytes,
 }
 
 /// The costs of the items in flight. Only the caller changes it, when it publishes and when it commits.
 #[derive(Debug)]
-pub(super) struct InFlightBytes {
+struct InFlightBytes {
     max: Option<u64>,
     sum: u64,
     /// By item, oldest first; empty without a bound.
@@ -249,7 +249,7 @@ pub(super) struct InFlightBytes {
 }
 
 impl InFlightBytes {
-    pub(super) const fn new(max: Option<u64>) -> Self {
+    const fn new(max: Option<u64>) -> Self {
         Self { max, sum: 0, costs: VecDeque::new() }
     }
 
@@ -272,10 +272,10 @@ impl InFlightBytes {
 }
 
 /// What the threads of a run have in common.
-pub(super) struct PipelineRun<'r, T, R, E, I, W> {
-    pub(super) ring: &'r ReorderRing<T, R, E>,
-    pub(super) init: I,
-    pub(super) work: W,
+struct PipelineRun<'r, T, R, E, I, W> {
+    ring: &'r ReorderRing<T, R, E>,
+    init: I,
+    work: W,
 }
 
 impl<T, R, E, I, W> PipelineRun<'_, T, R, E, I, W> {
@@ -294,7 +294,7 @@ impl<T, R, E, I, W> PipelineRun<'_, T, R, E, I, W> {
     }
 
     /// What a helper does until the ring is closed.
-    pub(super) fn as_helper<S>(&self)
+    fn as_helper<S>(&self)
     where
         I: Fn() -> S,
         W: Fn(&mut S, T) -> Result<R, E>,
@@ -305,7 +305,7 @@ impl<T, R, E, I, W> PipelineRun<'_, T, R, E, I, W> {
 
     /// What the caller does. Returns the number of items committed. With [`CallerRole::CommitsOnly`] there is
     /// at least one helper.
-    pub(super) fn as_caller<S, Items: Iterator<Item = T>, Cost: Fn(&T) -> u64>(
+    fn as_caller<S, Items: Iterator<Item = T>, Cost: Fn(&T) -> u64>(
         &self,
         role: CallerRole,
         source: ItemSource<Items, Cost>,

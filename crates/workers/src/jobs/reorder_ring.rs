@@ -180,7 +180,7 @@ impl<T, R, E> ReorderRing<T, R, E> {
     }
 
     /// Whether nothing more is claimed.
-    pub(super) fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         // Relaxed: it hands nothing over; that no item is missed follows from the order of claims.
         self.stopped.load(Ordering::Relaxed)
     }
