@@ -524,6 +524,7 @@ impl WaitHistogram {
 mod loom_tests {
     //! Models of protocol U: an item that is queued while a thread falls asleep, while the pool closes,
     //! and while another submitter starts the thread.
+
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicUsize, Ordering};
 

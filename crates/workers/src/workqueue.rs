@@ -563,6 +563,7 @@ impl WorkerQueueStats {
 #[cfg(all(test, loom))]
 mod loom_tests {
     //! Models of protocol Q: every interleaving of one submitter and one worker, with one or two slots.
+
     use super::{ActiveWorkers, Handler, RequestOutcome, WorkQueue, WorkQueueSettings};
 
     /// Adds a thousand.

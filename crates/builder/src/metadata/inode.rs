@@ -40,7 +40,7 @@ pub(crate) enum InodeTail<'d> {
     Index(IndexPlan<'d>),
 }
 
-/// Nids count these.
+/// Bytes of a slot of inodes: nids count slots.
 pub(crate) const SLOT_BYTES: u64 = 32;
 
 /// What an inode takes.
@@ -53,6 +53,7 @@ pub(crate) struct InodeExtent {
 }
 
 impl InodeExtent {
+    /// All of it.
     pub(super) fn bytes(self) -> u64 {
         self.core_bytes.saturating_add(self.tail)
     }

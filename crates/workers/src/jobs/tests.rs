@@ -465,7 +465,7 @@ fn every_helper_that_begins_is_no_longer_being_started() {
     }
 }
 
-/// How long each of the two goes on.
+/// How long a test of random work goes on.
 const LENGTH: Duration = Duration::from_secs(2);
 
 /// Numbers that look random: xorshift.

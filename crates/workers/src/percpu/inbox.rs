@@ -302,6 +302,7 @@ impl CpuQueue {
 #[cfg(all(test, loom))]
 mod loom_tests {
     //! Models of protocol P: every interleaving of a few pushes, takes, closings and openings.
+
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicUsize, Ordering};
 
