@@ -24,7 +24,6 @@ Tables are Markdown. Exit status 1 on any difference, or if fewer than 60 combin
 out. Needs root. A real system that mkfs.erofs packed, extracted and compared with its source:
   build_matrix.py --reader=ferrofs --only='^[a-z0-9]+-64k(-fragments-dedupe-tails)? ROOTFS' mkfs.erofs ROOTFS
 """
-import itertools
 import os
 import random
 import re
@@ -34,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 
 import harness
 import mounted
@@ -50,7 +50,6 @@ AGAIN = ["plain", "chunks-64k", "lz4-4k", "lz4hc-64k-tails", "deflate-64k-dedupe
 AGAIN_SECONDS = 61
 TAR = ["tar", "--format=pax", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--warning=no-timestamp"]
 PREFIXES = "--xattr-prefix=user.infix. --xattr-prefix=trusted.overlay."
-CODECS = ["lz4", "lz4hc", "lzma", "deflate", "zstd"]
 # Stands for the file beside the image.
 BLOB = "BLOB"
 SILENT = "(it said nothing)"
@@ -70,113 +69,8 @@ EROFSFUSE_LACKS = ("mtime", "nlink", "links")
 
 def combinations():
     """{name: options}, in the spelling of mkfs.erofs; or the verb build and its own."""
-    found = {"plain": "", "plain-noinline": "-Enoinline_data", "plain-extended": "-Eforce-inode-extended",
-             "plain-nosbcrc": "-Enosbcrc -L label", "plain-offset": "--offset=1048576"}
-    for size in (4096, 16384, 65536, 1 << 20):
-        found[f"chunks-{size >> 10}k"] = f"--chunksize={size}"
-    found["chunks-indexes"] = "--chunksize=65536 -Eforce-chunk-indexes"
-    found["chunks-blockmap"] = "--chunksize=16384 -Eforce-inode-blockmap"
-    for name, words in (("", "--chunksize=65536"), ("-4k", "--chunksize=4096"), ("-dedupe", "--chunksize=4096 -Ededupe"),
-                        ("-512", "-b512 --chunksize=4096"), ("-prefixes", f"--chunksize=16384 {PREFIXES}")):
-        found[f"blob{name}"] = f"{words} --blobdev={BLOB}"
-    found["chunks-dedupe"] = "--chunksize=4096 -Ededupe"
-    found["dedupe-plain"] = "-Ededupe"
-    for codec in CODECS:
-        for size in (4, 16, 64, 256, 1024):
-            found[f"{codec}-{size}k"] = f"-z{codec} -C{size << 10}"
-        for size, tails, words in ((4, "tails", "ztailpacking"), (64, "tails", "ztailpacking"), (64, "fragments", "fragments"),
-                                   (64, "all-fragments", "all-fragments"), (4, "dedupe", "dedupe"), (64, "dedupe", "dedupe"),
-                                   (64, "fragments-dedupe-tails", "fragments,dedupe,ztailpacking"),
-                                   (64, "all-fragments-dedupe", "all-fragments,dedupe")):
-            found[f"{codec}-{size}k-{tails}"] = f"-z{codec} -C{size << 10} -E{words}"
-        found[f"{codec}-full-indexes"] = f"-z{codec} -C65536 -Elegacy-compress"
-    found.update({
-        "lz4-4k-fragments": "-zlz4 -C4096 -Efragments",
-        "lz4-4k-full-indexes-tails": "-zlz4 -C4096 -Elegacy-compress,ztailpacking",
-        "lz4hc-4k-fragments-dedupe": "-zlz4hc -C4096 -Efragments,dedupe",
-        "lz4hc-16k-all-fragments-dedupe-tails": "-zlz4hc,12 -C16384 -Eall-fragments,dedupe,ztailpacking",
-        "lz4hc-64k-fragments=64k": "-zlz4hc -C65536 -Efragments=65536",
-        "lz4hc-full-indexes-fragments-dedupe": "-zlz4hc -C65536 -Elegacy-compress,fragments,dedupe",
-        "zstd-1m-fragments-dedupe": "-zzstd -C1048576 -Efragments,dedupe",
-        "lzma-1m-all-fragments-dedupe": "-zlzma -C1048576 -Eall-fragments,dedupe",
-        "lzma-level-1-dictionary": "-zlzma,level=1,dictsize=65536 -C65536",
-        "zstd-level-19-dictionary": "-zzstd,level=19,dictsize=65536 -C65536",
-        "deflate-level-9": "-zdeflate,9 -C65536", "lz4hc-level-1": "-zlz4hc,1 -C16384",
-        "two-algorithms": "-zlz4hc,9:zstd,3 -C65536", "extents-of-64k": "-zzstd -C65536 --max-extent-bytes=65536",
-        "extents-of-4k": "-zlz4 -C4096 --max-extent-bytes=4096",
-        "compressed-extended": "-zlz4hc -C16384 -Eforce-inode-extended",
-        "compressed-noinline": "-zlz4hc -C16384 -Enoinline_data",
-        "chunks-compressed": "-zlz4 --chunksize=65536", "chunks-compressed-zstd": "-zzstd -C65536 --chunksize=4096",
-        "chunks-compressed-all": "-zlz4hc -C16384 --chunksize=16384 -Eall-fragments,dedupe,ztailpacking",
-        "pcluster-alone": "-C65536", "two-levels": "-zzstd,1:zstd,15:zstd:zstd,9 -C65536 --compress-hints=HINTS",
-        "fragments-4k-packed-64k": "-zlzma -C4096 -Efragments=65536",
-        "all-fragments-packed-256k": "-zzstd -C16384 -Eall-fragments=262144,dedupe",
-        "fragments-of-files": "-zlz4hc -C16384 -Efragments,fragdedupe=inode",
-        "fragments-off": "-zlz4hc -C16384 -Efragments,fragdedupe=off",
-        "all-fragments-off": "-zzstd -C65536 -Eall-fragments,^fragdedupe",
-        "aligned": "--dsunit=8 --fsalignblks=64", "aligned-lz4": "-zlz4 --dsunit=16 -C16384",
-        "aligned-packed": "-zzstd -C65536 --dsunit=3 --fsalignblks=1000 -Efragments,dedupe,ztailpacking",
-        "aligned-chunks": "--dsunit=16 --chunksize=65536", "aligned-long-chunks": "--dsunit=16 --chunksize=4096",
-        "aligned-chunks-indexes": "-b512 --dsunit=8 --chunksize=8192 -Eforce-chunk-indexes,dedupe",
-        "metadata-zone": "-zlz4hc --MZ", "metadata-zone-plain": "--MZ=id",
-        "48bit": "-E48bit", "48bit-lz4": "-zlz4 -C4096 -E48bit", "48bit-zstd": "-zzstd -C65536 -E48bit",
-        "48bit-extended": "-E48bit,force-inode-extended", "48bit-one-time": "-E48bit --all-time -zlz4hc -C16384",
-        "48bit-chunks": "-E48bit --chunksize=16384", "48bit-chunks-indexes": "-E48bit,force-chunk-indexes --chunksize=4096",
-        "48bit-deflate-tails": "-zdeflate -C16384 -E48bit,ztailpacking",
-        "48bit-zstd-fragments": "-zzstd -C65536 -E48bit,fragments",
-        "48bit-lzma-all-fragments-dedupe": "-zlzma -C65536 -E48bit,all-fragments,dedupe",
-        "48bit-lz4hc-dedupe": "-zlz4hc -C16384 -E48bit,dedupe",
-        "48bit-zstd-fragments-dedupe-tails": "-zzstd -C16384 -E48bit,fragments,dedupe,ztailpacking",
-        "48bit-full-indexes": "-zlz4hc -C16384 -E48bit,legacy-compress",
-        "48bit-extents-of-64k": "-zzstd -C65536 -E48bit --max-extent-bytes=65536",
-        "48bit-extents-of-4k": "-zzstd -C4096 -E48bit --max-extent-bytes=4096",
-        "dot-omitted": "-E48bit,dot-omitted", "dot-omitted-lz4": "-zlz4hc -C16384 -Edot-omitted,fragments"})
-    # Directories, inodes, and both, in files of their own, with each way to store data.
-    special = {"directories": "--zD", "metabox": "-m4096", "directories-metabox": "--zD -m4096:zstd"}
-    data = {"lz4hc": "-zlz4hc -C16384", "lz4-tails": "-zlz4 -C4096 -Eztailpacking",
-            "zstd-fragments": "-zzstd -C65536 -Efragments", "lzma-all-fragments": "-zlzma -C65536 -Eall-fragments", "deflate-dedupe": "-zdeflate -C65536 -Ededupe",
-            "lz4hc-everything": "-zlz4hc -C65536 -Eall-fragments,dedupe,ztailpacking",
-            "lz4-full-indexes": "-zlz4 -C16384 -Elegacy-compress", "lz4-blocks-512": "-b512 -zlz4 -C4096",
-            "zstd-blocks-16384": "-b16384 -zzstd -C65536 -Efragments"}
-    for name, words in special.items():
-        for form, way in data.items():
-            found[f"{name}-{form}"] = f"{way} {words.replace('4096', '16384') if '-b16384' in way else words}"
-    found.update({
-        "metabox-plain": "-m4096", "metabox-plain-blocks-512": "-b512 -m512", "metabox-chunks": "-m4096 --chunksize=65536",
-        "metabox-noinline": "-m4096 -Enoinline_data", "metabox-lz4-of-64k": "-zlz4 -C65536 -m65536",
-        "metabox-extended-all-shared": "-zzstd -C65536 -m16384 -Eforce-inode-extended -x0",
-        "metabox-prefixes": f"-zlz4 -m4096 -x0 {PREFIXES}", "metabox-lzma": "-zlz4:lzma -C65536 -m16384:lzma",
-        "directories-no-xattrs": "-zzstd -C16384 --zD -x-1"})
-    several = "--compress-hints=HINTS -zlz4hc:zstd:deflate:lzma"
-    for name, words in (("", ""), ("-fragments", "-Efragments"), ("-dedupe", "-Ededupe"),
-                        ("-all-fragments-dedupe", "-Eall-fragments,dedupe"), ("-tails", "-Eztailpacking"),
-                        ("-fragments-dedupe-tails", "-C65536 -Efragments,dedupe,ztailpacking"),
-                        ("-chunks", "--chunksize=16384 -Ededupe"), ("-full-indexes", "-Elegacy-compress"),
-                        ("-blocks-512", "-b512 -C8192 -Efragments"), ("-blocks-1024", "-b1024 -Ededupe")):
-        found[f"hints{name}"] = f"{several} {words}"
-    small = {"": "", "-lz4": "-zlz4 -C{}", "-zstd": "-zzstd -C16384 -Efragments,dedupe,ztailpacking",
-             "-chunks": "--chunksize={}", "-48bit": "-zzstd -C16384 -E48bit,dot-omitted,fragments,dedupe"}
-    large = {"": "", "-lz4hc": "-zlz4hc -C{}", "-zstd": "-zzstd -C131072 -Eall-fragments,dedupe",
-             "-deflate": "-zdeflate -C65536 -Efragments,ztailpacking", "-chunks": "--chunksize={}",
-             "-48bit": "-zlz4hc -C131072 -E48bit,dot-omitted,dedupe"}
-    for sizes, forms, blocks in (((512, 1024, 2048), small, 4), ((8192, 16384, 32768, 65536), large, 2)):
-        for size, (form, words) in itertools.product(sizes, forms.items()):
-            found[f"blocks-{size}{form}"] = f"-b{size} {words.format(size * blocks if form == '-chunks' else size)}"
-    found.update({
-        "xattrs-none": "-x-1", "xattrs-all-shared": "-x0", "xattrs-shared-above-1": "-x1 -zlz4hc",
-        "xattrs-shared-above-1000": "-x1000", "xattrs-prefixes": PREFIXES,
-        "xattrs-prefixes-all-shared": f"-x0 {PREFIXES}",
-        "xattrs-prefixes-packed": f"-zzstd -C65536 -Eall-fragments {PREFIXES}",
-        "xattrs-prefixes-plain": f"-zlz4 -Efragments,plain-xattr-prefixes {PREFIXES}",
-        "xattrs-digests": "--xattr-inode-digest", "xattrs-digests-named": "-zlz4 --xattr-inode-digest=trusted.erofs.fp",
-        "xattrs-digests-prefixes": f"-zzstd -Efragments -x0 --xattr-inode-digest {PREFIXES}",
-        "xattrs-root": "--root-xattr-isize=1024", "xattrs-root-none": "-x-1 --root-xattr-isize=5000 -b1024",
-        "xattrs-no-filter": "-E^xattr-name-filter", "all-root": "--all-root", "one-time": "--all-time",
-        "owners": "--force-uid=70000 --force-gid=3",
-        "owners-offset": "--force-uid=5 --force-gid=6 --uid-offset=10 --gid-offset=100000",
-        "build-time-where-small": "--ignore-mtime", "no-hard-links": "--hard-dereference -zlz4hc",
-        "compact-inodes": "-Eforce-inode-compact --all-time --force-uid=1000 --force-gid=1000",
-        "compact-inodes-lz4": "-zlz4 -Eforce-inode-compact --all-time --all-root"})
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/build_matrix.toml"), "rb") as file:
+        found = {name: words.replace("PREFIXES", PREFIXES) for name, words in tomllib.load(file).items()}
     made = {name: [*COMMON, *([] if "--all-time" in words else ["--mkfs-time"]), *words.split()]
             for name, words in found.items()}
     return {**made, "verb-plain": VERB.split(),

@@ -8,10 +8,11 @@
 //!
 //! Either takes an [`Assignment`]: round robin as posted, or Cota's batching.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
+use crate::ours::{Ours, PassStats, PoolShape, Row};
 use crate::page_store::{Deflater, PageStore};
-use crate::row::{PassStats, PoolShape, Row};
+use crate::sync::queue::{ActiveWorkers, DispatchPolicy};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Futex, Ordering, fence, pause, placed,
@@ -24,7 +25,7 @@ const POLLS: usize = 1000;
 
 /// Which worker gets the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Assignment {
+enum Assignment {
     /// One request a worker, in rotation: as posted, in versions 2 and 3.
     RoundRobin,
     /// The same worker until its slots are full: Cota's batching.
@@ -97,7 +98,7 @@ const BUSY: u32 = u32::MAX;
 
 /// QEMU's event: set, free, or busy with a sleeper, and a system call only in the last case.
 #[derive(Debug)]
-pub(crate) struct ResetEvent(Futex);
+struct ResetEvent(Futex);
 
 impl ResetEvent {
     const fn new() -> Self {
@@ -145,7 +146,7 @@ impl ResetEvent {
 /// cache lines just as they do there.
 #[derive(Debug, Default)]
 #[repr(C, align(8))]
-pub(crate) struct RequestSlot {
+struct RequestSlot {
     is_done: AtomicBool,
     _stream_space: [u64; 14],
     page: AtomicUsize,
@@ -173,7 +174,7 @@ impl RequestSlot {
 }
 
 /// Slots and events, in one layout or the other.
-pub(crate) trait QueueState: Send + Sync + Sized + 'static {
+trait QueueState: Send + Sync + Sized + 'static {
     fn new(shape: PoolShape) -> Result<Self>;
     fn event(&self, worker: usize) -> &ResetEvent;
     fn quit(&self, worker: usize) -> &AtomicBool;
@@ -194,7 +195,7 @@ pub(crate) trait QueueState: Send + Sync + Sized + 'static {
 /// Version 2: every field that workers write is shared by all of them. A slot belongs to the submitter while its bits in
 /// the two bitmaps are equal, else to its worker.
 #[derive(Debug)]
-pub(crate) struct SharedState {
+struct SharedState {
     slots: Box<[RequestSlot]>,
     fill: Bitmap,
     done: Bitmap,
@@ -295,7 +296,7 @@ struct OnLine<T>(T);
 
 /// Everything that a worker writes on cache lines of its own.
 #[derive(Debug)]
-pub(crate) struct PerThreadState(Box<[WorkerState]>);
+struct PerThreadState(Box<[WorkerState]>);
 
 #[derive(Debug)]
 struct WorkerState {
@@ -380,7 +381,7 @@ impl QueueState for PerThreadState {
 
 /// The submitter's side of a queue.
 #[derive(Debug)]
-pub(crate) struct BaselineQueue<S: QueueState> {
+struct BaselineQueue<S: QueueState> {
     state: Arc<S>,
     workers: usize,
     pages: Arc<PageStore>,
@@ -391,11 +392,7 @@ pub(crate) struct BaselineQueue<S: QueueState> {
 }
 
 impl<S: QueueState> BaselineQueue<S> {
-    pub(crate) fn new(
-        pages: &Arc<PageStore>,
-        shape: PoolShape,
-        assignment: Assignment,
-    ) -> Result<Self> {
+    fn new(pages: &Arc<PageStore>, shape: PoolShape, assignment: Assignment) -> Result<Self> {
         let state = Arc::new(S::new(shape)?);
         placed(std::slice::from_ref(&*state));
         let workers = shape.workers;
@@ -473,6 +470,27 @@ impl<S: QueueState> Drop for BaselineQueue<S> {
             thread.join().unwrap_or_default();
         }
     }
+}
+
+/// A queue with its threads started; ours on this many `cpus`, on the available ones if none is given.
+pub(crate) fn queue(
+    name: &str,
+    pages: &Arc<PageStore>,
+    shape: PoolShape,
+    cpus: Option<usize>,
+) -> Result<Box<dyn Row>> {
+    let shared = |assignment| BaselineQueue::<SharedState>::new(pages, shape, assignment);
+    let own = |assignment| BaselineQueue::<PerThreadState>::new(pages, shape, assignment);
+    let ours = |active| Ours::new(pages, shape, cpus, DispatchPolicy::FillFirst, active);
+    Ok(match name {
+        "original" => Box::new(shared(Assignment::RoundRobin)?),
+        "batching" => Box::new(shared(Assignment::UntilFull)?),
+        "per-thread" => Box::new(own(Assignment::UntilFull)?),
+        "round-robin" => Box::new(own(Assignment::RoundRobin)?),
+        "ours-waiting" => Box::new(ours(ActiveWorkers::All)?),
+        "ours" => Box::new(ours(ActiveWorkers::OnePerCpu)?),
+        _ => bail!("no such queue"),
+    })
 }
 
 #[cfg(test)]

@@ -1,85 +1,67 @@
-//! The description of each experiment: what it measures, the expected result and why, and the thresholds of its
+//! The description of each experiment: what it measures, the expected result and why, its tables, and the thresholds of its
 //! figures. Read from `cases/*.toml`, which are compiled in.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-macro_rules! cases {
-    ($($name:literal),+ $(,)?) => {
-        [$(($name, include_str!(concat!("../cases/", $name, ".toml")))),+]
-    };
-}
+use crate::table::{Column, TableSpec};
 
-/// The cases, in the order in which `all` runs them.
-const CASES: [(&str, &str); 18] = cases![
-    "workqueue",
-    "scheduling",
-    "launches",
-    "pages",
-    "page-pool",
-    "windows",
-    "jobs",
-    "reads",
-    "extract",
-    "check",
-    "mount",
-    "random",
-    "build",
-    "memory",
-    "mount-memory",
-    "quota",
-    "decodes",
-    "model",
-];
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) title: String,
     /// Numbers of the mails whose results it reproduces; empty for other experiments.
     pub(crate) origins: Vec<String>,
     /// Rounds that are measured, at most so many in a quick run, and warm-ups before them.
-    #[serde(default = "rounds")]
     pub(crate) rounds: u16,
-    #[serde(default = "quick_rounds")]
     pub(crate) quick_rounds: u16,
-    #[serde(default)]
     pub(crate) warm_ups: u16,
     /// Rounds that are measured however long they take.
-    #[serde(default = "least_rounds")]
     pub(crate) least_rounds: u16,
     pub(crate) measures: String,
     pub(crate) shape: String,
     pub(crate) why: String,
     /// The largest spread of repetitions as a share of their median; none where the distribution itself is measured.
-    pub(crate) noise: Option<f64>,
+    pub(crate) noise: f64,
     /// Whether claims are about time, so that steal time by a hypervisor invalidates the run.
-    #[serde(rename = "clocked", default = "clocked")]
-    pub(crate) is_clocked: bool,
+    pub(crate) clocked: bool,
     /// Arguments that `all` adds; braces hold the names of inputs.
-    #[serde(default)]
     pub(crate) run: Vec<String>,
     /// Arguments added where a requirement is not met, which reduce what is required.
-    #[serde(default)]
     pub(crate) otherwise: Vec<String>,
-    /// The titles of the columns with names, such as "image | program", and those with figures: a title, a figure, a
-    /// statistic ("spread"; the median if none is named), and "to" or "of" with the candidate that it is compared with.
-    #[serde(default)]
-    pub(crate) names: String,
-    #[serde(default)]
-    pub(crate) columns: Vec<Vec<String>>,
+    pub(crate) tables: BTreeMap<String, TableSpec>,
     /// The commands that are compared.
-    #[serde(default)]
     pub(crate) commands: Vec<CaseCommand>,
     /// Values of names in the words of the commands, a run of all commands with each.
-    #[serde(default)]
     pub(crate) variants: Vec<CaseVariant>,
-    #[serde(default)]
     pub(crate) thresholds: BTreeMap<String, Threshold>,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            title: String::new(),
+            origins: Vec::new(),
+            rounds: 5,
+            quick_rounds: 2,
+            warm_ups: 0,
+            least_rounds: 1,
+            measures: String::new(),
+            shape: String::new(),
+            why: String::new(),
+            noise: f64::INFINITY,
+            clocked: true,
+            run: Vec::new(),
+            otherwise: Vec::new(),
+            tables: BTreeMap::new(),
+            commands: Vec::new(),
+            variants: Vec::new(),
+            thresholds: BTreeMap::new(),
+        }
+    }
 }
 
 /// A command of a case. Names in braces stand for inputs, outputs and options.
@@ -90,10 +72,17 @@ pub(crate) struct CaseCommand {
     pub(crate) program: String,
     /// The name that the program is called by, if that is another one.
     pub(crate) called: Option<String>,
-    pub(crate) words: Vec<String>,
+    words: Vec<String>,
     /// The variants of which it is a part; all if none is named.
     #[serde(default)]
-    pub(crate) only: Vec<String>,
+    only: Vec<String>,
+    /// The memory that its words allow it: it runs once more in a cgroup of that size, without swap.
+    pub(crate) limit_mib: Option<u32>,
+    /// Whether it must extract what the first such command extracts.
+    #[serde(default)]
+    pub(crate) is_compared: bool,
+    #[serde(default)]
+    pub(crate) counts_threads: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -129,111 +118,62 @@ impl CaseCommand {
     }
 }
 
-const fn clocked() -> bool {
-    true
-}
-
-const fn rounds() -> u16 {
-    5
-}
-
-const fn quick_rounds() -> u16 {
-    2
-}
-
-const fn least_rounds() -> u16 {
-    1
-}
-
-/// The side of a threshold on which a figure must be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Limit {
-    #[default]
-    Most,
-    Least,
-}
-
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Threshold {
-    /// What it judges: a figure as the ratio of two candidates, or a figure of every candidate that has it. Neither where
-    /// the experiment judges.
-    pub(crate) ratio: Option<[String; 3]>,
-    pub(crate) figure: Option<String>,
-    /// The cases for which it is meant, and those for which it is not.
+    /// What it judges in each case: numbers of the candidate that stands in the place of a title, or of all candidates.
+    /// None where the experiment judges.
     #[serde(default)]
-    pub(crate) cases: Vec<String>,
+    pub(crate) judges: Vec<Column>,
+    /// The cases, by names that the experiment gives them, for which it is meant, and those for which it is not.
     #[serde(default)]
-    pub(crate) not_cases: Vec<String>,
+    cases: Vec<String>,
+    #[serde(default)]
+    not_cases: Vec<String>,
     /// Mails that claim it; those of the case if none is named.
     #[serde(default)]
     pub(crate) origins: Vec<String>,
     pub(crate) value: f64,
+    /// Whether it is the least that a figure must be, not the most.
+    #[serde(default)]
+    pub(crate) is_least: bool,
     /// Such as "%".
     pub(crate) unit: String,
-    #[serde(default)]
-    pub(crate) limit: Limit,
     /// The claim in words; {} stands for value and unit.
-    pub(crate) says: String,
-}
-
-impl Case {
-    pub(crate) fn of(experiment: &str) -> Result<Self> {
-        let found = CASES.iter().find(|(name, _)| *name == experiment);
-        let (_, text) = found.with_context(|| format!("{experiment} has no case"))?;
-        toml::from_str(text).with_context(|| format!("reading cases/{experiment}.toml"))
-    }
-
-    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-        CASES.iter().map(|(name, _)| *name)
-    }
-
-    /// The names of the variants. They are a part of the command line, which lives as long as the program.
-    pub(crate) fn variants_of(experiment: &str) -> Vec<&'static str> {
-        let variants = Self::of(experiment).map(|case| case.variants).unwrap_or_default();
-        variants.into_iter().map(|variant| &*variant.name.leak()).collect()
-    }
-
-    pub(crate) fn threshold(&self, name: &str) -> Result<&Threshold> {
-        self.thresholds.get(name).with_context(|| format!("{} has no threshold {name}", self.title))
-    }
-}
-
-/// Prints the cases of these experiments, or all.
-pub(crate) fn describe(experiments: &[String], out: &mut dyn Write) -> Result<()> {
-    for name in Case::names() {
-        if experiments.is_empty() || experiments.iter().any(|wanted| wanted == name) {
-            writeln!(out, "# {name}: {}", Case::of(name)?)?;
-        }
-    }
-    Ok(())
+    says: String,
+    /// The known cause where it is missed or not measured.
+    #[serde(default)]
+    pub(crate) why_not: String,
 }
 
 impl Threshold {
-    pub(crate) fn is_for(&self, case: &str) -> bool {
-        let has = |list: &[String]| list.iter().any(|one| one == case);
+    pub(crate) fn is_for(&self, names: &[&str]) -> bool {
+        let has = |list: &[String]| list.iter().any(|one| names.contains(&one.as_str()));
         (self.cases.is_empty() || has(&self.cases)) && !has(&self.not_cases)
     }
 
     /// NaN never meets it.
     pub(crate) fn is_met(&self, figure: f64) -> bool {
-        match self.limit {
-            Limit::Most => figure <= self.value,
-            Limit::Least => figure >= self.value,
-        }
+        if self.is_least { figure >= self.value } else { figure <= self.value }
     }
 
     pub(crate) fn show(&self, figure: f64) -> String {
         match self.unit.as_str() {
             "%" if self.value < 0.0 => format!("{figure:+.1} %"),
-            "%" => format!("{figure:.2} %"),
             unit => format!("{figure:.2} {unit}"),
         }
     }
 
     pub(crate) fn claim(&self) -> String {
         self.says.replace("{}", &format!("{} {}", self.value, self.unit))
+    }
+}
+
+impl Case {
+    pub(crate) fn of(experiment: &str) -> Result<Self> {
+        let text = crate::EXPERIMENTS.iter().find(|entry| entry.name == experiment);
+        let text = text.with_context(|| format!("{experiment} has no case"))?.case;
+        toml::from_str(text).with_context(|| format!("reading cases/{experiment}.toml"))
     }
 }
 
@@ -254,40 +194,32 @@ impl fmt::Display for Case {
 
 #[cfg(test)]
 mod tests {
-    use super::{Case, describe};
+    use super::Case;
+    use crate::EXPERIMENTS;
 
     #[test]
     fn every_case_is_complete() {
-        for name in Case::names() {
-            let case = Case::of(name).unwrap();
+        for entry in EXPERIMENTS {
+            let case = Case::of(entry.name).unwrap();
             for text in [&case.title, &case.measures, &case.shape, &case.why] {
-                assert!(!text.trim().is_empty(), "{name}");
+                assert!(!text.trim().is_empty(), "{}", entry.name);
             }
             for threshold in case.thresholds.values() {
-                assert!(threshold.says.contains("{}"), "{name}: {}", threshold.says);
+                assert!(threshold.says.contains("{}"), "{}: {}", entry.name, threshold.says);
             }
         }
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/cases")).unwrap();
+        assert_eq!(files.count(), EXPERIMENTS.len());
         Case::of("nothing").unwrap_err();
     }
 
     #[test]
     fn a_figure_is_judged_by_the_side_of_its_threshold() {
         let case = Case::of("pages").unwrap();
-        let [least, most] = ["demand", "together"].map(|name| case.threshold(name).unwrap());
+        let [least, most] = ["demand", "together"].map(|name| &case.thresholds[name]);
         assert!(least.is_met(95.0) && !least.is_met(94.9));
         assert!(most.is_met(-50.0) && !most.is_met(-49.9) && !most.is_met(f64::NAN));
         assert_eq!(most.claim(), "both together change it by -50 % or more");
         assert_eq!(most.show(-52.14), "-52.1 %");
-        case.threshold("nothing").unwrap_err();
-    }
-
-    #[test]
-    fn one_case_is_described_without_the_others() {
-        let mut text = Vec::new();
-        describe(&["jobs".to_owned()], &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        assert!(text.starts_with("# jobs: "), "{text}");
-        assert!(text.contains("Origins: 003") && !text.contains("Origins: 002"), "{text}");
-        assert!(text.contains("  two-threads: 2 threads change"), "{text}");
     }
 }

@@ -11,17 +11,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::procfs::leading_number;
-
 /// Names of groups; the number of the process follows.
 const PREFIX: &str = "ferrofs-bench-";
 /// The period of a CPU quota, in microseconds.
 const PERIOD_US: u32 = 100_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Hierarchy {
-    V1(PathBuf),
-    V2(PathBuf),
+struct Hierarchy {
+    is_v2: bool,
+    root: PathBuf,
 }
 
 pub(crate) fn has_controller(controller: &str) -> bool {
@@ -32,34 +30,28 @@ impl Hierarchy {
     fn find(controller: &str) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading the mounts")?;
         let mut found = mounts.lines().filter_map(|line| Self::of_mount(line, controller));
-        found.find(|found| found.has(controller)).with_context(|| {
-            format!(
-                "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
+        let has = |text: String| text.split_whitespace().any(|word| word == controller);
+        found
+            .find(|Self { is_v2, root }| {
+                !is_v2 || fs::read_to_string(root.join("cgroup.subtree_control")).is_ok_and(has)
+            })
+            .with_context(|| {
+                format!(
+                    "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
                  (for version 2: echo +{controller} > cgroup.subtree_control at its root)"
-            )
-        })
+                )
+            })
     }
 
     /// From a line of mountinfo: fields, a dash, type, source, options.
     fn of_mount(line: &str, controller: &str) -> Option<Self> {
         let (fields, kind) = line.split_once(" - ")?;
-        let point = PathBuf::from(fields.split(' ').nth(4)?);
+        let root = PathBuf::from(fields.split(' ').nth(4)?);
         let mut kind = kind.split(' ');
-        match kind.next()? {
-            "cgroup2" => Some(Self::V2(point)),
-            "cgroup" if kind.nth(1)?.split(',').any(|option| option == controller) => {
-                Some(Self::V1(point))
-            }
-            _ => None,
-        }
-    }
-
-    fn has(&self, controller: &str) -> bool {
-        match self {
-            Self::V1(_) => true,
-            Self::V2(root) => fs::read_to_string(root.join("cgroup.subtree_control"))
-                .is_ok_and(|text| text.split_whitespace().any(|word| word == controller)),
-        }
+        let is_v2 = kind.next()? == "cgroup2";
+        let is_v1 = line.contains(" - cgroup ")
+            && kind.nth(1)?.split(',').any(|option| option == controller);
+        (is_v1 || is_v2).then_some(Self { is_v2, root })
     }
 }
 
@@ -93,12 +85,8 @@ impl Charged {
 
 impl Group {
     fn create(controller: &str) -> Result<Self> {
-        let hierarchy = Hierarchy::find(controller)?;
-        let (is_v2, root) = match &hierarchy {
-            Hierarchy::V1(root) => (false, root),
-            Hierarchy::V2(root) => (true, root),
-        };
-        remove_left_over(root);
+        let Hierarchy { is_v2, root } = Hierarchy::find(controller)?;
+        remove_left_over(&root);
         let folder = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&folder)
             .with_context(|| format!("making {} (this needs root)", folder.display()))?;
@@ -113,22 +101,18 @@ impl Group {
         Ok(group)
     }
 
-    /// Allows no swap.
-    pub(crate) fn without_swap(self) -> Result<Self> {
-        self.write(["memory.swappiness", "memory.swap.max"], &0)?;
-        Ok(self)
+    pub(crate) fn forbid_swap(&self) -> Result<()> {
+        self.write(["memory.swappiness", "memory.swap.max"], &0)
     }
 
-    /// A group that has the time of this many CPUs.
-    pub(crate) fn of_quota(cpus: u32) -> Result<Self> {
+    /// A group that has the time of one CPU.
+    pub(crate) fn of_quota() -> Result<Self> {
         let group = Self::create("cpu")?;
-        let quota = cpus * PERIOD_US;
-        match group.is_v2 {
-            true => group.write(["cpu.max"; 2], &format!("{quota} {PERIOD_US}"))?,
-            false => {
-                group.write(["cpu.cfs_period_us"; 2], &PERIOD_US)?;
-                group.write(["cpu.cfs_quota_us"; 2], &quota)?;
-            }
+        if group.is_v2 {
+            group.write(["", "cpu.max"], &format!("{PERIOD_US} {PERIOD_US}"))?;
+        } else {
+            group.write(["cpu.cfs_period_us", ""], &PERIOD_US)?;
+            group.write(["cpu.cfs_quota_us", ""], &PERIOD_US)?;
         }
         Ok(group)
     }
@@ -139,7 +123,7 @@ impl Group {
         if !group.is_v2 {
             let parent = group.folder.parent().context("the root of the hierarchy")?;
             let nodes = fs::read_to_string(parent.join("cpuset.mems")).context("cpuset.mems")?;
-            group.write(["cpuset.mems"; 2], &nodes.trim())?;
+            group.write(["cpuset.mems", ""], &nodes.trim())?;
         }
         group.write(["cpuset.cpus"; 2], &cpu)?;
         Ok(group)
@@ -159,35 +143,32 @@ impl Group {
     }
 
     pub(crate) fn charged(&self) -> Charged {
+        let usage_bytes = self.read(["memory.usage_in_bytes", "memory.current"], "");
         let limit_hits = match self.is_v2 {
-            false => self.number("memory.failcnt"),
-            true => self.event("memory.events", "max "),
+            true => self.read(["", "memory.events"], "max "),
+            false => self.read(["memory.failcnt", ""], ""),
         };
-        let file = if self.is_v2 { "memory.current" } else { "memory.usage_in_bytes" };
-        Charged { usage_bytes: self.number(file), limit_bytes: self.limit_bytes, limit_hits }
+        Charged { usage_bytes, limit_bytes: self.limit_bytes, limit_hits }
     }
 
     /// The most memory that was charged; 0 on a kernel that does not count it.
     pub(crate) fn peak_bytes(&self) -> u64 {
-        self.number(if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" })
+        self.read(["memory.max_usage_in_bytes", "memory.peak"], "")
     }
 
     /// Processes that the kernel killed for lack of memory.
     pub(crate) fn killed(&self) -> u64 {
-        let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
-        self.event(file, "oom_kill ")
+        self.read(["memory.oom_control", "memory.events"], "oom_kill ")
     }
 
-    fn event(&self, file: &str, name: &str) -> u64 {
-        let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
-        text.lines().find_map(|line| line.strip_prefix(name)).map_or(0, leading_number)
+    /// The number behind a name in a file that has a name in version 1, and one in version 2; 0 if there is none.
+    fn read(&self, files: [&str; 2], name: &str) -> u64 {
+        let text = fs::read_to_string(self.folder.join(files[usize::from(self.is_v2)]));
+        let text = text.unwrap_or_default();
+        let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        found.unwrap_or(0)
     }
 
-    fn number(&self, file: &str) -> u64 {
-        leading_number(&fs::read_to_string(self.folder.join(file)).unwrap_or_default())
-    }
-
-    /// The file has a name in version 1, and one in version 2.
     fn write(&self, files: [&str; 2], value: &dyn Display) -> Result<()> {
         let path = self.folder.join(files[usize::from(self.is_v2)]);
         let text = value.to_string();
@@ -232,8 +213,8 @@ mod tests {
         let v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate";
         let cpu = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu";
         let of = |line| Hierarchy::of_mount(line, "memory");
-        assert_eq!(of(v1), Some(Hierarchy::V1("/sys/fs/cgroup/memory".into())));
-        assert_eq!(of(v2), Some(Hierarchy::V2("/sys/fs/cgroup".into())));
-        assert_eq!((of(cpu), of("nothing")), (None, None));
+        let found = |is_v2, root: &str| Some(Hierarchy { is_v2, root: root.into() });
+        assert_eq!(of(v1), found(false, "/sys/fs/cgroup/memory"));
+        assert_eq!((of(v2), of(cpu), of("nothing")), (found(true, "/sys/fs/cgroup"), None, None));
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use ferrofs_workers::cpus::CpuSet;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -58,11 +58,19 @@ pub(crate) fn command(role: Role, settings: &impl Serialize) -> Result<Command> 
     Ok(command)
 }
 
-/// A child that is killed on drop.
+/// A child with a pipe from it, which is killed on drop.
 #[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Child);
+pub(crate) struct OwnedChild(pub(crate) Child);
 
-impl Drop for Owned {
+impl OwnedChild {
+    pub(crate) fn start(role: Role, settings: &impl Serialize) -> Result<Self> {
+        let mut command = command(role, settings)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Self(command.spawn().context("starting a child process")?))
+    }
+}
+
+impl Drop for OwnedChild {
     fn drop(&mut self) {
         // It may have ended already.
         self.0.kill().unwrap_or_default();
@@ -73,14 +81,14 @@ impl Drop for Owned {
 /// Runs a child in a group that must be at its limit when the child has answered; the answer and the state of the group.
 pub(crate) fn run_in<T: DeserializeOwned>(
     group: &Group,
-    mut command: Command,
+    role: Role,
+    settings: &impl Serialize,
 ) -> Result<(T, Charged)> {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = Owned(command.spawn().context("starting the process in the group")?);
+    let mut child = OwnedChild::start(role, settings)?;
     group.admit(child.0.id())?;
-    let mut input = child.0.stdin.take().context("no pipe to the process in the group")?;
+    let pipes = child.0.stdin.take().zip(child.0.stdout.take());
+    let (mut input, output) = pipes.context("no pipes to the process in the group")?;
     input.write_all(&[READY]).context("starting the process in the group")?;
-    let output = child.0.stdout.take().context("no pipe from the process in the group")?;
     let mut answer = String::new();
     BufReader::new(output).read_line(&mut answer).context("reading from the group")?;
     let charged = group.charged();
@@ -97,35 +105,22 @@ pub(crate) fn answer<T: Serialize, M>(measure: impl FnOnce() -> Result<(T, M)>) 
     stdin().read_exact(&mut word).context("waiting for the group")?;
     let (found, memory) = measure()?;
     writeln!(stdout(), "{}", serde_json::to_string(&found)?)?;
-    match stdin().read(&mut word) {
-        Ok(0) => {}
-        other => bail!("unexpected input: {other:?}"),
-    }
+    ensure!(stdin().read(&mut word)? == 0, "unexpected input");
     drop(memory);
     Ok(())
 }
 
-/// Processes at nice 0 that use all time of a CPU each, bound to it so that every row of a table meets the same load.
-#[derive(Debug)]
-pub(crate) struct LoadGenerators(Vec<Owned>);
-
-impl LoadGenerators {
-    /// Starts this many on each CPU; all of them run when this returns.
-    pub(crate) fn start(cpus: &CpuSet, per_cpu: usize) -> Result<Self> {
-        let mut all = Self(Vec::new());
-        for cpu in cpus.iter().flat_map(|cpu| std::iter::repeat_n(cpu, per_cpu)) {
-            let mut command = command(Role::Load, &cpu)?;
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
-            all.0.push(Owned(command.spawn().context("starting a load generator")?));
-        }
-        for child in &mut all.0 {
-            let mut said = [0];
-            let pipe = child.0.stdout.as_mut().context("no pipe from a load generator")?;
-            pipe.read_exact(&mut said).context("a load generator ended at once")?;
-            ensure!(said == [READY], "a load generator wrote {said:?}");
-        }
-        Ok(all)
+/// Starts this many processes on each CPU that use all time of it, at nice 0, bound to it so that every row of a table meets
+/// the same load. All of them run when this returns, and end when they are dropped.
+pub(crate) fn start_load(cpus: &CpuSet, per_cpu: usize) -> Result<Vec<OwnedChild>> {
+    let cpus = cpus.iter().flat_map(|cpu| std::iter::repeat_n(cpu, per_cpu));
+    let mut all =
+        cpus.map(|cpu| OwnedChild::start(Role::Load, &cpu)).collect::<Result<Vec<_>>>()?;
+    for child in &mut all {
+        let pipe = child.0.stdout.as_mut().context("no pipe from a load generator")?;
+        pipe.read_exact(&mut [0]).context("a load generator ended at once")?;
     }
+    Ok(all)
 }
 
 /// The role of a load generator.

@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use ferrofs_fuse::SessionEvent;
 use ferrofs_fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_image::{DecodeWorkers, MemoryPool, OpenOptions, SyncDecompress};
@@ -17,8 +17,9 @@ use ferrofs_workers::percpu;
 use ferrofs_workers::priority::PriorityRequest;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::process::{chdir, chroot};
+use tempfile::TempDir;
 
-use crate::child::{self, Role};
+use crate::child::{OwnedChild, Role};
 
 /// The programs that are launched, with their arguments: those of a Debian system with python3. Each ends as soon as it has
 /// started; the last one is measured.
@@ -52,36 +53,6 @@ pub(crate) enum ThreadPolicy {
     Raised,
 }
 
-impl ThreadPolicy {
-    pub(crate) const ALL: [Self; 3] = [Self::Unbound, Self::PerCpu, Self::Raised];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Unbound => "unbound",
-            Self::PerCpu => "per-CPU",
-            Self::Raised => "per-CPU raised",
-        }
-    }
-
-    fn priority(self) -> PriorityRequest {
-        if self == Self::Raised { PriorityRequest::Raised } else { PriorityRequest::Normal }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DaemonOptions {
-    pub(crate) threads: ThreadPolicy,
-    pub(crate) mode: SyncDecompress,
-    /// The kernel's readahead, if not the default of a mount.
-    pub(crate) readahead_kib: Option<u32>,
-}
-
-impl Default for DaemonOptions {
-    fn default() -> Self {
-        Self { threads: ThreadPolicy::Raised, mode: SyncDecompress::Auto, readahead_kib: None }
-    }
-}
-
 /// A mount that this process serves.
 #[derive(Debug)]
 pub(crate) struct Daemon {
@@ -95,11 +66,13 @@ impl Daemon {
     pub(crate) fn start(
         image: &Path,
         directory: &Path,
-        options: DaemonOptions,
+        threads: ThreadPolicy,
+        mode: SyncDecompress,
         memory: &MemoryPool,
     ) -> Result<Self> {
-        let DaemonOptions { threads, mode, readahead_kib } = options;
-        let settings = percpu::PerCpuSettings::new("erofs_worker").priority(threads.priority());
+        let is_raised = threads == ThreadPolicy::Raised;
+        let priority = if is_raised { PriorityRequest::Raised } else { PriorityRequest::Normal };
+        let settings = percpu::PerCpuSettings::new("erofs_worker").priority(priority);
         let workers = DecodeWorkers::new(settings);
         if threads == ThreadPolicy::Unbound {
             // Without a worker of its CPU an item goes to the unbound pool.
@@ -112,18 +85,13 @@ impl Daemon {
         let mut options = AttachOptions::new("launches", "ferrofs");
         // Git needs a /dev/null that works.
         options.dev = true;
-        let attachment = attach(directory, &options).map_err(|error| anyhow!("{error}"))?;
+        let attachment = attach(directory, &options).map_err(shown)?;
         let device = attachment.device().try_clone().context("/dev/fuse")?;
-        let settings = MountSettings::default()
-            .listeners(listeners())
-            .priority(threads.priority())
-            .reserve_share(memory.reserve_share());
-        let ready = NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
-        set_readahead(
-            directory,
-            readahead_kib.unwrap_or(ready.init_parameters().requested_readahead / 1024),
-        )?;
-        let served = ready.serve(opened, log).map_err(|error| anyhow!("{error}"))?;
+        let settings = MountSettings::default().listeners(listeners()).priority(priority);
+        let settings = settings.reserve_share(memory.reserve_share());
+        let ready = NegotiatedMount::new(device, &settings).map_err(shown)?;
+        set_readahead(directory, ready.init_parameters().requested_readahead / 1024)?;
+        let served = ready.serve(opened, log).map_err(shown)?;
         Ok(Self { attachment, served, workers })
     }
 
@@ -149,10 +117,19 @@ impl Daemon {
 
     /// Unmounts, and waits until the last thread has ended.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.attachment.detach().map_err(|error| anyhow!("{error}"))?;
+        self.attachment.detach().map_err(shown)?;
         self.served.join();
         Ok(())
     }
+}
+
+fn shown(error: impl std::fmt::Display) -> Error {
+    anyhow!("{error}")
+}
+
+/// A directory to mount on.
+pub(crate) fn mount_folder() -> Result<TempDir> {
+    Ok(tempfile::Builder::new().prefix("ferrofs-launches-").tempdir()?)
 }
 
 /// Threads that listen to the kernel, as `ferrofs mount` has them.
@@ -180,7 +157,7 @@ fn set_readahead(directory: &Path, kib: u32) -> Result<()> {
 /// A child at normal priority with the mount as its root, which starts the next program for each line that it reads.
 #[derive(Debug)]
 pub(crate) struct Launcher {
-    child: Child,
+    child: OwnedChild,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
@@ -188,11 +165,9 @@ pub(crate) struct Launcher {
 impl Launcher {
     /// Other threads must answer what it reads there.
     pub(crate) fn start(root: &Path) -> Result<Self> {
-        let mut command = child::command(Role::Launcher, &root)?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("starting the launcher")?;
-        let requests = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().context("no pipe from the launcher")?);
+        let mut child = OwnedChild::start(Role::Launcher, &root)?;
+        let requests = child.0.stdin.take();
+        let answers = BufReader::new(child.0.stdout.take().context("no pipe from the launcher")?);
         Ok(Self { child, requests, answers })
     }
 
@@ -202,11 +177,9 @@ impl Launcher {
         requests.write_all(b"\n").context("writing to the launcher")?;
         let mut line = String::new();
         self.answers.read_line(&mut line).context("reading from the launcher")?;
-        match (line.trim_end(), line.trim_end().parse()) {
-            (_, Ok(nanoseconds)) => Ok(Duration::from_nanos(nanoseconds)),
-            ("", _) => bail!("the launcher ended"),
-            (line, _) => bail!("{line}"),
-        }
+        let answer: Result<Duration, String> =
+            serde_json::from_str(&line).context("the launcher ended")?;
+        answer.map_err(Error::msg)
     }
 }
 
@@ -214,7 +187,7 @@ impl Drop for Launcher {
     fn drop(&mut self) {
         // It ends with its input; a program that hangs keeps it, and ends with it.
         drop(self.requests.take());
-        drop(self.child.wait());
+        drop(self.child.0.wait());
     }
 }
 
@@ -226,10 +199,9 @@ pub(crate) fn launch_all(root: &PathBuf) -> Result<()> {
     chdir("/").context("chdir")?;
     for ((program, arguments), line) in PROGRAMS.iter().zip(stdin().lines()) {
         line?;
-        match launch(program, arguments, &null) {
-            Ok(time) => writeln!(stdout(), "{}", time.as_nanos())?,
-            Err(error) => writeln!(stdout(), "{program}: {error:#}")?,
-        }
+        let time = launch(program, arguments, &null);
+        let answer = time.map_err(|error| format!("{program}: {error:#}"));
+        writeln!(stdout(), "{}", serde_json::to_string(&answer)?)?;
     }
     Ok(())
 }

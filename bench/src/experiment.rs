@@ -1,59 +1,42 @@
 //! The frame of every experiment: arguments that know their requirements and how to measure. `main` checks the
-//! requirements, runs the experiment, and prints and writes its report. An experiment names its candidates and figures,
-//! and leaves the rest to the measuring loop, the tables and the thresholds of its case. Where the case has the columns and
-//! ratios, `Sheet::of` and `context.compare` take the place of the columns, of `sheet.add` and of `judge`:
+//! requirements, runs the experiment, and prints and writes its report. An experiment names its candidates and figures; its
+//! case (`cases/*.toml`) has the tables with their columns and plots, and most thresholds:
 //!
 //! ```ignore
 //! const RATE: Figure = Figure::new("throughput", "GB/s", 3);
 //!
 //! fn run(&self, context: &mut Context<'_>) -> Result<()> {
-//!     context.plan(&self.rounds, self.threads.len())?; // RoundOptions, and the number of `measure` calls
-//!     let columns = vec![
-//!         Column::new("GB/s", RATE),
-//!         Column::new("least–most", RATE).range(),
-//!         Column::new("diff", RATE).difference_to("original"),
-//!     ];
-//!     let mut sheet = Sheet::new("Throughput", "threads | queue", columns).bars(RATE).steady(WALL);
+//!     context.plan(self.rounds, self.threads.len()); // RoundOptions, and the number of `measure` calls
+//!     let mut sheet = context.sheet("throughput", "");
 //!     for threads in &self.threads {
 //!         let candidates = vec![
 //!             Candidate::ours("ours", || pass(threads)), // answers Figures: vec![(WALL, 1.5), (RATE, 0.7)]
 //!             Candidate::peer("original", || other(threads)),
 //!         ];
 //!         let case = format!("{threads} threads");
-//!         let all = context.measure(&case, candidates)?; // Vec<Measured>, in the order of the candidates
-//!         sheet.add(&case, &all); // a row for each candidate; every sample goes to the JSON
-//!         context.report.judge("ahead", &case, ratio(&all, RATE, "ours", "original"));
+//!         // Measures, adds a row for each candidate to the sheet, and has thresholds of the case judge.
+//!         let all = context.compare(&case, candidates, &mut sheet)?;
+//!         context.report.judge("special", &case, own_rule(&all)); // where a threshold needs a rule of its own
 //!     }
-//!     context.report.sheet(sheet); // table, plot, samples
+//!     context.report.sheet(sheet); // table, plots, samples
 //!     Ok(()) // each threshold of the case becomes a claim by its worst figure
 //! }
 //! ```
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::io::Write;
 
 use anyhow::Result;
-use serde::Serialize;
 
 use crate::machine::Requirement;
 use crate::report::Report;
-use crate::rounds::{Candidate, Measured, RoundOptions, Schedule, StealFilter};
+use crate::rounds::{Candidate, RoundOptions, Schedule, StealFilter};
+use crate::statistics::Measured;
 use crate::table::Sheet;
 
-/// The arguments of an experiment as they stand in the report.
-pub(crate) trait Settings {
-    fn settings(&self) -> serde_json::Result<serde_json::Value>;
-}
-
-impl<T: Serialize> Settings for T {
-    fn settings(&self) -> serde_json::Result<serde_json::Value> {
-        serde_json::to_value(self)
-    }
-}
-
-pub(crate) trait Experiment: Settings {
+pub(crate) trait Experiment: Debug {
     /// What must be there before it starts.
-    fn requirements(&self) -> Vec<Requirement> {
+    fn requirements(&self) -> Vec<Requirement<'_>> {
         Vec::new()
     }
 
@@ -75,7 +58,7 @@ pub(crate) struct Context<'a> {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(report: Report, is_quick: bool, out: &'a mut dyn Write) -> Self {
-        let schedule = Schedule::new(&RoundOptions::default(), &report.case, is_quick);
+        let schedule = Schedule::new(RoundOptions::default(), &report.case, is_quick);
         Self { report, is_quick, out, schedule, parts: 1, filter: StealFilter::default() }
     }
 
@@ -84,16 +67,17 @@ impl<'a> Context<'a> {
         Ok(writeln!(self.out, "{line}")?)
     }
 
-    /// The number of rounds, at most `most` in a quick run.
-    pub(crate) fn rounds(&self, rounds: u16, most: u16) -> u16 {
-        if self.is_quick { rounds.min(most) } else { rounds }
-    }
-
     /// Says how often is measured. The time from now on is shared by this many calls of `measure`.
-    pub(crate) fn plan(&mut self, rounds: &RoundOptions, parts: usize) {
+    pub(crate) fn plan(&mut self, rounds: RoundOptions, parts: usize) {
         self.schedule = Schedule::new(rounds, &self.report.case, self.is_quick);
         self.parts = parts;
         self.report.remark(self.schedule.to_string());
+    }
+
+    /// A table of the case, with what its title lacks.
+    pub(crate) fn sheet(&self, name: &str, title: &str) -> Sheet {
+        let spec = self.report.case.tables.get(name).cloned();
+        Sheet::new(&spec.unwrap_or_default(), title)
     }
 
     /// Measures the candidates in turn, in the rounds of the schedule. Peers that fail are left out, with the reason. Empty
@@ -101,23 +85,23 @@ impl<'a> Context<'a> {
     pub(crate) fn measure(
         &mut self,
         case: &str,
-        mut candidates: Vec<Candidate<'_>>,
+        candidates: Vec<Candidate<'_>>,
     ) -> Result<Vec<Measured>> {
         let part = self.schedule.part(self.parts);
         self.parts = self.parts.saturating_sub(1);
-        if self.schedule.deadline().is_over() {
+        if self.schedule.deadline.is_over() {
             self.report.leave_out(case, "there was no time left for it");
             return Ok(Vec::new());
         }
         self.say(case)?;
-        let (all, failed) = part.measure(&mut candidates, &mut self.filter)?;
+        let (all, failed) = part.measure(candidates, &mut self.filter)?;
         for (name, error) in failed {
             self.report.leave_out(format!("{name} in {case}"), error);
         }
         Ok(all)
     }
 
-    /// The same, with rows in the sheet and the ratios that thresholds of the case name.
+    /// The same, with rows in the sheet, and judged by thresholds.
     pub(crate) fn compare(
         &mut self,
         case: &str,
@@ -126,13 +110,13 @@ impl<'a> Context<'a> {
     ) -> Result<Vec<Measured>> {
         let all = self.measure(case, candidates)?;
         sheet.add(case, &all);
-        self.report.judge_all(case, &all);
+        self.report.judge_all(case, &[case], &all);
         Ok(all)
     }
 
     /// The report, complete.
     pub(crate) fn finish(mut self) -> Result<Report> {
-        if self.filter.has_samples() {
+        if self.filter.samples > 0 {
             self.report.remark(self.filter.to_string());
         }
         self.report.finish()?;

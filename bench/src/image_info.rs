@@ -64,11 +64,7 @@ pub(crate) struct ImageInfo {
 
 impl ImageInfo {
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        Self::read_inside(path).with_context(|| path.display().to_string())
-    }
-
-    fn read_inside(path: &Path) -> Result<Self> {
-        let image = Image::open(path)?;
+        let image = Image::open(path).with_context(|| path.display().to_string())?;
         let files = regular_files(&image)?.into_iter().filter(|(_, inode)| inode.size() > 0);
         // The first of the largest.
         let largest =
@@ -77,10 +73,8 @@ impl ImageInfo {
         if let Some((_, inode)) = &largest {
             for extent in image.file_extents(inode, 0)?.take(EXTENTS) {
                 let place = extent?.location.filter(|place| place.algorithm.is_some());
-                if let Some(place) = place {
-                    algorithm = place.algorithm;
-                    cluster_bytes = place.bytes.max(cluster_bytes);
-                }
+                algorithm = place.as_ref().map_or(algorithm, |place| place.algorithm);
+                cluster_bytes = place.map_or(0, |place| place.bytes).max(cluster_bytes);
             }
         }
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -114,13 +108,13 @@ mod tests {
     fn an_image_tells_how_its_largest_file_is_compressed() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
         let read = |name: &str| ImageInfo::read(&folder.join(name)).unwrap();
-        let image = read("lz4.erofs");
-        let facts = (image.name.as_str(), image.codec(), image.cluster_bytes);
-        assert_eq!(facts, ("lz4", "lz4", 4096));
-        assert!(image.largest.unwrap().is_relative());
-        assert_eq!(read("lzma.erofs").codec(), "lzma");
-        let plain = read("plain.erofs");
-        assert_eq!((plain.codec(), plain.cluster_bytes), ("plain", 0));
+        assert!(read("lz4.erofs").largest.unwrap().is_relative());
+        for (name, codec, bytes) in
+            [("lz4", "lz4", 4096), ("lzma", "lzma", 4096), ("plain", "plain", 0)]
+        {
+            let image = read(&format!("{name}.erofs"));
+            assert_eq!((&*image.name, image.codec(), image.cluster_bytes), (name, codec, bytes));
+        }
         let error = ImageInfo::read(Path::new("/proc/self/stat")).unwrap_err();
         assert!(error.to_string().contains("/proc/self/stat"), "{error}");
     }

@@ -9,20 +9,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ferrofs_image::MemoryPool;
+use ferrofs_image::{MemoryPool, SyncDecompress};
 use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
 use ferrofs_workers::jobs::ParallelFor;
 use ferrofs_workers::memory::{Mapping, PageSize};
-use serde::Serialize;
 
-use crate::daemon::{Daemon, DaemonOptions, listeners};
+use crate::daemon::{Daemon, ThreadPolicy, listeners, mount_folder};
 use crate::experiment::{Context, Experiment};
-use crate::machine::{Requirement, missing};
+use crate::machine::{Requirement, Usage, available_kib, missing};
 use crate::page_store::PAGE_BYTES;
-use crate::procfs::{Usage, available_kib};
-use crate::rounds::{Candidate, Measured, RoundOptions, find};
-use crate::statistics::{Figure, Figures, Samples, difference_percent};
-use crate::table::{Column, Sheet};
+use crate::rounds::{Candidate, RoundOptions};
+use crate::statistics::{Figure, Figures, Measured, Samples, difference_percent, find};
 
 const GIB: usize = 1 << 30;
 /// Memory that must stay free, in KiB.
@@ -41,16 +38,17 @@ const SLOW_FACTOR: u64 = 8;
 const CHUNKS_PER_THREAD: [u64; 2] = [4, 32];
 /// Rounds of computing for each thread, less what the slow chunk adds: some 80 ms.
 const THREAD_ROUNDS: u64 = 80_000_000;
-const PLACES: [&str; 3] = ["first", "in the middle", "last"];
+/// Where the slow chunk is, in halves of the job.
+const PLACES: [(&str, u64); 3] = [("first", 0), ("in the middle", 1), ("last", 2)];
 
 const TIME: Figure = Figure::new("wall", "ms", 1);
 /// It leaves out steal time.
 const CPU_TIME: Figure = Figure::new("CPU", "ms", 1);
 const READY: Figure = Figure::new("ready", "ms", 1);
 const FAULTING: Figure = Figure::new("faulting in", "ms", 1);
-const OF_IDEAL: Figure = Figure::new("wall", "of the ideal", 3);
+const OF_IDEAL: Figure = Figure::new("of the ideal", "", 3);
 
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct JobsArguments {
     /// Memory to fault in, in GiB; half of one with --quick
     #[arg(short, long, value_name = "GIB", default_value_t = 4)]
@@ -100,23 +98,11 @@ struct Plan {
 }
 
 impl Experiment for JobsArguments {
-    fn requirements(&self) -> Vec<Requirement> {
-        self.image.iter().cloned().map(Requirement::File).collect()
+    fn requirements(&self) -> Vec<Requirement<'_>> {
+        self.image.iter().map(|image| Requirement::File(image)).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let plan = self.plan(context)?;
-        let nodes = AvailableCpus::read().nodes().len();
-        context.plan(&self.rounds, KINDS.len() + nodes + 2);
-        plan.prefault(context)?;
-        plan.on_nodes(context)?;
-        plan.starts(self.image.as_deref(), context)?;
-        plan.imbalance(context)
-    }
-}
-
-impl JobsArguments {
-    fn plan(&self, context: &Context<'_>) -> Result<Plan> {
         let threads_max = AvailableCpus::read().parallelism();
         let mut threads: Vec<usize> = self.threads.iter().copied().map(usize::from).collect();
         if threads.is_empty() {
@@ -130,7 +116,12 @@ impl JobsArguments {
             available >= needed,
             "this needs {needed} KiB of memory, {available} KiB are available; --gib takes less"
         );
-        Ok(Plan { bytes, threads, threads_max })
+        let plan = Plan { bytes, threads, threads_max };
+        context.plan(self.rounds, KINDS.len() + AvailableCpus::read().nodes().len() + 2);
+        plan.prefault(context)?;
+        plan.on_nodes(context)?;
+        plan.starts(self.image.as_deref(), context)?;
+        plan.imbalance(context)
     }
 }
 
@@ -146,15 +137,14 @@ impl Plan {
         let kinds = [Variant::Threads, Variant::Resident, Variant::Registers];
         let of = kinds.iter().flat_map(|kind| self.threads.iter().map(move |&count| kind(count)));
         let variants: Vec<Variant> = [Variant::OneCall].into_iter().chain(of).collect();
-        let title = format!("Faulting in {} MiB, median", self.bytes >> 20);
-        let mut sheet = Sheet::new(title, "pages | way", time_columns("1 thread")).bars(TIME);
+        let mut sheet = context.sheet("faults", &(self.bytes >> 20).to_string());
         for (pages, case) in KINDS {
             let candidate = |&variant: &Variant| {
                 Candidate::ours(variant.name(), move || time(variant, pages, self.bytes))
             };
-            let all = context.measure(case, variants.iter().map(candidate).collect())?;
-            sheet.add(case, &all);
-            judge(case, &all, context)?;
+            let candidates = variants.iter().map(candidate).collect();
+            let all = context.compare(case, candidates, &mut sheet)?;
+            explain(case, &all, context);
         }
         context.report.sheet(sheet);
         Ok(())
@@ -163,9 +153,7 @@ impl Plan {
     /// Faulting in on each NUMA node by its CPUs, which places the memory there.
     fn on_nodes(&self, context: &mut Context<'_>) -> Result<()> {
         let home = CpuSet::of_current_thread();
-        let title = format!("Faulting in {} MiB on each node, 4 KiB pages", self.bytes >> 20);
-        let columns = time_columns("1 thread");
-        let mut sheet = Sheet::new(title, "node and its CPUs | way", columns);
+        let mut sheet = context.sheet("nodes", &(self.bytes >> 20).to_string());
         for node in AvailableCpus::read().nodes() {
             let case = format!("{}: {}", node.id, node.cpus.len());
             let bound = node.cpus.bind_current_thread();
@@ -198,7 +186,7 @@ impl Plan {
             context.report.leave_out(MOUNT, why);
             return Ok(());
         }
-        let directory = tempfile::Builder::new().prefix("ferrofs-launches-").tempdir()?;
+        let directory = mount_folder()?;
         let most = self.threads_max;
         let mut ways =
             vec![("nothing faulted in".to_owned(), None), ("by 1 thread".to_owned(), Some(1))];
@@ -207,15 +195,7 @@ impl Plan {
             Candidate::ours(name, || start_mount(*threads, image, directory.path()))
         });
         let all = context.measure(MOUNT, candidates.collect())?;
-        let gib = MOUNT_BYTES >> 30;
-        let title = format!("A mount with {gib} GiB of memory: until it is ready, median");
-        let columns = vec![
-            Column::new("ready, ms", READY),
-            Column::new("diff", READY).difference_to("by 1 thread"),
-            Column::new("faulting, ms", FAULTING),
-        ];
-        let names = "an eighth of it is faulted in";
-        let mut sheet = Sheet::new(title, names, columns).bars(READY);
+        let mut sheet = context.sheet("starts", &(MOUNT_BYTES >> 30).to_string());
         sheet.add("", &all);
         context.report.sheet(sheet);
         let saved = all.iter().skip(1).map(|one| one.median(READY)).collect::<Vec<_>>();
@@ -234,39 +214,21 @@ impl Plan {
             context.report.leave_out("a job with one slow chunk", why);
             return Ok(());
         }
-        let case = format!("a job with one slow chunk, {threads} threads");
         let ways = CHUNKS_PER_THREAD.iter().flat_map(|&chunks| PLACES.map(|place| (chunks, place)));
-        let candidates = ways.map(|(chunks, place)| {
-            let run = move || Ok(vec![(OF_IDEAL, run_imbalanced(place, threads, chunks)?)]);
-            Candidate::ours(format!("{chunks} chunks per thread, slow chunk {place}"), run)
+        let candidates = ways.map(|(chunks, (name, halves))| {
+            let run = move || Ok(vec![(OF_IDEAL, run_imbalanced(halves, threads, chunks)?)]);
+            Candidate::ours(format!("{chunks} chunks per thread, slow chunk {name}"), run)
         });
-        let all = context.measure(&case, candidates.collect())?;
-        let title = format!("One chunk takes {SLOW_FACTOR} times as long, {threads} threads");
-        let columns = vec![
-            Column::new("wall, as a multiple of the ideal", OF_IDEAL),
-            Column::new("least–most", OF_IDEAL).range(),
-        ];
-        let mut sheet = Sheet::new(title, "chunks", columns);
-        sheet.add(&case, &all);
+        let mut sheet = context.sheet("imbalance", &threads.to_string());
+        let case = format!("a job with one slow chunk, {threads} threads");
+        context.compare(&case, candidates.collect(), &mut sheet)?;
         context.report.sheet(sheet);
-        for one in &all {
-            context.report.judge("imbalance", &one.name, one.median(OF_IDEAL));
-        }
         Ok(())
     }
 }
 
-fn time_columns(baseline: &str) -> Vec<Column> {
-    vec![
-        Column::new("ms", TIME),
-        Column::new("diff", TIME).difference_to(baseline),
-        Column::new("least–most", TIME).range(),
-        Column::new("CPU ms", CPU_TIME),
-    ]
-}
-
-/// Remarks, noise and the thresholds for one kind of pages, where the variants were run.
-fn judge(case: &str, all: &[Measured], context: &mut Context<'_>) -> Result<()> {
+/// Remarks and noise for one kind of pages, where the variants were run.
+fn explain(case: &str, all: &[Measured], context: &mut Context<'_>) {
     let samples = |variant: Variant, figure| {
         find(all, &variant.name()).map_or_else(Samples::default, |one| one.samples(figure))
     };
@@ -276,20 +238,16 @@ fn judge(case: &str, all: &[Measured], context: &mut Context<'_>) -> Result<()> 
     let [one, two] = [1, 2].map(Variant::Threads);
     for variant in [one, two] {
         let what = format!("{}, {case}", variant.name());
-        context.report.judge_repetitions(&what, &samples(variant, TIME))?;
+        context.report.judge_noise(&what, &samples(variant, TIME));
     }
-    context.report.judge("one-thread", case, differ(Variant::OneCall, one, TIME));
     let both = differ(one, two, TIME);
     if both.is_nan() {
-        let why = "1 and 2 threads were not both run, or the system runs only one at once";
-        context.report.explain("two-threads", why);
-        return Ok(());
+        return;
     }
-    context.report.judge("two-threads", case, both);
     // A change of the machine from round to round is in both times of a round.
     let (alone, together) = (samples(one, TIME), samples(two, TIME));
-    let rounds = alone.values().zip(together.values());
-    let by_rounds: Samples = rounds.map(|(one, two)| difference_percent(one, two)).collect();
+    let rounds = alone.0.iter().zip(&together.0);
+    let by_rounds: Samples = rounds.map(|(one, two)| difference_percent(*one, *two)).collect();
     let limits = format!(
         "zeroing resident memory: {:+.1} %; arithmetic in registers: {:+.1} %; CPU time: {:+.1} %",
         differ(Variant::Resident(1), Variant::Resident(2), TIME),
@@ -301,7 +259,6 @@ fn judge(case: &str, all: &[Measured], context: &mut Context<'_>) -> Result<()> 
         "{case}, 2 threads against 1: {both:+.1} %, by the median of the rounds' own differences {:+.1} % ({limits})",
         by_rounds.median()
     ));
-    Ok(())
 }
 
 /// Faults memory in and frees it, so that the next sample gets memory that was just freed: a virtual machine may return
@@ -334,17 +291,13 @@ fn time(variant: Variant, pages: PageSize, bytes: usize) -> Result<Figures> {
 
 /// Page by page, as the kernel does it.
 fn zero(bytes: &mut [u8], threads: usize) {
-    let zero_pages = |bytes: &mut [u8]| {
-        bytes.chunks_mut(PAGE_BYTES).for_each(|page| black_box(page).fill(0));
-    };
     let part = bytes.len().div_ceil(threads.max(1)).next_multiple_of(PAGE_BYTES);
     thread::scope(|scope| {
-        let mut parts = bytes.chunks_mut(part);
-        let own = parts.next();
-        for part in parts {
-            scope.spawn(move || zero_pages(part));
+        for part in bytes.chunks_mut(part) {
+            scope.spawn(move || {
+                part.chunks_mut(PAGE_BYTES).for_each(|page| black_box(page).fill(0));
+            });
         }
-        own.map(zero_pages);
     });
 }
 
@@ -360,10 +313,7 @@ fn compute_on(threads: usize, pages: usize) {
         }
         black_box(value);
     };
-    thread::scope(|scope| {
-        (1..threads).for_each(|_| drop(scope.spawn(compute)));
-        compute();
-    });
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compute))));
 }
 
 /// Until a mount is ready, and what of that faulting memory in takes.
@@ -379,25 +329,18 @@ fn start_mount(threads: Option<usize>, image: &Path, directory: &Path) -> Result
         ensure!(got > 0, "no memory was faulted in");
     }
     let faulting = before.elapsed();
-    let daemon = Daemon::start(image, directory, DaemonOptions::default(), &memory)?;
+    let (threads, mode) = (ThreadPolicy::Raised, SyncDecompress::Auto);
+    let daemon = Daemon::start(image, directory, threads, mode, &memory)?;
     let ready = begin.elapsed();
     daemon.end()?;
     Ok(vec![(READY, ready.as_secs_f64() * 1e3), (FAULTING, faulting.as_secs_f64() * 1e3)])
 }
 
-fn slow_chunk(place: &str, chunks: u64) -> u64 {
-    match place {
-        "first" => 0,
-        "last" => chunks - 1,
-        _ => chunks / 2,
-    }
-}
-
 /// Wall time as a multiple of the ideal: all work spread evenly, but no less than the slow chunk. The cost of an ordinary
 /// chunk is measured beside it, since a shared machine's speed changes.
-fn run_imbalanced(place: &str, threads: usize, chunks_per_thread: u64) -> Result<f64> {
+fn run_imbalanced(halves: u64, threads: usize, chunks_per_thread: u64) -> Result<f64> {
     let chunks = u64::try_from(threads)? * chunks_per_thread;
-    let slow = slow_chunk(place, chunks);
+    let slow = (chunks * halves / 2).min(chunks - 1);
     let rounds = THREAD_ROUNDS / chunks_per_thread;
     let compute = |rounds: u64| {
         black_box((0..rounds).fold(1_u64, |value, round| black_box(value ^ round).rotate_left(7)));
@@ -411,14 +354,13 @@ fn run_imbalanced(place: &str, threads: usize, chunks_per_thread: u64) -> Result
     let start = Instant::now();
     let job =
         ParallelFor::over(0..chunks).max_threads(threads).chunks_per_thread(chunks_per_thread);
-    let outcome: Result<_, Infallible> = job.run(|range| {
+    let Ok(report) = job.run(|range| {
         for chunk in range {
             compute(if chunk == slow { SLOW_FACTOR * rounds } else { rounds });
         }
-        Ok(())
+        Ok::<(), Infallible>(())
     });
     let wall = start.elapsed();
-    let Ok(report) = outcome;
     let chunk: Duration = (before + time_chunk()) / 2;
     ensure!(report.chunks == chunks, "{} chunks of {chunks}", report.chunks);
     let even = (chunks - 1 + SLOW_FACTOR) as f64 / threads as f64;
@@ -427,18 +369,11 @@ fn run_imbalanced(place: &str, threads: usize, chunks_per_thread: u64) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::{PLACES, Variant, doubling, slow_chunk};
+    use super::doubling;
 
     #[test]
     fn thread_counts_double_up_to_the_last() {
         assert_eq!([doubling(1), doubling(2)], [vec![1], vec![1, 2]]);
         assert_eq!(doubling(6), [1, 2, 4, 6]);
-    }
-
-    #[test]
-    fn variants_and_slow_chunks_are_where_their_names_say() {
-        assert_eq!(Variant::Threads(1).name(), "1 thread");
-        assert_eq!(Variant::Threads(4).name(), "4 threads");
-        assert_eq!(PLACES.map(|place| slow_chunk(place, 8)), [0, 4, 7]);
     }
 }

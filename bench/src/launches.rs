@@ -5,77 +5,47 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fmt, fs};
 
 use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ferrofs_image::{MemoryPool, SyncDecompress};
 use ferrofs_workers::cpus::AvailableCpus;
-use serde::Serialize;
 
-use crate::child::LoadGenerators;
-use crate::daemon::{Daemon, DaemonOptions, Launcher, PROGRAMS, ThreadPolicy};
+use crate::child::start_load;
+use crate::daemon::{Daemon, Launcher, PROGRAMS, ThreadPolicy, mount_folder};
 use crate::experiment::{Context, Experiment};
 use crate::machine::Requirement;
 use crate::mounted::{Mounter, System};
-use crate::plot::Plot;
 use crate::programs::ProgramArguments;
-use crate::report::Report;
-use crate::rounds::{Candidate, Measured, RoundOptions, Steal};
-use crate::statistics::{Figure, Figures, difference_percent};
-use crate::table::statistics_table;
-use crate::trees::read_file;
+use crate::rounds::{Candidate, RoundOptions};
+use crate::statistics::{Figure, Figures, Measured, Statistic};
+use crate::trees::read_in;
 
-/// The column of raised threads, by which the unbound ones are compared.
-const RAISED: usize = 2;
 /// Threads of our daemon that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
-/// Threads that prefetch.
-const PREFETCHING: [&str; 1] = ["prefetch"];
 /// The figures of a round.
 const RUN_DELAY: Figure = Figure::new("run delay", "us", 0);
 const QUEUED: Figure = Figure::new("from submission to start", "us", 0);
 const LAST: Figure = Figure::new("last launch", "us", 0);
 const ALL: Figure = Figure::new("all launches", "us", 0);
-const PREFETCH_DELAY: Figure = Figure::new("run delay of what reads ahead", "us", 0);
-const STEAL: Figure = Figure::new("steal time in the last launch", "%", 1);
-const TABLES: [(&str, Figure); 4] = [
-    ("Scheduling latency of the daemon's threads", RUN_DELAY),
-    ("From submission to start of decode work", QUEUED),
-    ("The last launch", LAST),
-    ("All launches", ALL),
+/// The tables of the case, and what they are of.
+const TABLES: [(&str, Figure); 4] =
+    [("delay", RUN_DELAY), ("queued", QUEUED), ("last", LAST), ("all", ALL)];
+
+const POLICIES: [(ThreadPolicy, &str); 3] = [
+    (ThreadPolicy::Unbound, "unbound"),
+    (ThreadPolicy::PerCpu, "per-CPU"),
+    (ThreadPolicy::Raised, "per-CPU raised"),
 ];
+/// The threads that decode: workers, always, the subject of the original mail; and whoever answers the kernel, with the help
+/// of workers.
+const DECODING: [(SyncDecompress, &str); 2] =
+    [(SyncDecompress::ForceOff, "workers decode"), (SyncDecompress::Auto, "the default")];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Decoding {
-    /// Workers, always: the subject of the original mail
-    Workers,
-    /// As by default: whoever answers the kernel, with the help of workers
-    Default,
-}
-
-impl Decoding {
-    const ALL: [Self; 2] = [Self::Workers, Self::Default];
-
-    fn mode(self) -> SyncDecompress {
-        match self {
-            Self::Workers => SyncDecompress::ForceOff,
-            Self::Default => SyncDecompress::Auto,
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Workers => "workers decode",
-            Self::Default => "the default",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct LaunchesArguments {
     /// An image of a Debian system with perl, git, gcc and python3
     image: PathBuf,
@@ -83,14 +53,6 @@ pub(crate) struct LaunchesArguments {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     load: u16,
-    /// The threads that decode
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_values_t = Decoding::ALL)]
-    decoding: Vec<Decoding>,
-    /// The kernel's readahead in mounts of ours, instead of the default
-    #[arg(long, value_name = "KIB")]
-    #[arg(value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
-    readahead: Option<u32>,
     /// Folder with erofsfuse: launches from it, and from the kernel's EROFS, stand beside ours
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
@@ -99,33 +61,30 @@ pub(crate) struct LaunchesArguments {
 }
 
 impl Experiment for LaunchesArguments {
-    fn requirements(&self) -> Vec<Requirement> {
-        let mut all = vec![Requirement::Root, Requirement::Fuse];
-        all.push(Requirement::File(self.image.clone()));
-        if let Some(peers) = &self.peers {
-            let program = peers.join("erofsfuse");
-            all.extend([Requirement::KernelErofs, Requirement::Program(program)]);
-        }
+    fn requirements(&self) -> Vec<Requirement<'_>> {
+        let mut all = vec![Requirement::Root, Requirement::Fuse, Requirement::File(&self.image)];
+        all.extend(self.peers.iter().map(|_| Requirement::KernelErofs));
         all
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let mounts = self.mounts()?;
-        let directory = tempfile::Builder::new().prefix("ferrofs-launches-").tempdir()?;
-        let _load = LoadGenerators::start(AvailableCpus::read().cpus(), self.load.into())?;
-        context.plan(&self.rounds, 1);
-        let candidates = mounts
-            .iter()
-            .map(|mount| Candidate::ours(mount.name(), || mount.round(self, directory.path())));
+        let directory = mount_folder()?;
+        let _load = start_load(AvailableCpus::read().cpus(), self.load.into())?;
+        context.plan(self.rounds, 1);
+        let candidates = mounts.iter().map(|mount| {
+            Candidate::ours(mount.name(), || mount.round(&self.image, directory.path()))
+        });
         let case = format!("beside {} load generators a CPU", self.load);
         let all = context.measure(&case, candidates.collect())?;
-        for decoding in &self.decoding {
-            add_tables(&mut context.report, *decoding, &mounts, &all);
+        for (_, decoding) in DECODING {
+            add_tables(context, decoding, &mounts, &all);
         }
         for mount in &mounts {
             match &mount.source {
                 Source::Ours(..) => {
-                    context.report.remark(format!("{}: {}", mount.name(), mount.workers.borrow()));
+                    let seen = mount.workers.borrow().text();
+                    context.report.remark(format!("{}: {seen}", mount.name()));
                 }
                 Source::Peer(mounter) => {
                     let words = mounter.words(Path::new("IMAGE"), Path::new("DIR"));
@@ -133,23 +92,29 @@ impl Experiment for LaunchesArguments {
                 }
             }
         }
-        context.report.samples("", &all);
         Ok(())
     }
 }
 
 impl LaunchesArguments {
     fn mounts(&self) -> Result<Vec<LaunchMount>> {
-        let mount = |source| LaunchMount { source, workers: RefCell::default() };
-        let ways = self.decoding.iter().flat_map(|&decoding| {
-            ThreadPolicy::ALL.map(|threads| mount(Source::Ours(threads, decoding)))
+        let mount = |name, decoding, source| LaunchMount {
+            name,
+            decoding,
+            source,
+            workers: RefCell::default(),
+        };
+        let ways = DECODING.into_iter().flat_map(|(mode, decoding)| {
+            POLICIES.map(|(threads, name)| mount(name, decoding, Source::Ours(threads, mode)))
         });
         let mut mounts: Vec<_> = ways.collect();
         if self.peers.is_some() {
             let programs = ProgramArguments { ferrofs: None, peers: self.peers.clone() };
             for system in [System::Kernel, System::Erofsfuse] {
-                let mounter = system.find(&programs).map_err(anyhow::Error::msg)?;
-                mounts.push(mount(Source::Peer(mounter.with_devices())));
+                // Git needs a /dev/null that works.
+                let options = ["-o", "dev"].map(str::to_owned).into();
+                let mounter = Mounter { options, ..system.find(&programs)? };
+                mounts.push(mount(system.name(), "", Source::Peer(mounter)));
             }
         }
         Ok(mounts)
@@ -159,7 +124,7 @@ impl LaunchesArguments {
 /// What is mounted.
 #[derive(Debug)]
 enum Source {
-    Ours(ThreadPolicy, Decoding),
+    Ours(ThreadPolicy, SyncDecompress),
     Peer(Mounter),
 }
 
@@ -171,15 +136,14 @@ struct WorkersSeen {
     priority_levels: BTreeSet<String>,
 }
 
-impl fmt::Display for WorkersSeen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl WorkersSeen {
+    fn text(&self) -> String {
         let [items, unbound] = self.items;
         if items == 0 {
-            return write!(f, "nothing was left to workers: whoever answers the kernel decodes");
+            return "nothing was left to workers: whoever answers the kernel decodes".to_owned();
         }
         let levels = self.priority_levels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        write!(
-            f,
+        format!(
             "workers reached {levels}; they ran {items} items, {unbound} of them on no CPU of their own"
         )
     }
@@ -188,38 +152,27 @@ impl fmt::Display for WorkersSeen {
 /// A kind of mount, made anew in each round.
 #[derive(Debug)]
 struct LaunchMount {
+    /// Of its column.
+    name: &'static str,
+    /// The way of decoding, in whose tables it has a column; empty: in all.
+    decoding: &'static str,
     source: Source,
     workers: RefCell<WorkersSeen>,
 }
 
 impl LaunchMount {
     fn name(&self) -> String {
-        match &self.source {
-            Source::Ours(threads, decoding) => format!("{}, {}", threads.name(), decoding.title()),
-            Source::Peer(mounter) => mounter.system.name().to_owned(),
-        }
+        format!("{}, {}", self.name, self.decoding).trim_end_matches(", ").to_owned()
     }
 
-    /// The name of its column in the tables of a way of decoding, where it has one.
-    fn column(&self, decoding: Decoding) -> Option<&'static str> {
+    fn round(&self, image: &Path, directory: &Path) -> Result<Figures> {
+        read_in(image)?;
         match &self.source {
-            Source::Ours(threads, own) => (*own == decoding).then(|| threads.name()),
-            Source::Peer(mounter) => Some(mounter.system.name()),
-        }
-    }
-
-    fn round(&self, arguments: &LaunchesArguments, directory: &Path) -> Result<Figures> {
-        let image = &arguments.image;
-        read_file(image)?;
-        match &self.source {
-            Source::Ours(threads, decoding) => {
-                let readahead_kib = arguments.readahead;
-                let options =
-                    DaemonOptions { threads: *threads, mode: decoding.mode(), readahead_kib };
+            Source::Ours(threads, mode) => {
                 let memory = MemoryPool::with_default_limit()?;
-                let daemon = Daemon::start(image, directory, options, &memory)?;
+                let daemon = Daemon::start(image, directory, *threads, *mode, &memory)?;
                 let look = || Ok((RunDelays::of("self")?, Some(daemon.queued_micros())));
-                let figures = launch(directory, &look, &AWAITED, &PREFETCHING)?;
+                let figures = launch(directory, &look, &AWAITED)?;
                 let mut seen = self.workers.borrow_mut();
                 let items = daemon.items();
                 seen.items.iter_mut().zip(items).for_each(|(sum, items)| *sum += items);
@@ -235,7 +188,7 @@ impl LaunchMount {
                     let delays = process.map(|process| RunDelays::of(&process.to_string()));
                     Ok((delays.transpose()?.unwrap_or_default(), None))
                 };
-                let mut figures = launch(directory, &look, &[""], &[])?;
+                let mut figures = launch(directory, &look, &[""])?;
                 // The kernel has no daemon.
                 figures.retain(|(figure, _)| process.is_some() || *figure != RUN_DELAY);
                 mounted.end()?;
@@ -249,44 +202,30 @@ impl LaunchMount {
 type Look<'a> = &'a dyn Fn() -> Result<(RunDelays, Option<f64>)>;
 
 /// Starts all programs; the daemon is looked at before and after the last one.
-fn launch(
-    directory: &Path,
-    look: Look<'_>,
-    awaited: &[&str],
-    prefetching: &[&str],
-) -> Result<Figures> {
+fn launch(directory: &Path, look: Look<'_>, awaited: &[&str]) -> Result<Figures> {
     let mut launcher = Launcher::start(directory)?;
     let mut all = Duration::ZERO;
     for _ in 1..PROGRAMS.len() {
         all += launcher.launch()?;
     }
-    let (steal, (before, queued_before)) = (Steal::now(), look()?);
+    let (before, queued_before) = look()?;
     let last = launcher.launch()?;
-    let (steal, (after, queued)) = (Steal::now().since(steal), look()?);
+    let (after, queued) = look()?;
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let mut figures = vec![
+    let figures = [
         (RUN_DELAY, after.since(&before, awaited)),
         (LAST, micros(last)),
         (ALL, micros(all + last)),
-        (STEAL, steal.percent()),
     ];
     let queued = queued.zip(queued_before).map(|(after, before)| (QUEUED, after - before));
-    figures.extend(queued);
-    let prefetch = (PREFETCH_DELAY, after.since(&before, prefetching));
-    figures.extend((!prefetching.is_empty()).then_some(prefetch));
-    Ok(figures)
+    Ok(figures.into_iter().chain(queued).collect())
 }
 
 /// How long the threads of a process were ready to run and did not: the kernel's count, the second number of
-/// `/proc/PID/task/TID/schedstat`, by thread. The mail calls it scheduling latency.
+/// `/proc/PID/task/TID/schedstat`, by thread, in nanoseconds and with the thread's name. The mail calls it scheduling
+/// latency.
 #[derive(Debug, Default)]
-struct RunDelays(HashMap<String, ThreadDelay>);
-
-#[derive(Debug)]
-struct ThreadDelay {
-    name: String,
-    nanoseconds: u64,
-}
+struct RunDelays(HashMap<String, (String, u64)>);
 
 impl RunDelays {
     /// Of a process by number, or `self`.
@@ -300,7 +239,7 @@ impl RunDelays {
             let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
             let delay = times.split_whitespace().nth(1).and_then(|word| word.parse().ok());
             let nanoseconds = delay.with_context(|| format!("schedstat of a thread: {times}"))?;
-            threads.insert(id, ThreadDelay { name: name.trim_end().to_owned(), nanoseconds });
+            threads.insert(id, (name.trim_end().to_owned(), nanoseconds));
         }
         Ok(Self(threads))
     }
@@ -308,88 +247,61 @@ impl RunDelays {
     /// The delay since `before` of threads whose names begin so, in us.
     fn since(&self, before: &Self, prefixes: &[&str]) -> f64 {
         let is_meant = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let meant = self.0.iter().filter(|(_, thread)| is_meant(&thread.name));
-        let delays = meant.map(|(id, thread)| {
-            let earlier = before.0.get(id).map_or(0, |thread| thread.nanoseconds);
-            thread.nanoseconds.saturating_sub(earlier)
+        let meant = self.0.iter().filter(|(_, (name, _))| is_meant(name));
+        let delays = meant.map(|(id, (_, now))| {
+            now.saturating_sub(before.0.get(id).map_or(0, |(_, earlier)| *earlier))
         });
         delays.sum::<u64>() as f64 / 1000.0
     }
 }
 
 /// The tables, plots and claims of one way of decoding.
-fn add_tables(report: &mut Report, decoding: Decoding, mounts: &[LaunchMount], all: &[Measured]) {
-    for (what, figure) in TABLES {
-        let title = format!("{what}, {}", decoding.title());
-        let columns = mounts.iter().zip(all).filter_map(|(mount, one)| {
-            let samples = one.get(figure)?.clone();
-            let name = mount.column(decoding)?.to_owned();
-            Some(Measured { name, figures: vec![(figure, samples)] })
+fn add_tables(
+    context: &mut Context<'_>,
+    decoding: &'static str,
+    mounts: &[LaunchMount],
+    all: &[Measured],
+) {
+    let columns =
+        mounts.iter().zip(all).filter(|(mount, _)| [decoding, ""].contains(&mount.decoding));
+    let columns =
+        columns.map(|(mount, one)| Measured { name: mount.name.to_owned(), ..one.clone() });
+    let columns: Vec<Measured> = columns.collect();
+    // The subject of the mail is work that workers do.
+    context.report.judge_all(decoding, &[decoding], &columns);
+    for (table, figure) in TABLES {
+        let only = columns.iter().filter_map(|one| {
+            let found = one.named(figure.name)?.clone();
+            Some(Measured { name: one.name.clone(), figures: vec![found] })
         });
-        let columns: Vec<Measured> = columns.collect();
-        if figure == QUEUED
-            && columns.iter().all(|one| one.samples(figure).summary().maximum <= 0.0)
-        {
+        let only: Vec<Measured> = only.collect();
+        let is_nothing = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
+        if figure == QUEUED && only.iter().all(is_nothing) {
             // LZ4 is left to the thread that reads.
-            report.remark(format!("{title}: nothing was submitted"));
+            context.report.remark(format!("{}, {decoding}: nothing was submitted", figure.name));
             continue;
         }
-        // The subject of the mail is work that workers do.
-        if figure == RUN_DELAY && decoding == Decoding::Workers {
-            judge(report, &columns);
-        }
-        report.table(statistics_table(&title, figure, &columns, RAISED));
-        if figure != QUEUED {
-            let mut plot = Plot::cdf(title, figure.unit).log_x();
-            columns.iter().for_each(|one| plot.samples(&one.name, &one.samples(figure)));
-            report.plot(plot);
-        }
-    }
-}
-
-/// Claims on the difference between unbound and raised.
-fn judge(report: &mut Report, columns: &[Measured]) {
-    let summary = |place: usize| columns.get(place).map(|one| one.samples(RUN_DELAY).summary());
-    let Some((unbound, raised)) = summary(0).zip(summary(RAISED)) else { return };
-    for (threshold, before, after) in [
-        ("average", unbound.average, raised.average),
-        ("deviation", unbound.deviation, raised.deviation),
-    ] {
-        report.judge(threshold, "", difference_percent(before, after));
-        report.explain(threshold, "see above which priority the workers reached");
+        let mut sheet = context.sheet(table, decoding);
+        sheet.add(decoding, &only);
+        context.report.sheet(sheet);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn thresholds_are_for_average_and_deviation() {
-        let measured =
-            |values: [f64; 2]| Measured::new("", values.map(|value| (RUN_DELAY, value)).into());
-        let columns = [[90.0, 110.0], [40.0, 60.0], [9.0, 11.0]].map(measured);
-        let mut report = Report::new("launches", &()).unwrap();
-        judge(&mut report, &columns);
-        report.finish().unwrap();
-        let said = report.claims.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(said[0].ends_with("-90.0 % here, met"), "{said:?}");
-        assert!(said[1].contains("-90.0 % here, NOT met (see above"), "{said:?}");
-    }
+    use super::RunDelays;
 
     #[test]
     fn threads_are_told_by_their_names_and_new_ones_count_from_their_start() {
         let delays = |threads: &[(&str, &str, u64)]| {
-            let of = |&(id, name, nanoseconds): &(&str, &str, u64)| {
-                (id.to_owned(), ThreadDelay { name: name.to_owned(), nanoseconds })
-            };
-            RunDelays(threads.iter().map(of).collect())
+            let of = threads.iter().map(|&(id, name, ns)| (id.to_owned(), (name.to_owned(), ns)));
+            RunDelays(of.collect())
         };
         let before = delays(&[("1", "fuse-0", 5_000), ("2", "bench", 1_000)]);
         let after = delays(&[("1", "fuse-0", 7_000), ("2", "bench", 90_000), ("3", "fuse-1", 500)]);
-        assert_eq!(after.since(&before, &["fuse-"]), 2.5);
-        assert_eq!(after.since(&before, &[""]), 91.5);
-        assert_eq!(after.since(&before, &["erofs_"]), 0.0);
+        for (prefix, micros) in [("fuse-", 2.5), ("", 91.5), ("erofs_", 0.0)] {
+            assert_eq!(after.since(&before, &[prefix]), micros, "{prefix}");
+        }
         assert!(!RunDelays::of("self").unwrap().0.is_empty());
     }
 }

@@ -1,57 +1,35 @@
-//! The machine that an experiment runs on: its description, what an experiment requires of it, and requests to stop.
+//! The machine that an experiment runs on: its description, what an experiment requires of it, requests to stop, and what
+//! `/proc` tells of it and of this process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use std::{fmt, fs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use ferrofs_workers::cpus::AvailableCpus;
-use serde::{Deserialize, Serialize};
+use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cgroup::has_controller;
 use crate::page_store::zlib_version;
-use crate::procfs::{field_of, leading_number, line_of};
 
-/// The machine at the start of a run. What the system does not tell is empty.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Machine {
-    kernel: String,
-    processor: String,
-    available_cpus: String,
-    /// Threads that run at once: CPUs, or the quota of their time.
-    parallelism: usize,
-    memory_kib: u64,
-    /// Over 1, 5 and 15 minutes.
-    load_average: String,
-    bench_version: String,
-    zlib_version: String,
-}
+/// Position of the minor faults behind the name in `/proc/self/stat`.
+const MINOR_FAULTS_FIELD: usize = 7;
 
-impl Machine {
-    pub(crate) fn look() -> Self {
-        let available = AvailableCpus::read();
-        Self {
-            kernel: line_of("/proc/sys/kernel/osrelease"),
-            processor: field_of("/proc/cpuinfo", "model name"),
-            available_cpus: available.cpus().to_string(),
-            parallelism: available.parallelism(),
-            memory_kib: leading_number(&field_of("/proc/meminfo", "MemTotal")),
-            load_average: load_average(),
-            bench_version: env!("CARGO_PKG_VERSION").to_owned(),
-            zlib_version: zlib_version(),
-        }
-    }
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = self.memory_kib / 1024;
-        write!(f, "Linux {}, {}, CPUs {} ", self.kernel, self.processor, self.available_cpus)?;
-        write!(f, "({} at once), {memory} MiB, load {}; ", self.parallelism, self.load_average)?;
-        write!(f, "ferrofs-bench {}, zlib {}", self.bench_version, self.zlib_version)
-    }
+/// The machine, in a line. What the system does not tell is empty.
+pub(crate) fn describe() -> String {
+    let (available, version) = (AvailableCpus::read(), env!("CARGO_PKG_VERSION"));
+    let memory = leading_number(&field_of("/proc/meminfo", "MemTotal")) / 1024;
+    format!(
+        "Linux {}, {}, CPUs {} ({} at once), {memory} MiB; ferrofs-bench {version}, zlib {}",
+        line_of("/proc/sys/kernel/osrelease"),
+        field_of("/proc/cpuinfo", "model name"),
+        available.cpus(),
+        available.parallelism(),
+        zlib_version()
+    )
 }
 
 /// The load of the last 1, 5 and 15 minutes.
@@ -60,30 +38,29 @@ pub(crate) fn load_average() -> String {
 }
 
 /// Something that an experiment needs and that is checked before it starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Requirement {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Requirement<'a> {
     Root,
     /// A hierarchy with this controller.
-    Cgroup(&'static str),
+    Cgroup(&'a str),
     Fuse,
     KernelErofs,
-    File(PathBuf),
-    Program(PathBuf),
+    File(&'a Path),
 }
 
-impl Requirement {
+impl Requirement<'_> {
     fn is_met(&self) -> bool {
         match self {
-            Self::Root => rustix::process::geteuid().is_root(),
+            Self::Root => is_root(),
             Self::Cgroup(controller) => has_controller(controller),
             Self::Fuse => fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok(),
             Self::KernelErofs => knows_erofs(),
-            Self::File(path) | Self::Program(path) => path.is_file(),
+            Self::File(path) => path.is_file(),
         }
     }
 }
 
-impl fmt::Display for Requirement {
+impl fmt::Display for Requirement<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => write!(f, "needs root"),
@@ -91,16 +68,23 @@ impl fmt::Display for Requirement {
             Self::Fuse => write!(f, "needs /dev/fuse, to be opened by this user"),
             Self::KernelErofs => write!(f, "needs a kernel with EROFS"),
             Self::File(path) => write!(f, "needs the file {}", path.display()),
-            Self::Program(path) => write!(f, "needs the program {}", path.display()),
         }
     }
 }
 
+pub(crate) fn files(paths: &[PathBuf]) -> impl Iterator<Item = Requirement<'_>> {
+    paths.iter().map(|path| Requirement::File(path))
+}
+
 /// The requirements that are not met, in words; none if all are met.
-pub(crate) fn missing(requirements: &[Requirement]) -> Option<String> {
+pub(crate) fn missing(requirements: &[Requirement<'_>]) -> Option<String> {
     let missing = requirements.iter().filter(|one| !one.is_met()).map(ToString::to_string);
     let missing = missing.collect::<Vec<_>>().join(", ");
     (!missing.is_empty()).then_some(missing)
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Built in, or a module that the first mount loads.
@@ -112,50 +96,117 @@ fn knows_erofs() -> bool {
         || modules.lines().any(|line| line.split(':').next().unwrap_or("").contains("/erofs.ko"))
 }
 
-/// Set by SIGINT and SIGTERM.
-static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// Set by SIGINT and SIGTERM once they are caught.
+static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// From now on SIGINT and SIGTERM only set a flag, so that mounts and folders are removed before the process ends.
 pub(crate) fn catch_signals() -> Result<()> {
-    let flag = STOP.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(flag)).context("catching signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&STOP)).context("catching signals")?;
     }
     Ok(())
 }
 
 /// An error once a signal was caught.
 pub(crate) fn check_stop() -> Result<()> {
-    if STOP.get().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
-        bail!("interrupted");
-    }
+    ensure!(!STOP.load(Ordering::Relaxed), "interrupted");
     Ok(())
+}
+
+/// The first line of a file.
+pub(crate) fn line_of(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// The value of `name:` in a file of such lines.
+pub(crate) fn field_of(path: &str, name: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let found = fields.find(|(key, _)| key.trim() == name);
+    found.map_or_else(String::new, |(_, value)| value.trim().to_owned())
+}
+
+/// The number at the start of a field such as "23 kB", or 0.
+pub(crate) fn leading_number(text: &str) -> u64 {
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+pub(crate) fn available_kib() -> u64 {
+    leading_number(&field_of("/proc/meminfo", "MemAvailable"))
+}
+
+/// Resources that all threads of this process used, since it started or between two looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// User and system time, to the nanosecond.
+    pub(crate) cpu: Duration,
+    /// Of all living threads; those of a thread that ended are lost.
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
+    pub(crate) minor_faults: u64,
+}
+
+impl Usage {
+    pub(crate) fn now() -> Self {
+        let stat = line_of("/proc/self/stat");
+        // The name may hold anything, but it ends at the last parenthesis.
+        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let faults = behind_name.split_whitespace().nth(MINOR_FAULTS_FIELD);
+        let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+        let minor_faults = faults.map_or(0, leading_number);
+        let mut usage = Self { cpu, minor_faults, ..Self::default() };
+        for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+            // A thread may end between the listing and the look.
+            let status = task.path().join("status").display().to_string();
+            let number = |name| leading_number(&field_of(&status, name));
+            usage.voluntary_switches += number("voluntary_ctxt_switches");
+            usage.involuntary_switches += number("nonvoluntary_ctxt_switches");
+        }
+        usage
+    }
+
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        let less = u64::saturating_sub;
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            voluntary_switches: less(self.voluntary_switches, earlier.voluntary_switches),
+            involuntary_switches: less(self.involuntary_switches, earlier.involuntary_switches),
+            minor_faults: less(self.minor_faults, earlier.minor_faults),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, Requirement, missing};
+    use std::path::Path;
+
+    use super::{Requirement, Usage, describe, leading_number, missing};
 
     #[test]
     fn a_machine_has_a_kernel_and_memory() {
-        let machine = Machine::look();
-        assert!(!machine.kernel.is_empty() && machine.memory_kib > 0 && machine.parallelism >= 1);
+        let text = describe();
+        assert!(text.starts_with("Linux ") && !text.contains("Linux ,"), "{text}");
+        assert!(text.contains(" MiB;") && !text.contains(" 0 MiB"), "{text}");
+        assert_eq!((leading_number("23 kB"), leading_number("none")), (23, 0));
     }
 
     #[test]
     fn what_is_missing_is_named_and_what_is_there_is_not() {
-        let there = Requirement::File("/proc/self/stat".into());
-        let gone = Requirement::Program("/proc/self/no such thing".into());
-        assert_eq!(missing(std::slice::from_ref(&there)), None);
+        let there = Requirement::File(Path::new("/proc/self/stat"));
+        let gone = Requirement::File(Path::new("/proc/self/no such thing"));
+        assert_eq!(missing(&[there]), None);
         let said = missing(&[there, gone]);
-        assert_eq!(said.as_deref(), Some("needs the program /proc/self/no such thing"));
+        assert_eq!(said.as_deref(), Some("needs the file /proc/self/no such thing"));
     }
 
     #[test]
-    fn a_cgroup_needs_its_controller() {
-        let has = missing(&[Requirement::Cgroup("memory")]).is_none();
-        let lists = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
-        // A kernel without the controller cannot have the group.
-        assert!(!has || lists.lines().any(|line| line.starts_with("memory")), "{lists}");
+    fn touching_fresh_memory_faults_and_costs_time() {
+        let before = Usage::now();
+        let fresh = vec![1_u8; 64 << 20];
+        assert_eq!(std::hint::black_box(&fresh).first(), Some(&1));
+        let cost = Usage::now().since(before);
+        assert!(cost.minor_faults > 0 && cost.cpu.as_nanos() > 0);
+        assert_eq!(before.since(before), Usage::default());
     }
 }

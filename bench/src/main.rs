@@ -12,7 +12,6 @@ mod decodes;
 mod experiment;
 mod frames;
 mod image_info;
-mod images;
 mod jobs;
 mod launches;
 mod machine;
@@ -25,13 +24,11 @@ mod page_store;
 mod pages;
 mod plot;
 mod process;
-mod procfs;
 mod programs;
 mod reader;
 mod reads;
 mod report;
 mod rounds;
-mod row;
 mod rows;
 mod scheduling;
 mod simulation;
@@ -47,7 +44,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
 
 use case::Case;
 use child::{ChildArguments, Role};
@@ -59,6 +56,48 @@ const TOO_NOISY: u8 = 3;
 const EXIT_STATUS: &str = "Exit status: 0 when figures were printed, 1 when the experiment failed, 2 for a wrong \
 command line, 3 when the run was too noisy and is refused";
 
+/// An experiment as the command line has it.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    /// TOML.
+    pub(crate) case: &'static str,
+    augment: fn(Command) -> Command,
+    parse: fn(&ArgMatches) -> Result<Box<dyn Experiment>, clap::Error>,
+}
+
+macro_rules! experiments {
+    ($($name:literal: $arguments:ty,)+) => {
+        /// In the order in which `all` runs them.
+        pub(crate) const EXPERIMENTS: &[Entry] = &[$(Entry {
+            name: $name,
+            case: include_str!(concat!("../cases/", $name, ".toml")),
+            augment: <$arguments as Args>::augment_args,
+            parse: |matches| Ok(Box::new(<$arguments>::from_arg_matches(matches)?)),
+        }),+];
+    };
+}
+
+experiments! {
+    "workqueue": workqueue::WorkqueueArguments,
+    "scheduling": scheduling::SchedulingArguments,
+    "launches": launches::LaunchesArguments,
+    "pages": pages::PagesArguments,
+    "page-pool": page_pool::PagePoolArguments,
+    "windows": windows::WindowsArguments,
+    "jobs": jobs::JobsArguments,
+    "reads": reads::ReadsArguments,
+    "extract": commands::ExtractArguments,
+    "check": commands::CheckArguments,
+    "mount": mounts::MountArguments,
+    "random": mounts::RandomArguments,
+    "build": commands::BuildArguments,
+    "memory": commands::MemoryArguments,
+    "mount-memory": mounts::MountMemoryArguments,
+    "quota": commands::QuotaArguments,
+    "decodes": decodes::DecodesArguments,
+    "model": simulation::ModelArguments,
+}
+
 /// Experiments that measure ferrofs beside its peers
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_STATUS)]
@@ -66,10 +105,8 @@ struct CommandLine {
     /// Fewer and smaller runs: shows that it works, proves no figure
     #[arg(long, global = true)]
     quick: bool,
-    /// Write every sample as JSON to this file
-    #[arg(long, global = true, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write EXPERIMENT.json, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this folder
+    /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
+    /// folder
     #[arg(long, global = true, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print figures even if repetitions spread too far
@@ -81,46 +118,10 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Throughput of one submitter against the number of workers, as QEMU's threaded-workqueue-bench
-    Workqueue(workqueue::WorkqueueArguments),
-    /// Time from submission to start, on an idle machine and beside load generators
-    Scheduling(scheduling::SchedulingArguments),
-    /// Time to fault memory in with one thread and with more, and the cost of unequal chunks
-    Jobs(jobs::JobsArguments),
-    /// Cost of a frame from the reserve, alone and in a memory cgroup at its limit (needs root)
-    #[command(visible_alias = "relaxed")]
-    Pages(pages::PagesArguments),
-    /// Reads the files of an image front to back, by one reader and by many at a time
-    Reads(reads::ReadsArguments),
-    /// Starts programs from a mount beside load generators (needs root)
-    Launches(launches::LaunchesArguments),
-    /// Starts programs from a mount in a memory cgroup at its limit, with and without a reserve (needs root)
-    PagePool(page_pool::PagePoolArguments),
-    /// Counts the bounce frames that the extents of images need, which their LZ4 windows bound
-    #[command(visible_alias = "window")]
-    Windows(windows::WindowsArguments),
+    #[command(flatten)]
+    Run(Run),
     /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
     All(all::AllArguments),
-    /// Extracts images, beside fsck.erofs and unsquashfs
-    Extract(commands::ExtractArguments),
-    /// Checks images, beside fsck.erofs
-    Check(commands::CheckArguments),
-    /// Peak memory of extract and check with --memory, alone and in a memory cgroup of that size
-    Memory(images::MemoryArguments),
-    /// Time and threads of extract and check where one CPU is available (needs root)
-    Quota(images::QuotaArguments),
-    /// Reads through mounts, beside the kernel, erofsfuse and squashfuse_ll
-    Mount(mounts::MountArguments),
-    /// Reads blocks at random through mounts, beside the kernel and erofsfuse
-    Random(mounts::RandomArguments),
-    /// Memory of a mount under many readers, and its cost while idle
-    MountMemory(mounts::MountMemoryArguments),
-    /// Counts how often each cluster is decoded, beside fsck.erofs and erofsfuse
-    Decodes(decodes::DecodesArguments),
-    /// Builds images, beside mkfs.erofs and mksquashfs
-    Build(commands::BuildArguments),
-    /// Queues and jobs over simulated CPUs, for more CPUs than this machine has
-    Model(simulation::ModelArguments),
     /// Prints what an experiment measures, the expected result and its thresholds
     Describe(DescribeArguments),
     #[command(hide = true)]
@@ -130,47 +131,68 @@ enum Verb {
 #[derive(Debug, Clone, Args)]
 struct DescribeArguments {
     /// All if none is named
-    #[arg(value_name = "EXPERIMENT", value_parser = Case::names().collect::<Vec<_>>())]
+    #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
     experiments: Vec<String>,
 }
 
-impl Verb {
-    /// The experiment and its name.
-    fn experiment(&self) -> Option<(&'static str, &dyn Experiment)> {
-        Some(match self {
-            Self::Workqueue(experiment) => ("workqueue", experiment),
-            Self::Scheduling(experiment) => ("scheduling", experiment),
-            Self::Jobs(experiment) => ("jobs", experiment),
-            Self::Pages(experiment) => ("pages", experiment),
-            Self::Reads(experiment) => ("reads", experiment),
-            Self::Launches(experiment) => ("launches", experiment),
-            Self::PagePool(experiment) => ("page-pool", experiment),
-            Self::Windows(experiment) => ("windows", experiment),
-            Self::Extract(experiment) => ("extract", experiment),
-            Self::Check(experiment) => ("check", experiment),
-            Self::Memory(experiment) => ("memory", experiment),
-            Self::Quota(experiment) => ("quota", experiment),
-            Self::Mount(experiment) => ("mount", experiment),
-            Self::Random(experiment) => ("random", experiment),
-            Self::MountMemory(experiment) => ("mount-memory", experiment),
-            Self::Decodes(experiment) => ("decodes", experiment),
-            Self::Build(experiment) => ("build", experiment),
-            Self::Model(experiment) => ("model", experiment),
-            Self::All(_) | Self::Describe(_) | Self::Child(_) => return None,
+/// One of the experiments.
+#[derive(Debug)]
+struct Run {
+    name: &'static str,
+    experiment: Box<dyn Experiment>,
+}
+
+impl Run {
+    /// The requirements that are not met.
+    fn missing(&self) -> Option<String> {
+        machine::missing(&self.experiment.requirements())
+    }
+}
+
+impl FromArgMatches for Run {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let found = matches.subcommand().and_then(|(name, inner)| {
+            Some((EXPERIMENTS.iter().find(|entry| entry.name == name)?, inner))
+        });
+        let missing = || clap::Error::new(clap::error::ErrorKind::MissingSubcommand);
+        let (entry, inner) = found.ok_or_else(missing)?;
+        Ok(Self { name: entry.name, experiment: (entry.parse)(inner)? })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Subcommand for Run {
+    fn augment_subcommands(command: Command) -> Command {
+        EXPERIMENTS.iter().fold(command, |command, entry| {
+            let title = Case::of(entry.name).map(|case| case.title).unwrap_or_default();
+            command.subcommand((entry.augment)(Command::new(entry.name)).about(title))
         })
     }
 
-    /// The requirements that are not met.
-    fn missing(&self) -> Option<String> {
-        let (_, experiment) = self.experiment()?;
-        machine::missing(&experiment.requirements())
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
     }
+
+    fn has_subcommand(name: &str) -> bool {
+        EXPERIMENTS.iter().any(|entry| entry.name == name)
+    }
+}
+
+pub(crate) fn experiment_names() -> Vec<&'static str> {
+    EXPERIMENTS.iter().map(|entry| entry.name).collect()
 }
 
 /// The requirements of such a command line that are not met.
 fn missing_for(words: &[String]) -> Result<Option<String>> {
     let words = std::iter::once("ferrofs-bench").chain(words.iter().map(String::as_str));
-    Ok(CommandLine::try_parse_from(words)?.verb.missing())
+    Ok(match CommandLine::try_parse_from(words)?.verb {
+        Verb::Run(run) => run.missing(),
+        _ => None,
+    })
 }
 
 fn main() -> ExitCode {
@@ -185,29 +207,30 @@ fn main() -> ExitCode {
 }
 
 fn run(line: &CommandLine) -> Result<ExitCode> {
-    let mut out = stdout().lock();
-    let Some((name, experiment)) = line.verb.experiment() else {
-        match &line.verb {
-            Verb::All(settings) => {
-                all::run(settings, line.quick, line.out.as_deref(), missing_for, &mut out)?;
-            }
-            Verb::Describe(settings) => case::describe(&settings.experiments, &mut out)?,
-            Verb::Child(arguments) => {
-                drop(out);
-                run_child(arguments)?;
-            }
-            _ => {}
+    let mut out = stdout();
+    match &line.verb {
+        Verb::All(settings) => {
+            all::run(settings, line.quick, line.out.as_deref(), missing_for, &mut out)?;
         }
-        return Ok(ExitCode::SUCCESS);
-    };
-    if let Some(missing) = line.verb.missing() {
-        bail!("this {missing}");
+        Verb::Describe(DescribeArguments { experiments }) => {
+            let is_meant =
+                |name: &str| experiments.is_empty() || experiments.iter().any(|one| one == name);
+            for name in experiment_names().into_iter().filter(|name| is_meant(name)) {
+                writeln!(out, "# {name}: {}", Case::of(name)?)?;
+            }
+        }
+        Verb::Child(arguments) => run_child(arguments)?,
+        Verb::Run(run) => {
+            if let Some(missing) = run.missing() {
+                bail!("this {missing}");
+            }
+            let mut context = Context::new(Report::new(run.name)?, line.quick, &mut out);
+            run.experiment.run(&mut context)?;
+            let report = context.finish()?;
+            return conclude(&report, line, &mut out);
+        }
     }
-    let report = Report::new(name, &experiment.settings()?)?;
-    let mut context = Context::new(report, line.quick, &mut out);
-    experiment.run(&mut context)?;
-    let report = context.finish()?;
-    conclude(&report, line, &mut out)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_child(arguments: &ChildArguments) -> Result<()> {
@@ -215,14 +238,8 @@ fn run_child(arguments: &ChildArguments) -> Result<()> {
         Role::Load => child::generate_load(arguments),
         Role::Launcher => daemon::launch_all(&arguments.start()?),
         Role::Reader => reader::read(&arguments.start()?),
-        Role::Frames => {
-            let task = arguments.start()?;
-            child::answer(|| frames::measure(&task))
-        }
-        Role::PoolLaunches => {
-            let task = arguments.start()?;
-            child::answer(|| page_pool::measure(&task))
-        }
+        Role::Frames => child::answer(|| frames::measure(&arguments.start()?)),
+        Role::PoolLaunches => child::answer(|| page_pool::measure(&arguments.start()?)),
     }
 }
 
@@ -234,9 +251,6 @@ fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<
     } else {
         report.print(out)?;
     }
-    if let Some(path) = &line.json {
-        report.write_json(path)?;
-    }
     if let Some(folder) = &line.out {
         report.write_folder(folder)?;
     }
@@ -247,14 +261,11 @@ fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<
 mod tests {
     use std::process::ExitCode;
 
-    use clap::{Command, CommandFactory, Parser};
+    use clap::{CommandFactory, Parser};
 
-    use super::{CommandLine, TOO_NOISY, Verb, conclude};
-    use crate::case::Case;
+    use super::{CommandLine, TOO_NOISY, conclude};
     use crate::report::Report;
-    use crate::rows::RowName;
     use crate::statistics::Samples;
-    use crate::table::Table;
 
     fn parse(words: &str) -> Result<CommandLine, clap::Error> {
         CommandLine::try_parse_from(words.split_whitespace())
@@ -262,9 +273,9 @@ mod tests {
 
     #[test]
     fn a_noisy_run_is_refused_unless_its_figures_are_wanted() {
-        let mut report = Report::new("jobs", &()).unwrap();
-        report.table(Table::new("figures", "a"));
-        report.judge_noise("ours", &Samples::from_iter([1.0, 9.0]), 0.5);
+        let mut report = Report::new("jobs").unwrap();
+        report.remark("figures");
+        report.judge_noise("ours", &Samples(vec![1.0, 9.0]));
         let refused = ("bench jobs", ExitCode::from(TOO_NOISY), false);
         let wanted = ("bench jobs --noisy-ok", ExitCode::SUCCESS, true);
         for (words, code, has_figures) in [refused, wanted] {
@@ -272,57 +283,34 @@ mod tests {
             let found = conclude(&report, &parse(words).unwrap(), &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert_eq!(format!("{found:?}"), format!("{code:?}"), "{words}");
-            assert_eq!(text.contains("**figures**"), has_figures, "{text}");
+            assert_eq!(text.contains("figures"), has_figures, "{text}");
             assert!(text.contains("too noisy: ours spreads by 160 %"), "{text}");
         }
     }
 
     #[test]
-    fn the_description_is_sound() {
+    fn the_description_is_sound_and_senseless_words_are_refused() {
         CommandLine::command().debug_assert();
-    }
-
-    #[test]
-    fn the_letters_of_qemu_are_understood() {
-        let workqueue = |words: &str| {
-            let verb = parse(&format!("bench workqueue {words}")).map(|line| line.verb);
-            verb.map(|verb| match verb {
-                Verb::Workqueue(found) => found,
-                other => panic!("{other:?}"),
-            })
-        };
-        let found = workqueue("-t 1,2,64 -r 8 -m 2 -c 5 --rows original,rayon --quick").unwrap();
-        let numbers = (found.threads, found.requests, found.mebibytes);
-        assert_eq!(numbers, (vec![1, 2, 64], 8, 2048));
-        assert_eq!((found.rows, found.pin), (vec![RowName::Original, RowName::Rayon], None));
-        let memory = |typed: &str| workqueue(&format!("-m {typed}")).map(|found| found.mebibytes);
-        assert_eq!((memory("256M").unwrap(), memory("1024").unwrap()), (256, 1 << 20));
-        let refused =
-            |typed: &str| memory(typed).is_err_and(|error: clap::Error| error.exit_code() == 2);
-        assert!(["0", "0M", "1025", "-1", "4194304", "M", "1G"].into_iter().all(refused));
-    }
-
-    #[test]
-    fn every_experiment_has_a_case_and_every_case_an_experiment() {
-        let command = CommandLine::command();
-        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-        let shown = shown.map(Command::get_name).filter(|name| !["describe", "all"].contains(name));
-        let mut experiments: Vec<_> = shown.collect();
-        experiments.sort_unstable();
-        let mut cases: Vec<_> = Case::names().collect();
-        cases.sort_unstable();
-        assert_eq!(experiments, cases);
-        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/cases")).unwrap();
-        assert_eq!(files.count(), cases.len());
-    }
-
-    #[test]
-    fn senseless_numbers_are_refused() {
-        for words in ["workqueue -t 0", "workqueue -r 0", "workqueue -m 0", "workqueue -c 0"] {
-            assert!(parse(&format!("bench {words}")).is_err(), "{words}");
-        }
-        for words in ["workqueue -t x", "workqueue --rows nothing", "jobs -t 0", ""] {
-            assert!(parse(&format!("bench {words}")).is_err(), "{words}");
+        parse("bench workqueue -t 1,2,64 -r 8 -m 2 -c 5 --rows original,rayon --quick").unwrap();
+        for words in [
+            "workqueue -t 0",
+            "workqueue -r 0",
+            "workqueue -m 0",
+            "workqueue -m 1025",
+            "workqueue -m M",
+            "workqueue -c 0",
+            "workqueue -t x",
+            "workqueue --rows nothing",
+            "jobs -t 0",
+            "model --cpus 513",
+            "model memory",
+            "describe all",
+            "",
+        ] {
+            assert!(
+                parse(&format!("bench {words}")).is_err_and(|error| error.exit_code() == 2),
+                "{words}"
+            );
         }
     }
 }

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use serde::Serialize;
 
+use crate::machine::{Requirement, field_of, is_root, leading_number, missing};
 use crate::process;
-use crate::procfs::{field_of, leading_number};
-use crate::programs::{Invocation, Program, ProgramArguments, on_path};
+use crate::programs::{OURS, Program, ProgramArguments, on_path};
 
 /// How long a daemon may take to mount, or to end when it is unmounted.
 const DAEMON_LIMIT: Duration = Duration::from_secs(60);
@@ -24,75 +23,62 @@ const BUSY_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A way to mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum System {
-    /// Our own program
-    Ferrofs,
-    Erofsfuse,
-    /// squashfuse's daemon, on a squashfs image
-    #[value(name = "squashfuse_ll")]
-    SquashfuseLl,
     /// The kernel's EROFS over a loop device, as mount(8) makes it (needs root)
     Kernel,
     /// The kernel's EROFS straight on the file (needs root, and Linux 6.12)
     KernelFile,
+    Erofsfuse,
+    /// squashfuse's daemon, on a squashfs image
+    #[value(name = "squashfuse_ll")]
+    SquashfuseLl,
     /// The kernel's squashfs over a loop device (needs root)
     KernelSquashfs,
+    /// Our own program
+    Ferrofs,
 }
 
 impl System {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Kernel,
-        Self::KernelFile,
-        Self::Erofsfuse,
-        Self::SquashfuseLl,
-        Self::KernelSquashfs,
-        Self::Ferrofs,
-    ];
     pub(crate) const EROFS: [Self; 4] =
         [Self::Kernel, Self::KernelFile, Self::Erofsfuse, Self::Ferrofs];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// Its name, and the file system that a driver of the kernel mounts.
+    const fn facts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Ferrofs => "ferrofs",
-            Self::Erofsfuse => "erofsfuse",
-            Self::SquashfuseLl => "squashfuse_ll",
-            Self::Kernel => "kernel",
-            Self::KernelFile => "kernel-file",
-            Self::KernelSquashfs => "kernel-squashfs",
+            Self::Kernel => ("kernel", "erofs"),
+            Self::KernelFile => ("kernel-file", "erofs"),
+            Self::Erofsfuse => ("erofsfuse", ""),
+            Self::SquashfuseLl => ("squashfuse_ll", ""),
+            Self::KernelSquashfs => ("kernel-squashfs", "squashfs"),
+            Self::Ferrofs => (OURS, ""),
         }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        self.facts().0
     }
 
     pub(crate) const fn takes_squashfs(self) -> bool {
         matches!(self, Self::SquashfuseLl | Self::KernelSquashfs)
     }
 
-    const fn kernel_type(self) -> Option<&'static str> {
-        match self {
-            Self::Kernel | Self::KernelFile => Some("erofs"),
-            Self::KernelSquashfs => Some("squashfs"),
-            Self::Ferrofs | Self::Erofsfuse | Self::SquashfuseLl => None,
+    /// What mounts; the error says what is missing.
+    pub(crate) fn find(self, programs: &ProgramArguments) -> Result<Mounter> {
+        let is_driver = !self.facts().1.is_empty();
+        let requirement = if is_driver { Requirement::Root } else { Requirement::Fuse };
+        if let Some(missing) = missing(&[requirement]) {
+            bail!("{missing}");
         }
-    }
-
-    /// What mounts, or what is missing.
-    pub(crate) fn find(self, programs: &ProgramArguments) -> Result<Mounter, String> {
-        let is_root = rustix::process::geteuid().is_root();
-        let found = |program| Ok(Mounter::new(self, program));
-        if self.kernel_type().is_some() {
-            return if is_root { found(None) } else { Err("needs root".to_owned()) };
+        if !is_root() {
+            ensure!(on_path("fusermount3").is_some(), "needs fusermount3 on PATH, or root");
         }
-        if File::options().read(true).write(true).open("/dev/fuse").is_err() {
-            return Err("needs /dev/fuse, to be opened by this user".to_owned());
-        }
-        if !is_root && on_path("fusermount3").is_none() {
-            return Err("needs fusermount3 on PATH, or root".to_owned());
-        }
-        found(Some(match self {
-            Self::Ferrofs => programs.ours().map_err(|error| format!("{error:#}"))?,
-            _ => programs.peer(self.name())?,
-        }))
+        let program = match self {
+            _ if is_driver => None,
+            Self::Ferrofs => Some(programs.ours()?),
+            _ => Some(programs.peer(self.name())?),
+        };
+        Ok(Mounter { system: self, program, options: Vec::new(), variables: Vec::new() })
     }
 }
 
@@ -102,87 +88,64 @@ pub(crate) struct Mounter {
     pub(crate) system: System,
     /// None of the kernel's.
     pub(crate) program: Option<Program>,
-    /// Before image and directory.
-    options: Vec<String>,
+    /// Before image and directory. The kernel is only told whether there are some: devices work in the mount then.
+    pub(crate) options: Vec<String>,
     /// Environment variables of a daemon.
-    variables: Vec<(&'static str, PathBuf)>,
+    pub(crate) variables: Vec<(&'static str, PathBuf)>,
 }
 
 impl Mounter {
-    const fn new(system: System, program: Option<Program>) -> Self {
-        Self { system, program, options: Vec::new(), variables: Vec::new() }
-    }
-
-    /// Has device files work in the mount.
-    pub(crate) fn with_devices(self) -> Self {
-        Self { options: vec!["-o".to_owned(), "dev".to_owned()], ..self }
-    }
-
-    pub(crate) fn with_options(self, options: &[&str]) -> Self {
-        Self { options: options.iter().map(|option| (*option).to_owned()).collect(), ..self }
-    }
-
-    pub(crate) fn with_variables(self, variables: Vec<(&'static str, PathBuf)>) -> Self {
-        Self { variables, ..self }
-    }
-
     /// The command line, for a report. Without a loop device the kernel is called by mount(2), since mount(8) before
     /// util-linux 2.41 cannot leave it out.
     pub(crate) fn words(&self, image: &Path, directory: &Path) -> Vec<String> {
-        match self.system {
-            System::KernelFile => vec![format!(
-                "mount(\"{}\", \"{}\", \"erofs\", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL)",
-                image.display(),
-                directory.display()
-            )],
-            _ => process::words(&self.command(image, directory)),
+        if self.system != System::KernelFile {
+            return process::words(&self.command(image, directory));
         }
+        let [image, directory] = [image, directory].map(Path::display);
+        vec![format!(
+            "mount(\"{image}\", \"{directory}\", \"erofs\", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL)"
+        )]
     }
 
     fn command(&self, image: &Path, directory: &Path) -> Command {
         let Some(program) = &self.program else {
             let mut command = Command::new("mount");
             let dev = if self.options.is_empty() { "nodev" } else { "dev" };
-            let kind = self.system.kernel_type().unwrap_or_default();
-            command.args(["-t", kind, "-o", &format!("ro,nosuid,{dev},loop")]);
+            command.args(["-t", self.system.facts().1, "-o", &format!("ro,nosuid,{dev},loop")]);
             command.arg(image).arg(directory);
             return command;
         };
-        let verb: &[&str] = if program.is_ours() { &["mount", "--quiet"] } else { &[] };
-        let invocation = Invocation::new(program).with(verb.iter().copied()).with(["-f"]);
-        invocation.with(&self.options).with([image, directory]).command()
+        let verb: &[&str] = if program.name == OURS { &["mount", "--quiet"] } else { &[] };
+        let invocation = program.with(verb.iter().copied()).with(["-f"]).with(&self.options);
+        let mut command = invocation.with([image, directory]).command();
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
     }
 
     /// Mounts the image on the directory. A daemon's output goes to `log`.
     pub(crate) fn mount(&self, image: &Path, directory: &Path, log: &Path) -> Result<Mounted> {
-        let directory = directory.to_path_buf();
-        let mut mounted = Mounted { directory, daemon: None, is_mounted: false };
+        let mut mounted =
+            Mounted { directory: directory.to_path_buf(), daemon: None, is_mounted: false };
+        let mut command = self.command(image, directory);
         if self.system == System::KernelFile {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-            mount(image, &mounted.directory, "erofs", flags, None).context("mount(2)")?;
-            mounted.is_mounted = true;
-            return Ok(mounted);
-        }
-        let mut command = self.command(image, &mounted.directory);
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        if self.program.is_none() {
+            mount(image, directory, "erofs", flags, None).context("mount(2)")?;
+        } else if self.program.is_none() {
             process::run(&mut command, None)?;
-            mounted.is_mounted = true;
-            return Ok(mounted);
-        }
-        let outside = mounted.directory.metadata().context("the mount's directory")?.dev();
-        let output = File::create(log).with_context(|| log.display().to_string())?;
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let name = self.system.name();
-        mounted.daemon = Some(command.spawn().with_context(|| format!("starting {name}"))?);
-        let begin = Instant::now();
-        while mounted.directory.metadata().is_ok_and(|found| found.dev() == outside) {
-            let status = mounted.daemon.as_mut().map(Child::try_wait).transpose()?.flatten();
-            if status.is_some() || begin.elapsed() > DAEMON_LIMIT {
-                let (line, text) = (process::words(&command).join(" "), process::text_of(log)?);
-                bail!("{line} did not mount: {}", process::end_of(&text));
+        } else {
+            let outside = directory.metadata().context("the mount's directory")?.dev();
+            let output = File::create(log).with_context(|| log.display().to_string())?;
+            command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+            let daemon =
+                command.spawn().with_context(|| format!("starting {}", self.system.name()));
+            let (daemon, begin) = (mounted.daemon.insert(daemon?), Instant::now());
+            while directory.metadata().is_ok_and(|found| found.dev() == outside) {
+                if daemon.try_wait()?.is_some() || begin.elapsed() > DAEMON_LIMIT {
+                    let (line, text) = (process::words(&command).join(" "), process::text_of(log)?);
+                    bail!("{line} did not mount: {}", process::end_of(&text));
+                }
+                thread::sleep(PAUSE);
             }
-            thread::sleep(PAUSE);
         }
         mounted.is_mounted = true;
         Ok(mounted)
@@ -225,21 +188,20 @@ impl Mounted {
             thread::sleep(PAUSE);
         }
         self.is_mounted = false;
-        if let Some(daemon) = &mut self.daemon {
-            let begin = Instant::now();
-            while daemon.try_wait().context("waiting for a daemon")?.is_none() {
-                ensure!(begin.elapsed() < DAEMON_LIMIT, "the daemon outlives its mount");
-                thread::sleep(PAUSE);
-            }
+        let begin = Instant::now();
+        while let Some(daemon) = &mut self.daemon
+            && daemon.try_wait().context("waiting for a daemon")?.is_none()
+        {
+            ensure!(begin.elapsed() < DAEMON_LIMIT, "the daemon outlives its mount");
+            thread::sleep(PAUSE);
         }
-        self.daemon = None;
         Ok(())
     }
 }
 
 /// Unmounts, as this user can.
 fn release(directory: &Path, flags: UnmountFlags) -> Result<()> {
-    if rustix::process::geteuid().is_root() {
+    if is_root() {
         return unmount(directory, flags).context("umount2");
     }
     let mut command = Command::new("fusermount3");
@@ -273,16 +235,19 @@ mod tests {
 
     #[test]
     fn a_system_has_the_name_of_the_command_line_and_a_driver_its_words() {
-        for system in System::ALL {
+        for system in System::value_variants() {
             assert_eq!(system.to_possible_value().unwrap().get_name(), system.name());
         }
-        assert!(System::EROFS.iter().all(|system| !system.takes_squashfs()));
-        let words = |system| {
-            let mounter = Mounter::new(system, None);
-            mounter.words(Path::new("i.erofs"), Path::new("/mnt")).join(" ")
-        };
-        let squashfs = "mount -t squashfs -o ro,nosuid,nodev,loop i.erofs /mnt";
-        assert_eq!(words(System::KernelSquashfs), squashfs);
-        assert!(words(System::KernelFile).starts_with("mount(\"i.erofs\", \"/mnt\", \"erofs\""));
+        for (system, line) in [
+            (System::KernelSquashfs, "mount -t squashfs -o ro,nosuid,nodev,loop i.erofs /mnt"),
+            (
+                System::KernelFile,
+                "mount(\"i.erofs\", \"/mnt\", \"erofs\", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL)",
+            ),
+        ] {
+            let mounter = Mounter { system, program: None, options: vec![], variables: vec![] };
+            let words = mounter.words(Path::new("i.erofs"), Path::new("/mnt"));
+            assert_eq!(words.join(" "), line);
+        }
     }
 }

@@ -1,5 +1,6 @@
-//! The row of ferrofs-workers' queue: with a submitter that works when all workers that have a CPU are busy, as the engine
-//! uses it, and with one that only submits and waits, over all workers, as the other queues do. The model includes it, too.
+//! What a row of the workqueue experiment is, and the row of ferrofs-workers' queue: with a submitter that works when all
+//! workers that have a CPU are busy, as the engine uses it, and with one that only submits and waits, over all workers, as the
+//! other queues do. The model includes this file, too.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,18 +8,37 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 use crate::page_store::{Deflater, PageStore};
-use crate::row::{PassStats, PoolShape, Row};
 use crate::sync::Arc;
 use crate::sync::queue::{
     ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
 };
 
-/// What the submitter does when no worker is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Submitter {
-    /// Handles the next request.
-    Works,
-    Sleeps,
+pub(crate) struct PoolShape {
+    pub(crate) workers: usize,
+    /// Requests that each worker may have before it.
+    pub(crate) slots: usize,
+}
+
+/// What the done-callbacks saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PassStats {
+    pub(crate) pages: u64,
+    pub(crate) bytes: u64,
+}
+
+impl PassStats {
+    /// A page that became this many bytes; none when it failed.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.pages += u64::from(bytes > 0);
+        self.bytes += bytes;
+    }
+}
+
+/// A way to have all pages touched, submitted and compressed.
+pub(crate) trait Row {
+    /// Each page once, in the order of addresses; returns when all are done.
+    fn pass(&mut self) -> Result<PassStats>;
 }
 
 #[derive(Debug, Default)]
@@ -49,22 +69,18 @@ pub(crate) struct Ours {
     queue: WorkQueue<Compressor, OnDone>,
     pages: Arc<PageStore>,
     stats: Rc<Cell<PassStats>>,
-    submitter: Submitter,
+    active_workers: ActiveWorkers,
 }
 
 impl Ours {
-    /// On this many `cpus`; on the available ones if none is given.
+    /// On this many `cpus`; on the available ones if none is given. The submitter works if not all workers are active.
     pub(crate) fn new(
         pages: &Arc<PageStore>,
         shape: PoolShape,
         cpus: Option<usize>,
         dispatch_policy: DispatchPolicy,
-        submitter: Submitter,
+        active_workers: ActiveWorkers,
     ) -> Result<Self> {
-        let active_workers = match submitter {
-            Submitter::Works => ActiveWorkers::OnePerCpu,
-            Submitter::Sleeps => ActiveWorkers::All,
-        };
         let settings = WorkQueueSettings::new("queue")
             .workers(shape.workers)
             .slots(shape.slots)
@@ -87,7 +103,7 @@ impl Ours {
         });
         let queue = WorkQueue::new(&settings, PageRequest::default, make, on_done);
         let queue = queue.context("making a queue")?;
-        Ok(Self { queue, pages: Arc::clone(pages), stats, submitter })
+        Ok(Self { queue, pages: Arc::clone(pages), stats, active_workers })
     }
 }
 
@@ -95,9 +111,9 @@ impl Row for Ours {
     fn pass(&mut self) -> Result<PassStats> {
         for page in 0..self.pages.count() {
             self.pages.touch(page);
-            let mut slot = match self.submitter {
-                Submitter::Works => self.queue.reserve_or_inline(),
-                Submitter::Sleeps => self.queue.reserve(),
+            let mut slot = match self.active_workers {
+                ActiveWorkers::All => self.queue.reserve(),
+                _ => self.queue.reserve_or_inline(),
             };
             slot.request().page = page;
             slot.submit();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use minijinja::Environment;
 use minijinja::value::Serde;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::case::Case;
@@ -22,103 +23,69 @@ const ORIGINS: [(&str, &str); 5] = [
     ("004", "best effort for readahead"),
 ];
 
-/// What an experiment wrote.
-#[derive(Debug)]
-pub(crate) struct Written {
-    pub(crate) report: Report,
-    /// SVG.
-    pub(crate) plots: Vec<String>,
-}
-
-impl Written {
-    pub(crate) fn read(experiment: &str, folder: &Path) -> Result<Self> {
-        let path = folder.join(format!("{experiment}.json"));
-        let what = || format!("reading {}", path.display());
-        let json = fs::read(&path).with_context(what)?;
-        let report = serde_json::from_slice(&json).with_context(what)?;
-        let plots = (0..).map(|index| folder.join(plot_name(experiment, index)));
-        let plots = plots.take_while(|path| path.exists()).map(fs::read_to_string);
-        Ok(Self { report, plots: plots.collect::<Result<_, _>>().context("reading plots")? })
-    }
-
-    /// What weakens its claims.
-    fn doubt(&self) -> &'static str {
-        if self.report.is_too_noisy() {
-            "the run was too noisy"
-        } else if self.report.command.iter().any(|word| word == "--quick") {
-            "a quick run"
-        } else {
-            ""
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) enum ExperimentOutcome {
-    Done(Box<Written>),
-    Failed(String),
-    LeftOut(String),
-}
-
-impl ExperimentOutcome {
-    /// For a line of progress.
-    pub(crate) fn word(&self) -> String {
-        match self {
-            Self::Done(written) if written.report.is_too_noisy() => "done, too noisy".to_owned(),
-            Self::Done(_) => "done".to_owned(),
-            Self::Failed(why) => format!("failed: {why}"),
-            Self::LeftOut(why) => format!("left out: {why}"),
-        }
-    }
-}
-
-/// An experiment and its outcome.
-#[derive(Debug)]
+/// An experiment and what it wrote.
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Section {
     pub(crate) experiment: &'static str,
-    pub(crate) case: Case,
-    pub(crate) outcome: ExperimentOutcome,
+    /// Of the case; the page shows what people read.
+    case: Value,
+    origins: Vec<String>,
+    pub(crate) report: Option<Report>,
+    /// SVG.
+    plots: Vec<String>,
+    /// Why there is no report: "failed: ..." or "left out: ...".
+    pub(crate) notice: String,
 }
 
 impl Section {
-    fn written(&self) -> Option<&Written> {
-        if let ExperimentOutcome::Done(written) = &self.outcome { Some(written) } else { None }
+    pub(crate) fn without_report(experiment: &'static str, notice: String) -> Result<Self> {
+        let Case { title, measures, shape, why, origins, .. } = Case::of(experiment)?;
+        let case = json!({ "title": title, "measures": measures, "shape": shape, "why": why });
+        Ok(Self { experiment, case, origins, notice, ..Self::default() })
+    }
+
+    /// From the folder that the experiment wrote to.
+    pub(crate) fn read(experiment: &'static str, folder: &Path) -> Result<Self> {
+        let path = folder.join(format!("{experiment}.json"));
+        let what = || format!("reading {}", path.display());
+        let report = serde_json::from_slice(&fs::read(&path).with_context(what)?);
+        let plots = (0..).map(|index| folder.join(plot_name(experiment, index)));
+        let plots = plots.take_while(|path| path.exists()).map(fs::read_to_string);
+        let plots = plots.collect::<Result<_, _>>().context("reading plots")?;
+        let empty = Self::without_report(experiment, String::new())?;
+        Ok(Self { report: Some(report.with_context(what)?), plots, ..empty })
+    }
+
+    pub(crate) fn is_noisy(&self) -> bool {
+        self.report.as_ref().is_some_and(Report::is_too_noisy)
     }
 
     /// The rows of its claims; those of an experiment without a report are not measured.
     fn claims(&self) -> Vec<Value> {
-        let row = |origin: &str,
-                   claim: &str,
-                   figure: &str,
-                   verdict: [&str; 2],
-                   remarks: [&str; 2]| {
-            let remarks: Vec<_> = remarks.into_iter().filter(|text| !text.is_empty()).collect();
-            let [class, verdict] = verdict;
+        let row = |origin: &str, claim: &str, figure: &str, verdict: Verdict, remark: &str| {
             json!({
-                "origin": origin, "claim": claim, "figure": figure, "class": class, "verdict": verdict,
-                "remark": remarks.join("; "), "experiment": self.experiment,
+                "origin": origin, "claim": claim, "figure": figure, "verdict": verdict, "remark": remark,
+                "experiment": self.experiment,
             })
         };
-        let not_measured = ["not-measured", "not measured"];
-        match &self.outcome {
-            ExperimentOutcome::Done(written) => {
-                let claims = written.report.claims.iter().map(|of| {
-                    let (verdict, why) = match &of.verdict {
-                        Verdict::Met => (["met", "met"], ""),
-                        Verdict::NotMet => {
-                            (["not-met", "not met"], of.why_not.as_deref().unwrap_or(""))
-                        }
-                        Verdict::NotMeasured(why) => (not_measured, why.as_str()),
-                    };
-                    row(&of.origin, &of.claim, &of.figure, verdict, [written.doubt(), why])
-                });
-                claims.collect()
-            }
-            ExperimentOutcome::Failed(why) | ExperimentOutcome::LeftOut(why) => {
-                let origins = self.case.origins.iter();
-                origins.map(|of| row(of, &self.case.title, "", not_measured, ["", why])).collect()
-            }
-        }
+        let title = self.case["title"].as_str().unwrap_or_default();
+        let Some(report) = &self.report else {
+            let origins = self.origins.iter();
+            let of = |origin: &String| row(origin, title, "", Verdict::NotMeasured, &self.notice);
+            return origins.map(of).collect();
+        };
+        let doubt = match (self.is_noisy(), report.command.iter().any(|word| word == "--quick")) {
+            (true, _) => "the run was too noisy",
+            (_, true) => "a quick run",
+            _ => "",
+        };
+        let claims = report.claims.iter().map(|of| {
+            let doubt = if of.verdict == Verdict::NotMeasured { "" } else { doubt };
+            let remarks = [doubt, &of.remark].into_iter().filter(|text| !text.is_empty());
+            let remark = remarks.collect::<Vec<_>>().join("; ");
+            row(&of.origin, &of.claim, &of.figure, of.verdict, &remark)
+        });
+        claims.collect()
     }
 }
 
@@ -127,9 +94,8 @@ fn claims(sections: &[Section]) -> Vec<Value> {
     let mut rows: Vec<Value> = sections.iter().flat_map(Section::claims).collect();
     for (origin, about) in ORIGINS {
         if rows.iter().all(|row| row["origin"] != origin) {
-            rows.push(
-                json!({ "origin": origin, "claim": format!("{about}: no experiment of this run") }),
-            );
+            let claim = format!("{about}: no experiment of this run");
+            rows.push(json!({ "origin": origin, "claim": claim }));
         }
     }
     let place = |row: &Value| ORIGINS.iter().position(|(origin, _)| row["origin"] == *origin);
@@ -139,70 +105,52 @@ fn claims(sections: &[Section]) -> Vec<Value> {
 
 /// The whole page. `notes` describe the inputs.
 pub(crate) fn render(sections: &[Section], notes: &[String], took: Duration) -> Result<String> {
-    let shown = sections.iter().map(|section| {
-        let notice = match &section.outcome {
-            ExperimentOutcome::Done(_) => String::new(),
-            other => format!("This experiment {}", other.word().replace("left", "was left")),
-        };
-        let (case, written) = (&section.case, section.written());
-        json!({
-            "experiment": section.experiment, "title": case.title, "measures": case.measures,
-            "shape": case.shape, "why": case.why, "notice": notice,
-            "report": written.map(|written| &written.report), "plots": written.map(|written| &written.plots),
-        })
-    });
-    let shown: Vec<_> = shown.collect();
-    let machine =
-        sections.iter().find_map(Section::written).map(|of| of.report.machine.to_string());
     let mut environment = Environment::new();
     // The name of the template decides that text is escaped.
     environment.add_template("page.html", include_str!("page.html"))?;
-    let context = json!({
-        "sections": shown, "machine": machine, "minutes": took.as_secs() / 60,
-        "seconds": took.as_secs() % 60, "notes": notes, "claims": claims(sections),
+    let machine = sections.iter().find_map(|section| Some(&section.report.as_ref()?.machine));
+    let (minutes, seconds) = (took.as_secs() / 60, took.as_secs() % 60);
+    let values = json!({
+        "sections": sections, "machine": machine, "minutes": minutes, "seconds": seconds, "notes": notes,
+        "claims": claims(sections),
     });
-    Ok(environment.get_template("page.html")?.render(Serde(context))?)
+    Ok(environment.get_template("page.html")?.render(Serde(values))?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{ExperimentOutcome, Section, Written, render};
-    use crate::case::Case;
-    use crate::plot::Plot;
+    use super::{Section, render};
     use crate::report::Report;
-    use crate::table::Table;
+    use crate::statistics::{Measured, WALL};
+    use crate::table::Sheet;
 
-    fn written() -> Written {
-        let mut report = Report::new("jobs", &()).unwrap();
-        let mut table = Table::new("A <b>table</b>", "way | ms");
-        table.add(["one & two", "3"]);
-        report.table(table);
+    fn written() -> Section {
+        let mut report = Report::new("jobs").unwrap();
+        let spec = "title = 'A <b>table</b>'\nnames = 'way'\ncolumns = [['ms', 'wall']]\nplots = [['bars', 'wall']]";
+        let mut sheet = Sheet::new(&toml::from_str(spec).unwrap(), "");
+        sheet.add("", &[Measured::new("one & two", vec![(WALL, 3.0)])]);
+        report.sheet(sheet);
         report.remark("a <script> that is none");
         report.judge("two-threads", "", -12.0);
         report.explain("two-threads", "memory");
-        report.plot(Plot::lines("a plot", "x", "y"));
         report.peer_command("mkfs", vec!["mkfs.erofs".to_owned(), "-z'lz4'".to_owned()]);
         report.finish().unwrap();
         let folder = tempfile::tempdir().unwrap();
         report.write_folder(folder.path()).unwrap();
-        Written::read("jobs", folder.path()).unwrap()
-    }
-
-    fn section(experiment: &'static str, outcome: ExperimentOutcome) -> Section {
-        Section { experiment, case: Case::of(experiment).unwrap(), outcome }
+        Section::read("jobs", folder.path()).unwrap()
     }
 
     #[test]
     fn a_doubt_stands_beside_its_claim() {
         for doubt in ["a quick run", "the run was too noisy"] {
-            let mut written = written();
+            let mut section = written();
+            let report = section.report.as_mut().unwrap();
             match doubt {
-                "a quick run" => written.report.command.push("--quick".to_owned()),
-                _ => written.report.noise.push("noise".to_owned()),
+                "a quick run" => report.command.push("--quick".to_owned()),
+                _ => report.noise.push("noise".to_owned()),
             }
-            let section = section("jobs", ExperimentOutcome::Done(Box::new(written)));
             let page = render(&[section], &[], Duration::ZERO).unwrap();
             assert!(page.contains(&format!("not met</td><td>{doubt}; memory</td>")), "{page}");
         }
@@ -210,18 +158,17 @@ mod tests {
 
     #[test]
     fn every_origin_has_its_verdict_or_why_it_has_none_and_text_is_escaped() {
-        let sections = [
-            section("jobs", ExperimentOutcome::Done(Box::new(written()))),
-            section("launches", ExperimentOutcome::LeftOut("needs root".to_owned())),
-            section("workqueue", ExperimentOutcome::Failed("exit status: 1: no memory".to_owned())),
-        ];
+        let without =
+            |name, notice: &str| Section::without_report(name, notice.to_owned()).unwrap();
+        let failed = without("workqueue", "failed: no memory");
+        let sections = [written(), without("launches", "left out: needs root"), failed];
         let page = render(&sections, &["A note.".to_owned()], Duration::from_secs(61)).unwrap();
         for text in [
             "<td>-12.0 %</td><td class=\"not-met\">not met</td><td>memory</td>",
-            "<td class=\"not-measured\">not measured</td><td>needs root</td>",
-            "<td class=\"not-measured\">not measured</td><td>exit status: 1: no memory</td>",
+            "<td class=\"not-measured\">not measured</td><td>left out: needs root</td>",
+            "<td class=\"not-measured\">not measured</td><td>failed: no memory</td>",
             "reserve of pages: no experiment of this run",
-            "This experiment was left out: needs root",
+            "This experiment was not measured: left out: needs root",
             "All experiments took 1 min 1 s.",
             "<p>A note.</p>",
             "mkfs.erofs -z&#x27;lz4&#x27;",

@@ -1,20 +1,20 @@
 //! Plots as SVG: lines, distributions of samples, and horizontal bars. The colours of paper, ink and grid are known to
-//! `page.html`, which replaces them on dark screens. Logarithmic axes show powers of two up to 1024, else of ten.
+//! `page.html`, which replaces them on dark screens.
 
-use std::fmt::Display;
+use std::error::Error;
 
 use anyhow::{Result, anyhow};
 use plotters::backend::SVGBackend;
 use plotters::chart::{ChartBuilder, ChartContext};
-use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::types::RangedCoordf64;
-use plotters::drawing::{DrawingArea, IntoDrawingArea};
-use plotters::element::{Circle, PathElement, Rectangle, Text};
+use plotters::drawing::IntoDrawingArea;
+use plotters::element::{Circle, EmptyElement, PathElement, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, Palette, RGBColor, TextStyle};
+use serde::Deserialize;
 
-use crate::statistics::Samples;
+use crate::statistics::{Figure, Samples, Statistic};
 
 const PAPER: RGBColor = RGBColor(0xfd, 0xfd, 0xfc);
 const INK: RGBColor = RGBColor(0x22, 0x24, 0x28);
@@ -23,17 +23,10 @@ const GRID: RGBColor = RGBColor(0xdc, 0xde, 0xe2);
 struct Colours;
 
 impl Palette for Colours {
+    #[rustfmt::skip]
     const COLORS: &'static [(u8, u8, u8)] = &[
-        (0x1f, 0x8a, 0xc9),
-        (0xe0, 0x6c, 0x1a),
-        (0x1c, 0x9e, 0x77),
-        (0xc9, 0x5c, 0xa8),
-        (0xb8, 0x95, 0x0b),
-        (0x7a, 0x74, 0xd6),
-        (0xd6, 0x45, 0x4b),
-        (0x7d, 0x87, 0x8f),
-        (0x5e, 0xa0, 0x2c),
-        (0x9c, 0x6a, 0x3f),
+        (0x1f, 0x8a, 0xc9), (0xe0, 0x6c, 0x1a), (0x1c, 0x9e, 0x77), (0xc9, 0x5c, 0xa8), (0xb8, 0x95, 0x0b),
+        (0x7a, 0x74, 0xd6), (0xd6, 0x45, 0x4b), (0x7d, 0x87, 0x8f), (0x5e, 0xa0, 0x2c), (0x9c, 0x6a, 0x3f),
     ];
 }
 
@@ -42,256 +35,204 @@ const WIDTH: u32 = 900;
 const LINES_HEIGHT: u32 = 430;
 const BAR: u32 = 17;
 const MARGINS: u32 = 110;
-const LEGEND_STEP: u32 = 21;
+const LEGEND_STEP: i32 = 21;
 const FONT: f64 = 13.0;
-const LABELS: usize = 8;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-
-#[derive(Debug, Clone)]
-enum Data {
-    Lines(Vec<Line>),
-    Bars(Vec<Bar>),
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlotKind {
+    /// Horizontal bars, so that long names can be read: a group for each case, with least and most.
+    Bars,
+    BarsLog,
+    /// The share of samples up to each value.
+    Cdf,
+    CdfLog,
+    /// Over cases that are numbers, on a logarithmic axis; a line for each candidate.
+    Lines,
+    LinesLog,
 }
 
-#[derive(Debug, Clone)]
-struct Line {
+impl PlotKind {
+    const fn is_bars(self) -> bool {
+        matches!(self, Self::Bars | Self::BarsLog)
+    }
+
+    const fn is_cdf(self) -> bool {
+        matches!(self, Self::Cdf | Self::CdfLog)
+    }
+
+    const fn is_log_x(self) -> bool {
+        matches!(self, Self::BarsLog | Self::CdfLog | Self::Lines | Self::LinesLog)
+    }
+}
+
+/// A line, or the bars of one colour: value, least and most at the place of a bar.
+#[derive(Debug, Clone, Default)]
+struct PlotSeries {
     name: String,
     points: Vec<(f64, f64)>,
-    /// Whether points are drawn; a distribution has too many.
-    has_points: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Bar {
-    group: String,
-    name: String,
-    /// Value, minimum, maximum.
-    values: [f64; 3],
+    bars: Vec<(usize, [f64; 3])>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Plot {
+    kind: PlotKind,
     title: String,
-    x_label: String,
-    y_label: String,
-    is_log_x: bool,
-    is_log_y: bool,
-    data: Data,
+    label: String,
+    series: Vec<PlotSeries>,
+    /// The first row and the name of each group of bars.
+    groups: Vec<(usize, String)>,
 }
 
 impl Plot {
-    pub(crate) fn lines(title: impl Into<String>, x_label: &str, y_label: &str) -> Self {
-        let (x_label, y_label) = (x_label.to_owned(), y_label.to_owned());
-        let (is_log_x, is_log_y, data) = (false, false, Data::Lines(Vec::new()));
-        Self { title: title.into(), x_label, y_label, is_log_x, is_log_y, data }
+    pub(crate) fn new(kind: PlotKind, title: &str) -> Self {
+        let (title, label) = (title.to_owned(), String::new());
+        Self { kind, title, label, series: Vec::new(), groups: Vec::new() }
     }
 
-    /// The share of samples up to each value.
-    pub(crate) fn cdf(title: impl Into<String>, x_label: &str) -> Self {
-        Self::lines(title, x_label, "share of samples, %")
-    }
-
-    /// Horizontal bars, so that long names of groups can be read.
-    pub(crate) fn bars(title: impl Into<String>, label: &str) -> Self {
-        Self { data: Data::Bars(Vec::new()), ..Self::lines(title, label, "") }
-    }
-
-    /// Values that are not above zero are left out then.
-    pub(crate) fn log_x(self) -> Self {
-        Self { is_log_x: true, ..self }
-    }
-
-    pub(crate) fn log_y(self) -> Self {
-        Self { is_log_y: true, ..self }
-    }
-
-    pub(crate) fn line(&mut self, name: impl Into<String>, points: Vec<(f64, f64)>) {
-        self.push(Line { name: name.into(), points, has_points: true });
-    }
-
-    /// Adds the distribution of samples.
-    pub(crate) fn samples(&mut self, name: impl Into<String>, samples: &Samples) {
-        let share = |index: usize| index as f64 / samples.len() as f64 * 100.0;
-        let sorted = samples.sorted().into_iter().enumerate();
-        let steps = sorted.flat_map(|(at, value)| [(value, share(at)), (value, share(at + 1))]);
-        self.push(Line { name: name.into(), points: steps.collect(), has_points: false });
-    }
-
-    fn push(&mut self, line: Line) {
-        if let Data::Lines(lines) = &mut self.data {
-            lines.push(line);
-        }
-    }
-
-    /// Adds a bar to a group: value, minimum and maximum. Equal names of different groups share a colour.
-    pub(crate) fn bar(
+    /// Adds the samples of a candidate. Without a case its own name stands first.
+    pub(crate) fn add(
         &mut self,
-        group: impl Into<String>,
-        name: impl Into<String>,
-        values: [f64; 3],
-    ) {
-        if let Data::Bars(bars) = &mut self.data {
-            bars.push(Bar { group: group.into(), name: name.into(), values });
-        }
-    }
-
-    /// A bar of the median.
-    pub(crate) fn median_bar(
-        &mut self,
-        group: impl Into<String>,
-        name: impl Into<String>,
+        [first, second]: [&str; 2],
+        figure: Figure,
         samples: &Samples,
+        statistic: Statistic,
     ) {
-        let summary = samples.summary();
-        self.bar(group, name, [summary.median, summary.minimum, summary.maximum]);
+        self.label = format!("{}, {}", figure.name, figure.unit).trim_end_matches(", ").to_owned();
+        let name = if self.kind.is_cdf() && second.is_empty() { first } else { second };
+        let rows: usize = self.series.iter().map(|series| series.bars.len()).sum();
+        let place = self.series.iter().position(|series| series.name == name);
+        let place = place.unwrap_or_else(|| {
+            self.series.push(PlotSeries { name: name.to_owned(), ..PlotSeries::default() });
+            self.series.len() - 1
+        });
+        let (series, number) = (&mut self.series[place], samples.number(statistic));
+        if self.kind.is_cdf() {
+            let share = |count: usize| count as f64 / samples.0.len() as f64 * 100.0;
+            let sorted = samples.sorted().into_iter().enumerate();
+            let steps = sorted.flat_map(|(at, value)| [(value, share(at)), (value, share(at + 1))]);
+            series.points.extend(steps);
+        } else if self.kind.is_bars() {
+            if self.groups.last().is_none_or(|(_, last)| last != first) {
+                self.groups.push((rows + self.groups.len(), first.to_owned()));
+            }
+            let ends = [Statistic::Least, Statistic::Most].map(|end| samples.number(end));
+            series.bars.push((rows + self.groups.len() - 1, [number, ends[0], ends[1]]));
+        } else {
+            series.points.extend(first.parse().ok().map(|x: f64| (x, number)));
+        }
     }
 
     pub(crate) fn svg(&self) -> Result<String> {
         let mut svg = String::new();
-        match &self.data {
-            Data::Lines(lines) => self.draw_lines(lines, &mut svg),
-            Data::Bars(bars) => self.draw_bars(bars, &mut svg),
-        }
-        .map_err(|error| anyhow!("drawing {}: {error}", self.title))?;
+        self.draw(&mut svg).map_err(|error| anyhow!("drawing {}: {error}", self.title))?;
         Ok(svg)
     }
 
-    fn draw_lines(
-        &self,
-        lines: &[Line],
-        svg: &mut String,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
-        let root = SVGBackend::with_string(svg, (WIDTH, LINES_HEIGHT)).into_drawing_area();
-        let area = with_legend(&root, &names)?;
-        let points = || lines.iter().flat_map(|line| &line.points);
-        let x = Axis::of(points().map(|point| point.0), self.is_log_x);
-        let y = Axis::of(points().map(|point| point.1), self.is_log_y);
-        let mut builder = ChartBuilder::on(&area);
-        builder.caption(&self.title, ("sans-serif", 16.0).into_font().color(&INK)).margin(10);
-        builder.x_label_area_size(45).y_label_area_size(60);
-        let mut chart = builder.build_cartesian_2d(x.range(), y.range())?;
-        self.mesh(&mut chart, [&x, &y], LABELS)?;
-        for (index, line) in lines.iter().enumerate() {
-            let colour = Colours::pick(index);
-            let places = line.points.iter().filter_map(|&(a, b)| Some((x.place(a)?, y.place(b)?)));
-            let places: Vec<_> = places.collect();
-            if line.has_points {
-                let circle = |&place| Circle::new(place, 3, colour.filled());
-                chart.draw_series(places.iter().map(circle))?;
-            }
-            let path = PathElement::new(places, colour.stroke_width(2));
-            chart.draw_series(std::iter::once(path))?;
+    fn draw(&self, svg: &mut String) -> Drawn {
+        let (is_bars, is_cdf) = (self.kind.is_bars(), self.kind.is_cdf());
+        let bars = || self.series.iter().flat_map(|series| &series.bars);
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let ends = bars().flat_map(|(_, [_, least, most])| [*least, *most]);
+        let x = Axis::of(points().map(|point| point.0).chain(ends), self.kind.is_log_x());
+        let mut y = Axis::of(points().map(|point| point.1), self.kind == PlotKind::LinesLog);
+        let (mut height, mut left) = (LINES_HEIGHT, 60);
+        if is_bars {
+            let rows = (bars().count() + self.groups.len()).max(1);
+            y = Axis { base: None, from: -(rows as f64), to: 0.0 };
+            let names = u32::try_from(self.series.len())? * LEGEND_STEP.unsigned_abs();
+            height = MARGINS + (u32::try_from(rows)? * BAR).max(names);
+            left = self.groups.iter().map(|(_, name)| width_of(name)).max().unwrap_or(0) + 10;
         }
-        Ok(root.present()?)
-    }
-
-    fn draw_bars(&self, bars: &[Bar], svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-        let groups = distinct(bars.iter().map(|bar| bar.group.as_str()));
-        let names = distinct(bars.iter().map(|bar| bar.name.as_str()));
-        let rows = bars.len() + groups.len();
-        let height =
-            MARGINS + (u32::try_from(rows)? * BAR).max(u32::try_from(names.len())? * LEGEND_STEP);
         let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-        let area = with_legend(&root, &names)?;
-        let x = Axis::of(bars.iter().flat_map(|bar| [bar.values[0], bar.values[2]]), self.is_log_y);
-        let y = Axis { base: None, from: -(rows.max(1) as f64), to: 0.0 };
-        let mut builder = ChartBuilder::on(&area);
+        root.fill(&PAPER)?;
+        let widest = self.series.iter().map(|series| width_of(&series.name)).max().unwrap_or(0);
+        let legend = (widest + 30).min(WIDTH / 2);
+        let mut builder = ChartBuilder::on(&root);
         builder.caption(&self.title, ("sans-serif", 16.0).into_font().color(&INK)).margin(10);
-        let widest = groups.iter().map(|group| width_of(group)).max().unwrap_or(0);
-        builder.x_label_area_size(45).y_label_area_size(widest + 10).margin_right(60);
-        let mut chart = builder.build_cartesian_2d(x.range(), y.range())?;
-        self.mesh(&mut chart, [&x, &y], 0)?;
-        let mut top = -0.5;
-        for group in groups {
-            let of_group: Vec<&Bar> = bars.iter().filter(|bar| bar.group == group).collect();
-            let (left, middle) = chart.backend_coord(&(x.from, top - of_group.len() as f64 / 2.0));
-            root.draw(&Text::new(group, (left - 8, middle), style(HPos::Right, VPos::Center)))?;
-            for bar in of_group {
-                let name = names.iter().position(|name| *name == bar.name);
-                let colour = Colours::pick(name.unwrap_or(0));
-                let [value, min, max] = bar.values.map(|value| x.place(value));
-                let start = if x.base.is_some() { x.from } else { 0.0 };
-                let end = value.unwrap_or(start);
-                let corners = [(start, top - 0.1), (end, top - 0.9)];
-                chart.draw_series([Rectangle::new(corners, colour.filled())])?;
-                let reach = min.zip(max).filter(|(min, max)| min < max);
-                if let Some((min, max)) = reach {
-                    let line = vec![(min, top - 0.5), (max, top - 0.5)];
-                    chart.draw_series([PathElement::new(line, INK.stroke_width(1))])?;
-                }
-                let text = value.map_or("none".to_owned(), |_| number(bar.values[0]));
-                let right = reach.map_or(end, |(_, max)| max.max(end));
-                let (right, middle) = chart.backend_coord(&(right, top - 0.5));
-                let text_style = style(HPos::Left, VPos::Center);
-                root.draw(&Text::new(text, (right + 6, middle), text_style))?;
-                top -= 1.0;
+        builder.x_label_area_size(45).y_label_area_size(left);
+        builder.margin_right(legend + if is_bars { 60 } else { 20 });
+        let mut chart = builder.build_cartesian_2d(x.from..x.to, y.from..y.to)?;
+        let texts = (|place: &f64| x.text(*place), |place: &f64| y.text(*place));
+        let mut mesh = chart.configure_mesh();
+        mesh.axis_style(INK).bold_line_style(GRID).max_light_lines(0);
+        mesh.label_style(text_style(HPos::Center)).x_labels(8).y_labels(8);
+        mesh.x_label_formatter(&texts.0).y_label_formatter(&texts.1);
+        match self.kind {
+            PlotKind::Bars | PlotKind::BarsLog => {
+                mesh.x_desc(&self.label).disable_y_mesh().y_labels(0)
             }
-            top -= 1.0;
+            PlotKind::Cdf | PlotKind::CdfLog => {
+                mesh.x_desc(&self.label).y_desc("share of samples, %")
+            }
+            PlotKind::Lines | PlotKind::LinesLog => mesh.y_desc(&self.label),
+        };
+        mesh.draw()?;
+        for (row, name) in &self.groups {
+            let place = (x.from, -(*row as f64) - 0.5);
+            let text = Text::new(name.clone(), (-8, 0), text_style(HPos::Right));
+            chart.draw_series([EmptyElement::at(place) + text])?;
+        }
+        for ((index, series), row) in self.series.iter().enumerate().zip(0..) {
+            let colour = Colours::pick(index);
+            draw_bars(&mut chart, series, &x, &colour)?;
+            let places =
+                series.points.iter().filter_map(|&(a, b)| Some((x.place(a)?, y.place(b)?)));
+            let places: Vec<_> = places.collect();
+            let circles = places.iter().filter(|_| !is_cdf);
+            chart.draw_series(circles.map(|&place| Circle::new(place, 3, colour.filled())))?;
+            chart.draw_series([PathElement::new(places.clone(), colour.stroke_width(2))])?;
+            if !series.name.is_empty() {
+                let (left, middle) = (i32::try_from(WIDTH - legend)?, 44 + LEGEND_STEP * row);
+                let corners = [(left, middle - 5), (left + 14, middle + 5)];
+                root.draw(&Rectangle::new(corners, colour.filled()))?;
+                let name = series.name.as_str();
+                root.draw(&Text::new(name, (left + 20, middle), text_style(HPos::Left)))?;
+            }
         }
         Ok(root.present()?)
-    }
-
-    fn mesh(
-        &self,
-        chart: &mut Chart<'_, '_>,
-        [x, y]: [&Axis; 2],
-        y_labels: usize,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        let (x_text, y_text) = (|place: &f64| x.text(*place), |place: &f64| y.text(*place));
-        let mut mesh = chart.configure_mesh();
-        mesh.x_labels(LABELS).y_labels(y_labels).x_desc(&self.x_label).y_desc(&self.y_label);
-        mesh.axis_style(INK).bold_line_style(GRID).light_line_style(PAPER).max_light_lines(0);
-        mesh.label_style(style(HPos::Center, VPos::Center));
-        mesh.x_label_formatter(&x_text).y_label_formatter(&y_text);
-        if y_labels == 0 {
-            mesh.disable_y_mesh();
-        }
-        Ok(mesh.draw()?)
     }
 }
 
-fn style(h: HPos, v: VPos) -> TextStyle<'static> {
-    ("sans-serif", FONT).into_font().color(&INK).pos(Pos::new(h, v))
+/// What plotters answers.
+type Drawn = Result<(), Box<dyn Error>>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Bars from zero, or from the end of a logarithmic axis, with a line from the least to the most, and the number.
+fn draw_bars(
+    chart: &mut Chart<'_, '_>,
+    series: &PlotSeries,
+    x: &Axis,
+    colour: &impl Color,
+) -> Drawn {
+    for (row, numbers) in &series.bars {
+        let [value, least, most] = numbers.map(|number| x.place(number));
+        let (top, start) = (-(*row as f64), if x.base.is_some() { x.from } else { 0.0 });
+        let end = value.unwrap_or(start);
+        chart.draw_series([Rectangle::new(
+            [(start, top - 0.1), (end, top - 0.9)],
+            colour.filled(),
+        )])?;
+        let reach = least.zip(most).filter(|(least, most)| least < most);
+        let line = reach.map(|(least, most)| vec![(least, top - 0.5), (most, top - 0.5)]);
+        chart.draw_series(line.map(|line| PathElement::new(line, INK.stroke_width(1))))?;
+        let text = value.map_or("none".to_owned(), |place| x.text(place));
+        let text = Text::new(text, (6, 0), text_style(HPos::Left));
+        let right = reach.map_or(end, |(_, most)| most.max(end));
+        chart.draw_series([EmptyElement::at((right, top - 0.5)) + text])?;
+    }
+    Ok(())
+}
+
+fn text_style(position: HPos) -> TextStyle<'static> {
+    ("sans-serif", FONT).into_font().color(&INK).pos(Pos::new(position, VPos::Center))
 }
 
 fn width_of(text: &str) -> u32 {
     u32::try_from(text.chars().count()).unwrap_or(0) * 73 / 10
 }
 
-fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut found = Vec::new();
-    for text in texts {
-        if !found.contains(&text) {
-            found.push(text);
-        }
-    }
-    found
-}
-
-/// Draws the names at the right and answers the area that is left.
-fn with_legend<'a>(
-    root: &Area<'a>,
-    names: &[&str],
-) -> Result<Area<'a>, Box<dyn std::error::Error>> {
-    root.fill(&PAPER)?;
-    let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0);
-    let legend_width = if widest == 0 { 0 } else { (widest + 40).min(WIDTH / 2) };
-    let (area, legend) = root.split_horizontally(WIDTH - legend_width);
-    for (index, (name, row)) in names.iter().zip(0..).enumerate() {
-        if !name.is_empty() {
-            let y = 44 + 21 * row;
-            let colour = Colours::pick(index);
-            legend.draw(&Rectangle::new([(0, y - 5), (14, y + 5)], colour.filled()))?;
-            legend.draw(&Text::new(*name, (20, y), style(HPos::Left, VPos::Center)))?;
-        }
-    }
-    Ok(area)
-}
-
-/// The range of an axis. Places on a logarithmic axis are logarithms.
+/// The range of an axis. Places on a logarithmic axis are logarithms: of two up to 1024, else of ten.
 #[derive(Debug, Clone, PartialEq)]
 struct Axis {
     /// Of the logarithm.
@@ -301,29 +242,21 @@ struct Axis {
 }
 
 impl Axis {
-    /// A linear axis begins at zero unless values are below.
+    /// A linear axis begins at zero unless values are below. A logarithmic one leaves out what is not above zero.
     fn of(values: impl Iterator<Item = f64>, is_log: bool) -> Self {
         let usable = values.filter(|value| value.is_finite() && !(is_log && *value <= 0.0));
-        let (least, most) = usable
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
-                (value.min(least), value.max(most))
-            });
-        match (is_log, least <= most) {
-            (false, true) => Self { base: None, from: least.min(0.0), to: most.max(1e-9) * 1.05 },
-            (false, false) => Self { base: None, from: 0.0, to: 1.0 },
-            (true, false) => Self { base: Some(10.0), from: 0.0, to: 1.0 },
-            (true, true) => {
-                let base: f64 = if most <= 1024.0 && least >= 1.0 { 2.0 } else { 10.0 };
-                // Rounding must not cost a whole step.
-                let from = (least.log(base) + 1e-9).floor();
-                let to = (most.log(base) - 1e-9).ceil().max(from + 1.0);
-                Self { base: Some(base), from, to }
-            }
+        let usable: Samples = usable.collect();
+        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| usable.number(end));
+        if usable.0.is_empty() {
+            return Self { base: is_log.then_some(10.0), from: 0.0, to: 1.0 };
         }
-    }
-
-    fn range(&self) -> std::ops::Range<f64> {
-        self.from..self.to
+        if !is_log {
+            return Self { base: None, from: least.min(0.0), to: most.max(1e-9) * 1.05 };
+        }
+        let base: f64 = if most <= 1024.0 && least >= 1.0 { 2.0 } else { 10.0 };
+        // Rounding must not cost a whole step.
+        let from = (least.log(base) + 1e-9).floor();
+        Self { base: Some(base), from, to: (most.log(base) - 1e-9).ceil().max(from + 1.0) }
     }
 
     /// None if the axis has no place for the value.
@@ -332,74 +265,58 @@ impl Axis {
         place.is_finite().then_some(place)
     }
 
+    /// Three significant digits at most.
     fn text(&self, place: f64) -> String {
-        number(self.base.map_or(place, |base| base.powf(place)))
-    }
-}
-
-/// A number with three significant digits at most.
-fn number(value: f64) -> String {
-    let scaled = |factor: f64, unit: &dyn Display| format!("{}{unit}", number(value / factor));
-    if value.abs() >= 1e6 {
-        return scaled(1e6, &'M');
-    }
-    if value.abs() >= 1e4 {
-        return scaled(1e3, &'k');
-    }
-    let digits = [100.0, 10.0, 1.0, 0.1, 0.01].iter().position(|limit| value.abs() >= *limit);
-    let text = format!("{value:.*}", digits.unwrap_or(if value == 0.0 { 0 } else { 5 }));
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+        let value = self.base.map_or(place, |base| base.powf(place));
+        let (scaled, unit) = match value.abs() {
+            1e6.. => (value / 1e6, "M"),
+            1e4.. => (value / 1e3, "k"),
+            _ => (value, ""),
+        };
+        let digits = [100.0, 10.0, 1.0, 0.1, 0.01].iter().position(|limit| scaled.abs() >= *limit);
+        let text = format!("{scaled:.*}", digits.unwrap_or(5));
+        let is_fraction = text.contains('.');
+        let short = text.trim_end_matches('0').trim_end_matches('.');
+        format!("{}{unit}", if is_fraction { short } else { &text })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Axis, Plot, number};
-    use crate::statistics::Samples;
+    use super::{Axis, Plot, PlotKind};
+    use crate::statistics::{Samples, Statistic, WALL};
 
     #[test]
-    fn lines_are_drawn_under_their_names_and_without_links() {
-        let mut plot = Plot::lines("Throughput", "threads", "GB/s").log_x();
-        plot.line("ours <&>", vec![(1.0, 0.5), (64.0, 0.6)]);
-        plot.line("rayon", vec![(1.0, 0.3), (64.0, 0.2)]);
-        let svg = plot.svg().unwrap();
-        for text in ["Throughput", "threads", "GB/s", "ours &lt;&amp;&gt;", "rayon", ">\n64\n<"] {
-            assert!(svg.contains(text), "{text} is missing in {svg}");
-        }
-        assert!(!svg.replace("http://www.w3.org/2000/svg", "").contains("http"), "{svg}");
-        assert_eq!(svg.matches("stroke-width=\"2\"").count(), 2, "{svg}");
-    }
-
-    #[test]
-    fn a_distribution_ends_at_all_samples() {
-        let mut plot = Plot::cdf("Latency", "us").log_x();
-        plot.samples("ours", &Samples::from_iter([10.0, 1.0, 100.0]));
-        let svg = plot.svg().unwrap();
-        assert!(svg.contains("share of samples, %") && svg.contains(">\n100\n<"), "{svg}");
-    }
-
-    #[test]
-    fn bars_show_their_values_and_missing_ones() {
-        let mut plot = Plot::bars("Extract", "seconds");
-        plot.bar("lz4", "ours", [1.25, 1.0, 1.5]);
-        plot.bar("lz4", "fsck.erofs", [f64::NAN; 3]);
-        let svg = plot.svg().unwrap();
-        for text in ["seconds", "1.25", "fsck.erofs", ">\nnone\n<"] {
-            assert!(svg.contains(text), "{text} is missing in {svg}");
+    fn every_kind_shows_its_names_and_numbers_and_nothing_of_a_network() {
+        for (kind, names, values, texts) in [
+            (
+                PlotKind::Lines,
+                ["64", "ours <&>"],
+                &[0.5][..],
+                &["ours &lt;&amp;&gt;", ">\n64\n<", "wall, s"][..],
+            ),
+            (
+                PlotKind::CdfLog,
+                ["ours", ""],
+                &[10.0, 1.0, 100.0],
+                &["share of samples, %", ">\n100\n<"],
+            ),
+            (PlotKind::Bars, ["lz4", "ours"], &[1.25, 1.0, 1.5], &[">\n1.25\n<", "lz4"]),
+            (PlotKind::BarsLog, ["lz4", "fsck.erofs"], &[], &[">\nnone\n<", "fsck.erofs"]),
+        ] {
+            let mut plot = Plot::new(kind, "The title");
+            assert!(plot.svg().unwrap().contains("</svg>"), "{kind:?}: an empty plot is drawn");
+            plot.add(names, WALL, &Samples(values.to_vec()), Statistic::Median);
+            let svg = plot.svg().unwrap();
+            for text in texts.iter().chain(&["The title"]) {
+                assert!(svg.contains(text), "{text} is missing in {svg}");
+            }
+            assert!(!svg.replace("http://www.w3.org/2000/svg", "").contains("http"), "{svg}");
         }
     }
 
     #[test]
-    fn an_empty_plot_is_drawn() {
-        for plot in [Plot::lines("t", "x", "y").log_x().log_y(), Plot::bars("t", "y").log_y()] {
-            assert!(plot.svg().unwrap().contains("</svg>"));
-        }
-    }
-
-    #[test]
-    fn axes_hold_their_values() {
+    fn axes_hold_their_values_and_show_short_numbers() {
         let axis = |values: &[f64], is_log| Axis::of(values.iter().copied(), is_log);
         let times = axis(&[0.3, 40_000.0], true);
         assert_eq!((times.from, times.to, times.base), (-1.0, 5.0, Some(10.0)));
@@ -407,12 +324,9 @@ mod tests {
         assert!(axis(&[-30.0, 60.0], false).from <= -30.0);
         let none = axis(&[0.0, -1.0, f64::NAN], true);
         assert_eq!((none.place(0.0), none.place(f64::NAN)), (None, None));
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        let texts = [0.0, 0.25, 1.0, 1.256, 12.34, 1234.5, -80.0, 10_000.0, 123_456.0].map(number);
-        assert_eq!(texts, ["0", "0.25", "1", "1.26", "12.3", "1234", "-80", "10k", "123k"]);
-        assert_eq!(number(2_500_000.0), "2.5M");
+        let linear = axis(&[0.0], false);
+        let texts = [0.0, 0.25, 1.256, 12.34, 1234.5, -80.0, 10_000.0, 123_456.0, 2_500_000.0];
+        let wanted = ["0", "0.25", "1.26", "12.3", "1234", "-80", "10k", "123k", "2.5M"];
+        assert_eq!(texts.map(|number| linear.text(number)), wanted);
     }
 }

@@ -10,9 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
-use serde::Serialize;
 use tempfile::TempDir;
 
 use crate::image_info::ImageInfo;
@@ -28,13 +27,13 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
 /// Our own program.
-const OURS: &str = "ferrofs";
+pub(crate) const OURS: &str = "ferrofs";
 const MKSQUASHFS: &str = "mksquashfs";
 /// zstd in blocks of 128 KiB, as squashfs is mostly used.
 const SQUASHFS_OPTIONS: [&str; 7] =
     ["-comp", "zstd", "-b", "131072", "-quiet", "-no-progress", "-noappend"];
 
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ProgramArguments {
     /// Our own program. If none is named it is the one beside this program, which `cargo run` builds if need be, or one on
     /// PATH
@@ -46,7 +45,7 @@ pub(crate) struct ProgramArguments {
 }
 
 /// What every experiment with peers has.
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct PeerArguments {
     #[command(flatten)]
     pub(crate) rounds: RoundOptions,
@@ -88,8 +87,8 @@ pub(crate) fn place_of(folder: &Path) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) name: String,
-    pub(crate) path: PathBuf,
-    pub(crate) version: String,
+    path: PathBuf,
+    version: String,
 }
 
 impl Program {
@@ -98,17 +97,18 @@ impl Program {
         Self { name: name.to_owned(), path, version }
     }
 
-    pub(crate) fn is_ours(&self) -> bool {
-        self.name == OURS
-    }
-
     /// A candidate that runs this program.
     pub(crate) fn candidate<'a>(
         &self,
         name: &str,
         run: impl FnMut() -> Result<Figures> + 'a,
     ) -> Candidate<'a> {
-        if self.is_ours() { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+        if self.name == OURS { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+    }
+
+    /// With arguments.
+    pub(crate) fn with<W: Into<OsString>>(&self, words: impl IntoIterator<Item = W>) -> Invocation {
+        Invocation { program: self.clone(), called: None, words: Vec::new() }.with(words)
     }
 }
 
@@ -119,35 +119,26 @@ impl fmt::Display for Program {
 }
 
 impl ProgramArguments {
-    /// A peer that is there, named in the report with its version; one that is missing is named, too.
+    /// A program that is there, named in the report with its version; one that is missing is named, too.
     pub(crate) fn find(&self, name: &str, report: &mut Report) -> Option<Program> {
-        let found = if name == OURS {
-            self.ours().map_err(|error| format!("{error:#}"))
-        } else {
-            self.peer(name)
-        };
-        match found {
-            Ok(program) => {
-                report.remark(program.to_string());
-                Some(program)
-            }
-            Err(why) => {
-                report.leave_out(name, why);
-                None
-            }
+        let found = if name == OURS { self.ours() } else { self.peer(name) };
+        match &found {
+            Ok(program) => report.remark(program.to_string()),
+            Err(why) => report.leave_out(name, format!("{why:#}")),
         }
+        found.ok()
     }
 
     pub(crate) fn ours(&self) -> Result<Program> {
         if let Some(path) = &self.ferrofs {
             ensure!(is_program(path), "--ferrofs {}: no program is there", path.display());
-            return Ok(Program::at("ferrofs", absolute(path)?));
+            return Ok(Program::at(OURS, absolute(path)?));
         }
         let own = std::env::current_exe().context("finding this program")?;
         let folder = own.parent().unwrap_or(&own);
-        let beside = folder.join("ferrofs");
+        let beside = folder.join(OURS);
         let built = if is_program(&beside) { Ok(()) } else { build_into(folder) };
-        let found = is_program(&beside).then_some(beside).or_else(|| on_path("ferrofs"));
+        let found = is_program(&beside).then_some(beside).or_else(|| on_path(OURS));
         let Some(path) = found else {
             built?;
             bail!(
@@ -155,11 +146,11 @@ impl ProgramArguments {
                 folder.display()
             )
         };
-        Ok(Program::at("ferrofs", path))
+        Ok(Program::at(OURS, path))
     }
 
-    /// A peer, or where it was not found.
-    pub(crate) fn peer(&self, name: &str) -> Result<Program, String> {
+    /// A peer; the error says where it was not found.
+    pub(crate) fn peer(&self, name: &str) -> Result<Program> {
         let (found, place) = match &self.peers {
             Some(folder) => {
                 let path = Some(folder.join(name)).filter(|path| is_program(path));
@@ -167,7 +158,8 @@ impl ProgramArguments {
             }
             None => (on_path(name), "on PATH".to_owned()),
         };
-        found.map(|path| Program::at(name, path)).ok_or_else(|| format!("no {name} {place}"))
+        let missing = || Error::msg(format!("no {name} {place}"));
+        found.map(|path| Program::at(name, path)).ok_or_else(missing)
     }
 }
 
@@ -189,12 +181,9 @@ fn build_into(folder: &Path) -> Result<()> {
 }
 
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
-    in_folders(name, &std::env::var_os("PATH").unwrap_or_default())
-}
-
-fn in_folders(name: &str, folders: &OsStr) -> Option<PathBuf> {
-    let places = std::env::split_paths(folders).map(|folder| folder.join(name));
-    places.filter(|path| is_program(path)).find_map(|path| absolute(path).ok())
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&folders).map(|folder| folder.join(name));
+    places.find(|path| is_program(path)).and_then(|path| absolute(path).ok())
 }
 
 fn is_program(path: &Path) -> bool {
@@ -227,19 +216,11 @@ fn version_in(name: &str, said: &str) -> String {
 pub(crate) struct Invocation {
     pub(crate) program: Program,
     /// The name that it is called by, if not its own.
-    called: Option<String>,
-    words: Vec<OsString>,
+    pub(crate) called: Option<String>,
+    pub(crate) words: Vec<OsString>,
 }
 
 impl Invocation {
-    pub(crate) fn new(program: &Program) -> Self {
-        Self { program: program.clone(), called: None, words: Vec::new() }
-    }
-
-    pub(crate) fn called(self, name: &str) -> Self {
-        Self { called: Some(name.to_owned()), ..self }
-    }
-
     /// Adds arguments.
     pub(crate) fn with<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
@@ -286,17 +267,12 @@ pub(crate) fn squashfs_of(
         Err(why) => return Ok(Err(format!("{why}; --squashfs names an image"))),
     };
     let (tree, path) = (folder.join("tree"), folder.join("tree.squashfs"));
-    let extract =
-        Invocation::new(&programs.ours()?).with(["extract", "--quiet", "--progress=none"]);
+    let extract = programs.ours()?.with(["extract", "--quiet", "--progress=none"]);
     process::run(&mut extract.with([&image.path, &tree]).command(), None)?;
-    let make = Invocation::new(&maker).with([&tree, &path]).with(SQUASHFS_OPTIONS);
+    let make = maker.with([&tree, &path]).with(SQUASHFS_OPTIONS);
     let made = process::run(&mut make.command(), None);
     remove(&tree)?;
-    if let Err(error) = made {
-        return Ok(Err(format!("{error:#}")));
-    }
-    ensure!(fs::metadata(&path)?.len() > 0, "mksquashfs made an empty image");
-    Ok(Ok(path))
+    Ok(made.map(|_| path).map_err(|error| format!("{error:#}")))
 }
 
 #[cfg(test)]
@@ -304,7 +280,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use super::{Invocation, Program, ProgramArguments, in_folders, version_in};
+    use super::{Invocation, Program, ProgramArguments, version_in};
     use crate::process;
 
     #[test]
@@ -327,23 +303,20 @@ mod tests {
         let peers = || ProgramArguments { ferrofs: None, peers: Some(folder.path().to_owned()) };
         let path = folder.path().join("fsck.erofs");
         fs::write(&path, "#!/bin/sh\necho fsck.erofs 1.2\n").unwrap();
-        assert!(peers().peer("fsck.erofs").unwrap_err().starts_with("no fsck.erofs in "));
+        let error = peers().peer("fsck.erofs").unwrap_err().to_string();
+        assert!(error.starts_with("no fsck.erofs in "), "{error}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(peers().peer("fsck.erofs").unwrap().version, "fsck.erofs 1.2");
-        assert_eq!(in_folders("fsck.erofs", folder.path().as_os_str()), Some(path));
         fs::create_dir(folder.path().join("mkfs.erofs")).unwrap();
         peers().peer("mkfs.erofs").unwrap_err();
-        let wrong = ProgramArguments { ferrofs: Some("/no/such/ferrofs".into()), peers: None };
-        let error = wrong.ours().unwrap_err().to_string();
-        assert_eq!(error, "--ferrofs /no/such/ferrofs: no program is there");
     }
 
     #[test]
     fn a_program_can_be_called_by_another_name() {
-        let program =
-            Program { name: "ferrofs".to_owned(), path: "/bin/sh".into(), version: String::new() };
-        let invocation = Invocation::new(&program).called("mkfs.erofs").with(["-c"]);
-        let invocation = invocation.with(["case $0 in mkfs.erofs) ;; *) exit 1;; esac"]);
+        let [name, version] = ["ferrofs", ""].map(str::to_owned);
+        let sh = Program { name, path: "/bin/sh".into(), version };
+        let invocation = sh.with(["-c", "case $0 in mkfs.erofs) ;; *) exit 1;; esac"]);
+        let invocation = Invocation { called: Some("mkfs.erofs".to_owned()), ..invocation };
         assert_eq!(invocation.line()[0], "/bin/sh (called mkfs.erofs)");
         process::run(&mut invocation.command(), None).unwrap();
     }

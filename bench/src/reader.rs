@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use clap::ValueEnum;
 use crossbeam_channel::{Receiver, bounded};
 use rustix::fs::{Advice, fadvise, lgetxattr};
 use rustix::process::chdir;
@@ -19,7 +20,7 @@ use walkdir::WalkDir;
 use crate::child::{self, Role};
 use crate::process::{self, Cost};
 use crate::statistics::Samples;
-use crate::trees::entries;
+use crate::trees::{entries, is_denied};
 
 /// Bytes of one read of a tree, as cat(1) has it, and of one of a large file.
 const TREE_BLOCK: usize = 128 << 10;
@@ -31,18 +32,19 @@ const BATCHES: usize = 1;
 /// The random order is the same in every run.
 const RANDOM_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Pattern {
-    /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them.
-    Tree,
-    /// A file front to back.
+    /// The largest file, front to back
     Large,
-    /// Every block of 4 KiB of the front of a file once, in random order.
-    Random,
-    /// All names, as `find` lists them.
+    /// All names, as `find` lists them
     Find,
-    /// All names with attributes, as `ls -lR` lists them.
+    /// All names with attributes, as `ls -lR` lists them
     List,
+    /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them
+    Tree,
+    /// Every block of 4 KiB of the front of a file once, in random order
+    #[value(skip)]
+    Random,
 }
 
 /// A reader, and the settings of its process.
@@ -56,7 +58,7 @@ pub(crate) struct Reader {
     /// Files of a tree at most.
     pub(crate) files: u64,
     /// Below the directory.
-    pub(crate) file: Option<PathBuf>,
+    pub(crate) file: PathBuf,
     /// At the front of the file at most.
     pub(crate) bytes: u64,
     /// Whether contents are summed.
@@ -69,25 +71,26 @@ pub(crate) struct Seen {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     /// What this user may not read.
-    pub(crate) refused: u64,
+    refused: u64,
     /// Of the contents of all files, in any order.
-    pub(crate) sum: u64,
-    pub(crate) latencies: Option<Latencies>,
+    sum: u64,
+    /// Of all random reads together, in microseconds: mean, and percentiles 50, 99 and 99.9.
+    pub(crate) latencies: Option<[f64; 4]>,
 }
 
-/// Of all reads together, in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Latencies {
-    pub(crate) mean: f64,
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) p999: f64,
+impl Seen {
+    fn add(&mut self, other: Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.refused += other.refused;
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
 }
 
 impl Reader {
     pub(crate) fn new(pattern: Pattern) -> Self {
-        let (directory, jobs, file, sums) = (PathBuf::from("."), 1, None, false);
-        Self { pattern, directory, jobs, files: u64::MAX, file, bytes: u64::MAX, sums }
+        let [directory, file] = [".", ""].map(PathBuf::from);
+        Self { pattern, directory, jobs: 1, files: u64::MAX, file, bytes: u64::MAX, sums: false }
     }
 
     /// Runs it in the directory.
@@ -102,31 +105,26 @@ impl Reader {
 pub(crate) fn read(reader: &Reader) -> Result<()> {
     let directory = reader.directory.display();
     chdir(&reader.directory).with_context(|| format!("chdir to {directory}"))?;
-    let file = || reader.file.as_deref().context("no file");
     let seen = match reader.pattern {
         Pattern::Tree => read_tree(Path::new("."), reader)?,
         Pattern::Find => list(WalkDir::new("."), |_| Ok(()))?,
         Pattern::List => list(WalkDir::new(".").sort_by_file_name(), look_at)?,
-        Pattern::Large => {
-            let mut seen = Seen::default();
-            read_front(file()?, reader.bytes, &mut vec![0; LARGE_BLOCK], false, &mut seen)?;
-            seen
-        }
-        Pattern::Random => read_random(file()?, reader.jobs, reader.bytes)?,
+        Pattern::Large => read_front(&reader.file, reader.bytes, &mut vec![0; LARGE_BLOCK], false)?,
+        Pattern::Random => read_random(&reader.file, reader.jobs, reader.bytes)?,
     };
     Ok(writeln!(stdout(), "{}", serde_json::to_string(&seen)?)?)
 }
 
 /// Reads a file to its end, or so many bytes.
-fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool, seen: &mut Seen) -> Result<()> {
+fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -> Result<Seen> {
     let what = || path.display().to_string();
     let mut file = File::open(path).with_context(what)?.take(most);
-    let mut hasher = DefaultHasher::new();
+    let (mut hasher, mut bytes) = (DefaultHasher::new(), 0);
     loop {
         match file.read(block) {
             Ok(0) => break,
             Ok(count) => {
-                seen.bytes += count as u64;
+                bytes += count as u64;
                 if sums {
                     hasher.write(block.get(..count).unwrap_or_default());
                 }
@@ -135,9 +133,7 @@ fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool, seen: &mut S
             Err(error) => return Err(error).with_context(what),
         }
     }
-    seen.files += 1;
-    seen.sum = seen.sum.wrapping_add(if sums { hasher.finish() } else { 0 });
-    Ok(())
+    Ok(Seen { files: 1, bytes, sum: if sums { hasher.finish() } else { 0 }, ..Seen::default() })
 }
 
 /// Reads all files of a tree: this thread lists, and others read batches of up to 64 files.
@@ -161,19 +157,15 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
                 Some(_) => {}
             }
             // If all readers have failed, their errors say more.
-            if batch.len() == BATCH && outbox.send(std::mem::take(&mut batch)).is_err() || left == 0
-            {
+            let is_gone = batch.len() == BATCH && outbox.send(std::mem::take(&mut batch)).is_err();
+            if is_gone || left == 0 {
                 break;
             }
         }
         outbox.send(batch).unwrap_or_default();
         drop(outbox);
         for reader in readers {
-            let other = reader.join().map_err(|_| anyhow!("a reader panicked"))??;
-            seen.files += other.files;
-            seen.bytes += other.bytes;
-            seen.refused += other.refused;
-            seen.sum = seen.sum.wrapping_add(other.sum);
+            seen.add(reader.join().map_err(|_| anyhow!("a reader panicked"))??);
         }
         Ok(seen)
     })
@@ -182,12 +174,10 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
 fn read_batches(inbox: &Receiver<Vec<PathBuf>>, sums: bool) -> Result<Seen> {
     let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
     for path in inbox.iter().flatten() {
-        if let Err(error) = read_front(&path, u64::MAX, &mut block, sums, &mut seen) {
-            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-            if kind != Some(io::ErrorKind::PermissionDenied) {
-                return Err(error);
-            }
-            seen.refused += 1;
+        match read_front(&path, u64::MAX, &mut block, sums) {
+            Ok(other) => seen.add(other),
+            Err(error) if error.downcast_ref().is_some_and(is_denied) => seen.refused += 1,
+            Err(error) => return Err(error),
         }
     }
     Ok(seen)
@@ -196,13 +186,12 @@ fn read_batches(inbox: &Receiver<Vec<PathBuf>>, sums: bool) -> Result<Seen> {
 fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Seen> {
     let mut seen = Seen::default();
     for entry in entries(walk) {
-        match entry? {
-            None => seen.refused += 1,
-            Some(entry) => {
-                look_at(&entry).with_context(|| entry.path().display().to_string())?;
-                seen.files += 1;
-            }
-        }
+        let Some(entry) = entry? else {
+            seen.refused += 1;
+            continue;
+        };
+        look_at(&entry).with_context(|| entry.path().display().to_string())?;
+        seen.files += 1;
     }
     Ok(seen)
 }
@@ -225,18 +214,15 @@ fn read_random(path: &Path, jobs: u16, most_bytes: u64) -> Result<Seen> {
     let blocks = length.min(most_bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
     ensure!(blocks > 0, "{} is shorter than {jobs} blocks of {RANDOM_BLOCK} bytes", path.display());
     let parts = thread::scope(|scope| {
-        let jobs = (0..u64::from(jobs))
-            .map(|job| scope.spawn(move || read_random_part(path, job * blocks, blocks)));
-        let jobs: Vec<_> = jobs.collect();
+        let start = |job| scope.spawn(move || read_random_part(path, job * blocks, blocks));
+        let jobs: Vec<_> = (0..u64::from(jobs)).map(start).collect();
         let parts = jobs.into_iter();
         let parts = parts.map(|job| job.join().map_err(|_| anyhow!("a reader panicked"))?);
         parts.collect::<Result<Vec<_>>>()
     })?;
     let all: Samples = parts.into_iter().flatten().collect();
-    let summary = all.summary();
-    let (mean, p50) = (summary.average, summary.median);
-    let latencies = Latencies { mean, p50, p99: all.percentile(990), p999: all.percentile(999) };
-    let bytes = (summary.count * RANDOM_BLOCK) as u64;
+    let latencies = [all.mean(), all.median(), all.percentile(990), all.percentile(999)];
+    let bytes = (all.0.len() * RANDOM_BLOCK) as u64;
     Ok(Seen { files: 1, bytes, latencies: Some(latencies), ..Seen::default() })
 }
 
@@ -273,20 +259,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_file_is_read_to_its_end_or_to_a_limit() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len((1 << 20) + 17).unwrap();
-        for (most, bytes) in [(u64::MAX, (1 << 20) + 17), (5, 5)] {
-            let mut seen = Seen::default();
-            read_front(file.path(), most, &mut [0; 4096], true, &mut seen).unwrap();
-            assert_eq!((seen.files, seen.bytes), (1, bytes));
-            assert_ne!(seen.sum, 0);
-        }
-        let gone = Path::new("/no such file");
-        read_front(gone, 1, &mut [0], false, &mut Seen::default()).unwrap_err();
-    }
-
-    #[test]
     fn every_block_comes_once_and_not_in_order() {
         let mut order = shuffled(1000, 7);
         assert_eq!(order, shuffled(1000, 7));
@@ -297,13 +269,18 @@ mod tests {
     }
 
     #[test]
-    fn jobs_share_the_front_of_a_file() {
+    fn a_file_is_read_to_its_end_or_to_a_limit_and_jobs_share_its_front() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(10 * RANDOM_BLOCK as u64 + 1).unwrap();
+        file.as_file().set_len(10 * RANDOM_BLOCK as u64 + 17).unwrap();
+        for (most, bytes) in [(u64::MAX, 10 * RANDOM_BLOCK as u64 + 17), (5, 5)] {
+            let seen = read_front(file.path(), most, &mut [0; 4096], true).unwrap();
+            assert_eq!((seen.files, seen.bytes, seen.sum == 0), (1, bytes, false));
+        }
+        read_front(Path::new("/no such file"), 1, &mut [0], false).unwrap_err();
         let seen = read_random(file.path(), 2, 9 * RANDOM_BLOCK as u64).unwrap();
-        assert_eq!(seen.bytes, 8 * RANDOM_BLOCK as u64);
-        let Latencies { mean, p50, p99, p999 } = seen.latencies.unwrap();
+        let [mean, p50, p99, p999] = seen.latencies.unwrap();
         assert!(p50 > 0.0 && p50 <= p99 && p99 <= p999 && mean > 0.0);
+        assert_eq!(seen.bytes, 8 * RANDOM_BLOCK as u64);
         read_random(file.path(), 11, u64::MAX).unwrap_err();
     }
 

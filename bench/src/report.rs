@@ -3,37 +3,30 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Limit, Threshold};
-use crate::machine::{Machine, load_average};
+use crate::case::{Case, Threshold};
+use crate::machine::{describe, load_average};
 use crate::plot::Plot;
-use crate::rounds::{Measured, Steal, StealDelta, ratio_of};
-use crate::statistics::Samples;
+use crate::rounds::{Steal, StealDelta};
+use crate::statistics::{Measured, Samples};
 use crate::table::{Series, Sheet, Table};
 
 /// The largest steal time of a run. With 5 to 10 % thresholds were met that are also met without steal; with 25 % a
 /// cold launch's average wait was 10 % of the unbound one's instead of 4 %.
 const MOST_STEAL_PERCENT: f64 = 10.0;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     Met,
     NotMet,
-    /// With the reason.
-    NotMeasured(String),
-}
-
-impl Verdict {
-    const fn of(is_met: bool) -> Self {
-        if is_met { Self::Met } else { Self::NotMet }
-    }
+    NotMeasured,
 }
 
 /// A threshold, the figure measured here and the verdict.
@@ -45,52 +38,54 @@ pub(crate) struct Claim {
     /// The figure, such as "-84.1 %".
     pub(crate) figure: String,
     pub(crate) verdict: Verdict,
-    /// The known cause where it is not met.
-    pub(crate) why_not: Option<String>,
+    /// The cause where it is not met or not measured.
+    pub(crate) remark: String,
 }
 
 impl Claim {
     /// Met if every figure meets the threshold. The figure is the only one, or the least and the most.
     fn of(origin: &str, threshold: &Threshold, judged: &Judged) -> Self {
         let Judged { figures, explanation } = judged;
+        let known = if explanation.is_empty() { &threshold.why_not } else { explanation };
         let mut sorted: Vec<_> = figures.iter().collect();
         sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
         let missed = figures.iter().filter(|(_, figure)| !threshold.is_met(*figure)).count();
-        let worst = if threshold.limit == Limit::Most { sorted.last() } else { sorted.first() };
-        let (figure, verdict) = match (sorted.as_slice(), worst) {
-            ([(_, only)], _) => (threshold.show(*only), Verdict::of(missed == 0)),
+        let worst = if threshold.is_least { sorted.first() } else { sorted.last() };
+        let figure = match (sorted.as_slice(), worst) {
+            ([(_, only)], _) => threshold.show(*only),
             ([(_, least), .., (_, most)], Some((case, _))) => {
                 let (least, most) = (threshold.show(*least), threshold.show(*most));
                 let least = least.strip_suffix(&threshold.unit).unwrap_or(&least);
-                let range = format!("{} to {most}", least.trim_end());
-                let count = figures.len();
-                let missed_in = if missed > 0 {
-                    format!(", missed in {missed} of {count}")
+                let range = format!("{} to {most} (worst: {case})", least.trim_end());
+                if missed == 0 {
+                    range
                 } else {
-                    String::new()
-                };
-                (format!("{range} (worst: {case}){missed_in}"), Verdict::of(missed == 0))
+                    format!("{range}, missed in {missed} of {}", figures.len())
+                }
             }
-            _ if explanation.is_empty() => {
-                (String::new(), Verdict::NotMeasured("nothing to compare".to_owned()))
-            }
-            _ => (String::new(), Verdict::NotMeasured(explanation.clone())),
+            _ => String::new(),
         };
-        let is_explained = verdict == Verdict::NotMet && !explanation.is_empty();
-        let why_not = is_explained.then(|| explanation.clone());
-        Self { origin: origin.to_owned(), claim: threshold.claim(), figure, verdict, why_not }
+        let (verdict, remark) = match (figures.len(), missed) {
+            (0, _) if known.is_empty() => (Verdict::NotMeasured, "nothing to compare"),
+            (0, _) => (Verdict::NotMeasured, known.as_str()),
+            (_, 0) => (Verdict::Met, ""),
+            _ => (Verdict::NotMet, known.as_str()),
+        };
+        let (origin, remark) = (origin.to_owned(), remark.to_owned());
+        Self { origin, claim: threshold.claim(), figure, verdict, remark }
     }
 }
 
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: ", self.origin, self.claim)?;
-        match &self.verdict {
-            Verdict::Met => write!(f, "{} here, met", self.figure)?,
-            Verdict::NotMet => write!(f, "{} here, NOT met", self.figure)?,
-            Verdict::NotMeasured(reason) => write!(f, "not measured: {reason}")?,
+        let Self { origin, claim, figure, verdict, remark } = self;
+        write!(f, "{origin}: {claim}: ")?;
+        match verdict {
+            Verdict::Met => write!(f, "{figure} here, met"),
+            Verdict::NotMet if remark.is_empty() => write!(f, "{figure} here, NOT met"),
+            Verdict::NotMet => write!(f, "{figure} here, NOT met ({remark})"),
+            Verdict::NotMeasured => write!(f, "not measured: {remark}"),
         }
-        self.why_not.iter().try_for_each(|why| write!(f, " ({why})"))
     }
 }
 
@@ -116,7 +111,7 @@ struct Judged {
 }
 
 /// The result of one experiment.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     experiment: String,
     #[serde(skip)]
@@ -124,13 +119,13 @@ pub(crate) struct Report {
     #[serde(skip)]
     judged: BTreeMap<String, Judged>,
     pub(crate) command: Vec<String>,
-    pub(crate) machine: Machine,
-    load_average_after: String,
+    pub(crate) machine: String,
+    /// Over 1, 5 and 15 minutes, before and after.
+    load_averages: [String; 2],
     /// Steal time during the experiment, in per cent of the CPU time that was wanted.
     steal_percent: f64,
     #[serde(skip)]
     steal_before: Steal,
-    settings: serde_json::Value,
     tables: Vec<Table>,
     remarks: Vec<String>,
     pub(crate) claims: Vec<Claim>,
@@ -144,75 +139,32 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(experiment: &str, settings: &impl Serialize) -> Result<Self> {
+    pub(crate) fn new(experiment: &str) -> Result<Self> {
         Ok(Self {
             experiment: experiment.to_owned(),
             case: Case::of(experiment)?,
-            judged: BTreeMap::new(),
             command: std::env::args().collect(),
-            machine: Machine::look(),
-            load_average_after: String::new(),
-            steal_percent: 0.0,
+            machine: describe(),
+            load_averages: [load_average(), String::new()],
             steal_before: Steal::now(),
-            settings: serde_json::to_value(settings)?,
-            tables: Vec::new(),
-            remarks: Vec::new(),
-            claims: Vec::new(),
-            noise: Vec::new(),
-            left_out: Vec::new(),
-            peer_commands: Vec::new(),
-            plots: Vec::new(),
-            series: Vec::new(),
+            ..Self::default()
         })
-    }
-
-    pub(crate) fn table(&mut self, table: Table) {
-        self.tables.push(table);
     }
 
     pub(crate) fn remark(&mut self, remark: impl Into<String>) {
         self.remarks.push(remark.into());
     }
 
-    pub(crate) fn remark_each(&mut self, things: impl IntoIterator<Item = impl fmt::Display>) {
-        self.remarks.extend(things.into_iter().map(|thing| thing.to_string()));
-    }
-
-    pub(crate) fn plot(&mut self, plot: Plot) {
-        self.plots.push(plot);
-    }
-
-    pub(crate) fn series(
-        &mut self,
-        row: impl Into<String>,
-        case: impl Into<String>,
-        unit: &str,
-        samples: &Samples,
-    ) {
-        let (row, case, unit) = (row.into(), case.into(), unit.to_owned());
-        self.series.push(Series { row, case, unit, samples: samples.clone() });
-    }
-
-    pub(crate) fn threshold(&self, name: &str) -> Result<Threshold> {
-        self.case.threshold(name).cloned()
-    }
-
-    /// Adds the table, plot and samples of a sheet that has rows.
+    /// Adds the table, plots and samples of a sheet that has rows.
     pub(crate) fn sheet(&mut self, sheet: Sheet) {
         if sheet.has_rows() {
             self.tables.push(sheet.table);
-            self.plots.extend(sheet.plot);
+            self.plots.extend(sheet.plots);
             self.series.extend(sheet.series);
-            let most = self.case.noise.unwrap_or(f64::INFINITY);
             for (what, samples) in &sheet.repetitions {
-                self.judge_noise(what, samples, most);
+                self.judge_noise(what, samples);
             }
         }
-    }
-
-    /// Keeps all samples of candidates that stand in no sheet.
-    pub(crate) fn samples(&mut self, case: &str, all: &[Measured]) {
-        self.series.extend(all.iter().flat_map(|one| Series::of(case, one)));
     }
 
     /// Has a threshold of the case judge a figure, if there is one. Its claim is by the worst of all figures.
@@ -222,18 +174,17 @@ impl Report {
         judged.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
     }
 
-    /// Judges the ratios and figures that thresholds of the case name.
-    pub(crate) fn judge_all(&mut self, case: &str, all: &[Measured]) {
+    /// Judges what the thresholds of the case name, if they are meant for a case of one of these names.
+    pub(crate) fn judge_all(&mut self, case: &str, names: &[&str], all: &[Measured]) {
         for (name, threshold) in self.case.thresholds.clone() {
-            if let Some([figure, ours, theirs]) = &threshold.ratio
-                && threshold.is_for(case)
-            {
-                self.judge(&name, case, ratio_of(all, figure, ours, theirs));
-            }
-            for one in all {
-                let found = threshold.figure.as_ref().and_then(|figure| one.named(figure));
-                let figure = found.map(|(_, samples)| samples.median());
-                self.judge(&name, &format!("{}, {case}", one.name), figure);
+            for column in threshold.judges.iter().filter(|_| threshold.is_for(names)) {
+                let candidates =
+                    all.iter().filter(|one| column.title.is_empty() || column.title == one.name);
+                for one in candidates {
+                    let own = format!("{}, {case}", one.name);
+                    let label = if column.title.is_empty() { &own } else { case };
+                    self.judge(&name, label, column.number(one, all));
+                }
             }
         }
     }
@@ -248,9 +199,9 @@ impl Report {
         let mut judged = std::mem::take(&mut self.judged);
         for (name, threshold) in &self.case.thresholds {
             let of = judged.remove(name).unwrap_or_default();
-            let own = [self.experiment.clone()];
-            let origins = [&threshold.origins, &self.case.origins].map(Vec::as_slice);
-            let origins = origins.into_iter().chain([own.as_slice()]).find(|list| !list.is_empty());
+            let own = vec![self.experiment.clone()];
+            let origins = [&threshold.origins, &self.case.origins, &own];
+            let origins = origins.into_iter().find(|list| !list.is_empty());
             for origin in origins.into_iter().flatten() {
                 self.claims.push(Claim::of(origin, threshold, &of));
             }
@@ -276,21 +227,14 @@ impl Report {
         }
     }
 
-    /// Refuses the run if samples of the same work spread by more than `most` of their median.
-    pub(crate) fn judge_noise(&mut self, what: &str, samples: &Samples, most: f64) {
-        let (spread, percent) = (samples.spread() * 100.0, most * 100.0);
+    /// Refuses the run if samples of the same work spread by more of their median than the case allows.
+    pub(crate) fn judge_noise(&mut self, what: &str, samples: &Samples) {
+        let (spread, percent) = (samples.spread() * 100.0, self.case.noise * 100.0);
         if spread > percent {
             self.noise.push(format!(
                 "too noisy: {what} spreads by {spread:.0} % of its median (at most {percent:.0} %)"
             ));
         }
-    }
-
-    /// The same with the limit of the case.
-    pub(crate) fn judge_repetitions(&mut self, what: &str, samples: &Samples) -> Result<()> {
-        let most = self.case.noise.unwrap_or(f64::INFINITY);
-        self.judge_noise(what, samples, most);
-        Ok(())
     }
 
     pub(crate) fn is_too_noisy(&self) -> bool {
@@ -309,18 +253,21 @@ impl Report {
         for LeftOut { what, why } in &self.left_out {
             writeln!(out, "left out: {what}: {why}")?;
         }
-        let (load, steal) = (&self.load_average_after, self.steal_percent);
-        writeln!(out, "load average afterwards: {load}; steal time {steal:.1} % of CPU time")?;
+        let ([before, after], steal) = (&self.load_averages, self.steal_percent);
+        writeln!(
+            out,
+            "load average: {before}, afterwards {after}; steal time {steal:.1} % of CPU time"
+        )?;
         self.print_noise(out)?;
         Ok(self.claims.iter().try_for_each(|claim| writeln!(out, "{claim}"))?)
     }
 
     /// Takes load and steal time at the end, before printing and writing. Refuses a run with too much steal time.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        self.load_average_after = load_average();
+        self.load_averages[1] = load_average();
         let steal = Steal::now().since(self.steal_before);
         self.steal_percent = steal.percent();
-        if self.case.is_clocked {
+        if self.case.clocked {
             self.judge_steal(steal);
         }
         self.claim_judged()
@@ -335,26 +282,17 @@ impl Report {
         }
     }
 
-    /// Writes everything, samples included, as JSON.
-    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
-        let what = || format!("writing {}", path.display());
-        let mut file = BufWriter::new(File::create(path).with_context(what)?);
-        serde_json::to_writer_pretty(&mut file, self).with_context(what)?;
-        file.write_all(b"\n").and_then(|()| file.flush()).with_context(what)
-    }
-
-    /// Writes `EXPERIMENT.json`, `EXPERIMENT.md` and its plots into a folder.
+    /// Writes `EXPERIMENT.json` with every sample, `EXPERIMENT.md` and its plots into a folder.
     pub(crate) fn write_folder(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        let name = &self.experiment;
-        self.write_json(&folder.join(format!("{name}.json")))?;
-        let mut text = Vec::new();
+        let (name, mut text) = (&self.experiment, Vec::new());
         self.print(&mut text)?;
-        let plots = self.plots.iter().enumerate();
-        let plots = plots
-            .map(|(index, plot)| anyhow::Ok((plot_name(name, index), plot.svg()?.into_bytes())));
-        for file in std::iter::once(Ok((format!("{name}.md"), text))).chain(plots) {
-            let (file, bytes): (String, Vec<u8>) = file?;
+        let json = serde_json::to_vec_pretty(self)?;
+        let mut files = vec![(format!("{name}.json"), json), (format!("{name}.md"), text)];
+        for (index, plot) in self.plots.iter().enumerate() {
+            files.push((plot_name(name, index), plot.svg()?.into_bytes()));
+        }
+        for (file, bytes) in files {
             fs::write(folder.join(&file), bytes).with_context(|| format!("writing {file}"))?;
         }
         Ok(())
@@ -372,34 +310,40 @@ pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Report, Steal};
-    use crate::plot::Plot;
-    use crate::statistics::Samples;
-    use crate::table::Table;
+    use crate::statistics::{Measured, Samples, WALL};
+    use crate::table::Sheet;
 
     #[test]
     fn a_claim_is_by_the_worst_of_its_figures() {
-        let said = |name: &str, figures: &[(&str, f64)]| {
-            let mut report = Report::new("mount", &()).unwrap();
+        let said = |figures: &[(&str, f64)]| {
+            let mut report = Report::new("mount").unwrap();
             for (case, figure) in figures {
-                report.judge(name, case, *figure);
+                report.judge("tree-erofsfuse", case, *figure);
             }
-            report.explain(name, "slow");
+            report.explain("tree-erofsfuse", "slow");
             report.finish().unwrap();
             let all = report.claims.iter().map(ToString::to_string);
             all.filter(|text| text.contains("a tree takes")).collect::<Vec<_>>().join("")
         };
-        let met = said("tree-erofsfuse", &[("lz4", 0.4), ("zstd", 0.7)]);
-        let claim = "mount: a tree takes at most 0.7 of erofsfuse's time: ";
-        assert!(met.starts_with(claim), "{met}");
-        let range = "0.40 to 0.70 of erofsfuse's time (worst: zstd) here, met";
-        assert!(met.ends_with(range), "{met}");
-        let missed = said("tree-erofsfuse", &[("lz4", 0.71), ("zstd", 0.7), ("lzma", f64::NAN)]);
-        assert!(
-            missed.ends_with("(worst: lz4), missed in 1 of 2 here, NOT met (slow)"),
-            "{missed}"
-        );
-        assert!(said("tree-erofsfuse", &[]).ends_with("not measured: slow"));
-        let mut report = Report::new("mount", &()).unwrap();
+        for (figures, wanted) in [
+            (
+                &[("lz4", 0.4), ("zstd", 0.7)][..],
+                "0.40 to 0.70 of erofsfuse's time (worst: zstd) here, met",
+            ),
+            (
+                &[("lz4", 0.71), ("zstd", 0.7), ("lzma", f64::NAN)],
+                "(worst: lz4), missed in 1 of 2 here, NOT met (slow)",
+            ),
+            (&[], "not measured: slow"),
+        ] {
+            let said = said(figures);
+            assert!(
+                said.starts_with("mount: a tree takes at most 0.7 of erofsfuse's time: "),
+                "{said}"
+            );
+            assert!(said.ends_with(wanted), "{said}");
+        }
+        let mut report = Report::new("mount").unwrap();
         report.judge("no such threshold", "", 1.0);
         report.finish().unwrap_err();
         report.finish().unwrap();
@@ -408,59 +352,49 @@ mod tests {
 
     #[test]
     fn a_report_is_written_as_text_json_and_plots() {
-        let mut report = Report::new("pages", &serde_json::json!({ "quick": true })).unwrap();
-        report.table(Table::new("t", "a | b"));
+        let mut report = Report::new("pages").unwrap();
         report.remark("a remark");
-        report.series("reserve", "alone", "ns", &Samples::from_iter([1.0, 2.0]));
+        let spec =
+            "names = 'of'\ncolumns = [['s', 'wall']]\nplots = [['bars', 'wall'], ['cdf', 'wall']]";
+        let mut sheet = Sheet::new(&toml::from_str(spec).unwrap(), "");
+        sheet.add("", &[Measured::new("reserve", vec![(WALL, 1.0), (WALL, 2.0)])]);
+        report.sheet(sheet);
         for _ in 0..2 {
-            let mut plot = Plot::lines("p", "x", "y");
-            plot.line("ours", vec![(1.0, 1.0)]);
-            report.plot(plot);
             report.peer_command("cat", vec!["cat".to_owned(), "a b".to_owned()]);
             report.leave_out("mount", "no /dev/fuse");
         }
         report.judge("reserve", "", -97.0);
-        report.claim_judged().unwrap();
+        report.finish().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("new");
         report.write_folder(&inner).unwrap();
         let json = std::fs::read(inner.join("pages.json")).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(value["series"][0]["samples"][1], 2.0);
-        assert_eq!(value["settings"]["quick"], true);
         let text = std::fs::read_to_string(inner.join("pages.md")).unwrap();
-        assert!(text.contains("| a   |   b |") && text.contains("a remark"), "{text}");
+        assert!(text.contains("| reserve | 1.500 |") && text.contains("a remark"), "{text}");
         assert_eq!(text.matches("left out: mount: no /dev/fuse").count(), 1, "{text}");
         assert!(text.contains("-95 % or more: -97.0 % here, met\n"), "{text}");
         let claims = value["claims"].as_array().unwrap();
         assert_eq!(claims.iter().filter(|claim| claim["verdict"] == "met").count(), 1);
         assert_eq!(value["peer_commands"].as_array().unwrap().len(), 1);
-        assert_eq!(value["peer_commands"][0]["words"][1], "a b");
         assert!(inner.join("pages.svg").exists() && inner.join("pages-2.svg").exists());
     }
 
     #[test]
-    fn a_run_that_spreads_too_far_is_refused_by_name() {
-        let mut report = Report::new("pages", &()).unwrap();
-        let samples = Samples::from_iter([10.0, 20.0, 12.0]);
-        report.judge_noise("ours", &samples, 0.9);
-        assert!(!report.is_too_noisy());
-        report.judge_noise("ours", &samples, 0.25);
-        assert_eq!(report.noise, ["too noisy: ours spreads by 83 % of its median (at most 25 %)"]);
-    }
-
-    #[test]
-    fn a_run_with_much_steal_time_is_refused() {
-        let before = Steal::of("cpu  0 0 0 0 0 0 0 0");
-        let refusal = |line: &str| {
-            let mut report = Report::new("jobs", &()).unwrap();
-            report.judge_steal(Steal::of(line).since(before));
+    fn a_run_that_spreads_too_far_or_lost_much_time_is_refused() {
+        let refusal = |noise, line: &str| {
+            let mut report = Report::new("jobs").unwrap();
+            report.case.noise = noise;
+            report.judge_noise("ours", &Samples(vec![10.0, 20.0, 12.0]));
+            report.judge_steal(Steal::of(line).since(Steal::of("cpu  0 0 0 0 0 0 0 0")));
             report.noise.join("")
         };
-        assert_eq!(refusal("cpu  900 0 0 9000 0 0 0 100"), "");
+        assert_eq!(refusal(0.9, "cpu  900 0 0 9000 0 0 0 100"), "");
+        let said = "too noisy: ours spreads by 83 % of its median (at most 25 %)";
+        // The second is hardly any time at all.
+        assert_eq!(refusal(0.25, "cpu  3 0 0 9000 0 0 0 9"), said);
         let said = "too noisy: steal time 30.0 % of CPU time (at most 10 %)";
-        assert_eq!(refusal("cpu  700 0 0 9000 0 0 0 300"), said);
-        // Hardly any time at all.
-        assert_eq!(refusal("cpu  3 0 0 9000 0 0 0 9"), "");
+        assert_eq!(refusal(0.9, "cpu  700 0 0 9000 0 0 0 300"), said);
     }
 }

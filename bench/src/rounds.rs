@@ -1,19 +1,17 @@
 //! The measuring loop of every experiment. Candidates take turns at the same work in each round, so that a change of the
 //! machine affects all of them; whoever is first in a round is last in the next one. Warm-ups do not count, a deadline ends
-//! the loop where all candidates have equally many samples, and samples from which a hypervisor took CPU time (steal time in
-//! `/proc/stat`) are taken again. Knows nothing of the work. `experiment` shows how an experiment uses it.
+//! the loop after a round, and samples from which a hypervisor took CPU time (steal time in `/proc/stat`) are taken again.
+//! Knows nothing of the work. `experiment` shows how an experiment uses it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
-use crate::machine::check_stop;
-use crate::procfs::line_of;
-use crate::statistics::{Figure, Figures, Samples};
+use crate::machine::{check_stop, line_of};
+use crate::statistics::{Figures, Measured};
 
 /// A quick experiment starts nothing new after this; what runs then ends within a minute in all.
 const QUICK: Duration = Duration::from_secs(30);
@@ -26,20 +24,21 @@ const MOST_TICKS: u64 = 1;
 const MOST_TICKS_OF_A_RUN: u64 = 10;
 /// Attempts at one sample.
 const ATTEMPTS: usize = 4;
-/// One in this many samples of each kind may be taken again, so that a busy host does not multiply the run time.
+/// One in this many samples of each candidate may be taken again, so that a busy host does not multiply the run time.
 const AGAIN_DIVISOR: usize = 3;
 /// First samples may use this share of the time; the rest is for samples that are taken again.
 const FIRST_SHARE: f64 = 0.8;
 
 /// How often an experiment measures, for `#[command(flatten)]` in its arguments.
-#[derive(Debug, Clone, Copy, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct RoundOptions {
     /// Rounds; the number of the experiment's case (`describe`) if not given, and fewer with --quick
-    #[arg(short = 'c', short_alias = 'i', long, value_name = "N")]
-    #[arg(aliases = ["repeat", "iterations"], value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(short = 'c', short_alias = 'i', long, value_name = "N", alias = "iterations")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: Option<u16>,
-    #[command(flatten)]
-    limit: TimeLimit,
+    /// Start nothing new after this many seconds; every part gets its share, and something is measured of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: Option<u32>,
 }
 
 /// A way to do the work: a program with its options, or a closure of this process.
@@ -61,95 +60,35 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// The samples of a candidate.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Measured {
-    pub(crate) name: String,
-    /// In the order in which the runs named them.
-    pub(crate) figures: Vec<(Figure, Samples)>,
-}
-
-impl Measured {
-    pub(crate) fn new(name: impl Into<String>, figures: Figures) -> Self {
-        let mut new = Self { name: name.into(), figures: Vec::new() };
-        new.add(figures);
-        new
-    }
-
-    /// Adds the figures of a run.
-    pub(crate) fn add(&mut self, figures: Figures) {
-        for (figure, value) in figures {
-            match self.figures.iter_mut().find(|(other, _)| *other == figure) {
-                Some((_, samples)) => samples.push(value),
-                None => self.figures.push((figure, Samples::from_iter([value]))),
-            }
-        }
-    }
-
-    pub(crate) fn named(&self, name: &str) -> Option<&(Figure, Samples)> {
-        self.figures.iter().find(|(figure, _)| figure.name == name)
-    }
-
-    pub(crate) fn get(&self, figure: Figure) -> Option<&Samples> {
-        self.named(figure.name).map(|(_, samples)| samples)
-    }
-
-    /// Empty if it was not measured.
-    pub(crate) fn samples(&self, figure: Figure) -> Samples {
-        self.get(figure).cloned().unwrap_or_default()
-    }
-
-    /// NaN if it was not measured.
-    pub(crate) fn median(&self, figure: Figure) -> f64 {
-        self.get(figure).map_or(f64::NAN, Samples::median)
-    }
-}
-
-pub(crate) fn find<'a>(all: &'a [Measured], name: &str) -> Option<&'a Measured> {
-    all.iter().find(|one| one.name == name)
-}
-
-/// The ratio of medians of two candidates, if both have the figure.
-pub(crate) fn ratio(all: &[Measured], figure: Figure, ours: &str, theirs: &str) -> Option<f64> {
-    ratio_of(all, figure.name, ours, theirs)
-}
-
-/// The same by the name of the figure.
-pub(crate) fn ratio_of(all: &[Measured], figure: &str, ours: &str, theirs: &str) -> Option<f64> {
-    let of = |name| Some(find(all, name)?.named(figure)?.1.median());
-    let ratio = of(ours)? / of(theirs)?;
-    ratio.is_finite().then_some(ratio)
-}
-
 /// Who failed, and how.
 type Failures = Vec<(String, String)>;
 
 /// How often is measured, and until when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
-    rounds: u16,
+    pub(crate) rounds: u16,
     warm_ups: u16,
-    least_rounds: u16,
-    deadline: Deadline,
+    pub(crate) least_rounds: u16,
+    pub(crate) deadline: Deadline,
 }
 
 impl Schedule {
     /// By the case of the experiment. A quick one has no warm-up, few rounds, and a limited time from now on.
-    pub(crate) fn new(options: &RoundOptions, case: &Case, is_quick: bool) -> Self {
-        let (rounds, deadline) = (options.rounds.unwrap_or(case.rounds), options.limit.deadline());
-        let usual =
-            Self { rounds, warm_ups: case.warm_ups, least_rounds: case.least_rounds, deadline };
-        let quick = Self {
-            rounds: rounds.min(case.quick_rounds),
-            warm_ups: 0,
-            least_rounds: 1,
-            deadline: Deadline::after(Some(QUICK)).earlier(deadline),
-        };
-        if is_quick { quick } else { usual }
-    }
-
-    pub(crate) const fn deadline(&self) -> Deadline {
-        self.deadline
+    pub(crate) fn new(options: RoundOptions, case: &Case, is_quick: bool) -> Self {
+        let rounds = options.rounds.unwrap_or(case.rounds);
+        let (warm_ups, least_rounds) = (case.warm_ups, case.least_rounds);
+        let seconds = options.seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        if is_quick {
+            let (rounds, limit) =
+                (rounds.min(case.quick_rounds), seconds.unwrap_or(QUICK).min(QUICK));
+            return Self {
+                rounds,
+                warm_ups: 0,
+                least_rounds: 1,
+                deadline: Deadline::after(Some(limit)),
+            };
+        }
+        Self { rounds, warm_ups, least_rounds, deadline: Deadline::after(seconds) }
     }
 
     /// One of this many parts that are left, which share the time.
@@ -160,74 +99,96 @@ impl Schedule {
     /// Runs all candidates in every round.
     pub(crate) fn measure(
         self,
-        candidates: &mut [Candidate<'_>],
+        mut candidates: Vec<Candidate<'_>>,
         filter: &mut StealFilter,
     ) -> Result<(Vec<Measured>, Failures)> {
-        let mut failures: Vec<Option<String>> = vec![None; candidates.len()];
+        let count = candidates.len();
         let measured = |one: &Candidate<'_>| Measured::new(&one.name, Figures::new());
-        let mut all: Vec<Measured> = candidates.iter().map(measured).collect();
-        let count = all.len();
-        let mut run = |place: usize| -> Result<Option<Figures>> {
-            let (one, failure) = (&mut candidates[place], &mut failures[place]);
-            if failure.is_some() {
-                return Ok(None);
-            }
-            let figures = (one.run)();
+        let mut all: Vec<(Measured, Option<String>)> =
+            candidates.iter().map(|one| (measured(one), None)).collect();
+        let samples = self.sample(count, filter, |place| {
+            let (one, failure) = (&mut candidates[place], &mut all[place].1);
+            let before = Steal::now();
+            let figures = if failure.is_some() { Ok(Figures::new()) } else { (one.run)() };
             // The same signal may have ended it.
             check_stop()?;
-            match figures {
-                Err(error) if one.is_ours => Err(error).context(one.name.clone()),
+            let figures = match figures {
+                Err(error) if one.is_ours => return Err(error).context(one.name.clone()),
                 Err(error) => {
                     *failure = Some(format!("{error:#}"));
-                    Ok(None)
+                    Figures::new()
                 }
-                Ok(figures) => Ok(Some(figures)),
-            }
-        };
-        for place in rotated(self.warm_ups.into(), count) {
-            run(place)?;
-        }
-        (filter.least, filter.kinds) = (self.least_rounds.into(), count);
-        // Warm-ups took the first turns.
-        let turns = (0..self.rounds).flat_map(|round| turn((round + self.warm_ups).into(), count));
-        let run = |place| {
-            let before = Steal::now();
-            let figures = run(place)?;
+                Ok(figures) => figures,
+            };
             Ok((figures, Steal::now().since(before)))
-        };
-        for (place, figures) in filter.sample(turns, self.deadline, run)? {
-            all[place].add(figures.unwrap_or_default());
-        }
-        let (mut found, mut failed) = (Vec::new(), Vec::new());
-        for (one, failure) in all.into_iter().zip(failures) {
-            match failure {
-                Some(error) => failed.push((one.name, error)),
-                None => found.push(one),
+        })?;
+        samples.into_iter().for_each(|(place, figures)| all[place].0.add(figures));
+        let (failed, found): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, failure)| failure.is_some());
+        let failed = failed.into_iter().filter_map(|(one, failure)| Some((one.name, failure?)));
+        Ok((found.into_iter().map(|(one, _)| one).collect(), failed.collect()))
+    }
+
+    /// Takes a sample of each candidate in each round, and then those with most steal time again, the worst first, of each
+    /// candidate at most a third. Of each sample the attempt with least steal time counts. `run` answers a value and the
+    /// steal time.
+    fn sample<T>(
+        self,
+        count: usize,
+        filter: &mut StealFilter,
+        mut run: impl FnMut(usize) -> Result<(T, StealDelta)>,
+    ) -> Result<Vec<(usize, T)>> {
+        let first = self.deadline.share(FIRST_SHARE);
+        let (mut samples, mut longest, mut rounds) = (Vec::new(), Duration::ZERO, 0);
+        for round in 0..usize::from(self.warm_ups) + usize::from(self.rounds) {
+            let is_warm_up = round < self.warm_ups.into();
+            if rounds >= usize::from(self.least_rounds) && !first.has_time_for(longest) {
+                filter.left_out += (usize::from(self.rounds) - rounds) * count;
+                break;
+            }
+            rounds += usize::from(!is_warm_up);
+            for place in (0..count).map(|place| (round + place) % count) {
+                let begin = Instant::now();
+                let (value, steal) = run(place)?;
+                if !is_warm_up {
+                    longest = longest.max(begin.elapsed());
+                    samples.push(Sample { place, value, steal, attempts: 1 });
+                }
             }
         }
-        Ok((found, failed))
+        let mut allowed = vec![rounds.div_ceil(AGAIN_DIVISOR); count];
+        while !self.deadline.is_over() {
+            let may_again = |sample: &&mut Sample<T>| {
+                sample.steal.is_much() && sample.attempts < ATTEMPTS && allowed[sample.place] > 0
+            };
+            let worst = samples.iter_mut().filter(may_again);
+            let worst = worst.max_by(|a, b| a.steal.share.total_cmp(&b.steal.share));
+            let Some(worst) = worst else { break };
+            let (value, steal) = run(worst.place)?;
+            worst.attempts += 1;
+            allowed[worst.place] -= 1;
+            filter.again += 1;
+            if steal.share < worst.steal.share {
+                (worst.value, worst.steal) = (value, steal);
+            }
+        }
+        filter.samples += samples.len();
+        filter.worst = samples.iter().map(|sample| sample.steal.share).fold(filter.worst, f64::max);
+        Ok(samples.into_iter().map(|sample| (sample.place, sample.value)).collect())
     }
+}
+
+struct Sample<T> {
+    place: usize,
+    value: T,
+    steal: StealDelta,
+    attempts: usize,
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = if self.deadline.is_set() { ", fewer where time runs out" } else { "" };
+        let limit = if self.deadline.0.is_some() { ", fewer where time runs out" } else { "" };
         write!(f, "rounds: {} after {} warm-ups, in turn{limit}", self.rounds, self.warm_ups)
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, Args, Serialize, Deserialize)]
-pub(crate) struct TimeLimit {
-    /// Start nothing new after this many seconds; every part gets its share, and something is measured of each
-    #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub(crate) seconds: Option<u32>,
-}
-
-impl TimeLimit {
-    /// From now on.
-    pub(crate) fn deadline(self) -> Deadline {
-        Deadline::after(self.seconds.map(|seconds| Duration::from_secs(seconds.into())))
     }
 }
 
@@ -240,27 +201,22 @@ impl Deadline {
         Self(time.and_then(|time| Instant::now().checked_add(time)))
     }
 
-    pub(crate) fn is_set(self) -> bool {
-        self.0.is_some()
-    }
-
     pub(crate) fn is_over(self) -> bool {
         !self.has_time_for(Duration::ZERO)
     }
 
     pub(crate) fn has_time_for(self, time: Duration) -> bool {
-        let then = Instant::now().checked_add(time);
-        self.0.is_none_or(|end| then.is_some_and(|then| then < end))
+        self.left().is_none_or(|left| time < left)
+    }
+
+    /// None without a limit.
+    pub(crate) fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
     /// After this share, of 1, of the time that is left.
     pub(crate) fn share(self, share: f64) -> Self {
-        let now = Instant::now();
-        Self(self.0.map(|end| now + end.saturating_duration_since(now).mul_f64(share)))
-    }
-
-    pub(crate) fn earlier(self, other: Self) -> Self {
-        Self([self.0, other.0].into_iter().flatten().min())
+        Self::after(self.left().map(|left| left.mul_f64(share)))
     }
 }
 
@@ -281,19 +237,20 @@ impl Steal {
         let ticks = line.split_whitespace().skip(1).take(8).map(|word| word.parse().unwrap_or(0));
         let ticks: Vec<u64> = ticks.collect();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        let stolen = ticks.get(7).copied().unwrap_or(0);
-        Self { stolen, wanted: ticks.iter().sum::<u64>() - idle }
+        Self {
+            stolen: ticks.get(7).copied().unwrap_or(0),
+            wanted: ticks.iter().sum::<u64>() - idle,
+        }
     }
 
     pub(crate) fn since(self, before: Self) -> StealDelta {
         let ticks = self.stolen.saturating_sub(before.stolen);
         let wanted = self.wanted.saturating_sub(before.wanted);
-        let share = if ticks == 0 { 0.0 } else { ticks as f64 / wanted.max(ticks) as f64 };
-        StealDelta { ticks, share }
+        StealDelta { ticks, share: ticks as f64 / wanted.max(ticks).max(1) as f64 }
     }
 }
 
-/// The steal time of a sample.
+/// The steal time of a sample or a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StealDelta {
     ticks: u64,
@@ -316,93 +273,15 @@ impl StealDelta {
     }
 }
 
-/// Kinds of samples in turn: `repeat` rounds over `count` kinds, each round beginning with the next kind.
-fn rotated(repeat: usize, count: usize) -> impl Iterator<Item = usize> {
-    (0..repeat).flat_map(move |round| turn(round, count))
-}
-
-/// One round over `count` kinds.
-fn turn(round: usize, count: usize) -> impl Iterator<Item = usize> {
-    (0..count).map(move |place| (round + place) % count)
-}
-
-/// Takes samples, again where steal time was high, and counts how often.
+/// How many samples were taken, and taken again where steal time was high.
 #[derive(Debug, Default)]
 pub(crate) struct StealFilter {
-    /// Samples of each kind that are taken, however long that takes, and the number of kinds.
-    least: usize,
-    kinds: usize,
-    samples: usize,
+    pub(crate) samples: usize,
     /// Samples that the deadline left out.
     left_out: usize,
     again: usize,
     /// The highest steal time of the samples that count.
     worst: f64,
-}
-
-struct Sample<T> {
-    kind: usize,
-    value: T,
-    steal: StealDelta,
-    attempts: usize,
-}
-
-impl StealFilter {
-    /// Takes samples of several kinds in this order, and then those with most steal time again, the worst first, of each
-    /// kind at most a third. Of each sample the attempt with least steal time counts. Answers kinds and values, in order. At
-    /// the deadline it ends where every kind has as many samples as any other. `run` answers a value and the steal time.
-    fn sample<T>(
-        &mut self,
-        kinds: impl IntoIterator<Item = usize>,
-        deadline: Deadline,
-        mut run: impl FnMut(usize) -> Result<(T, StealDelta)>,
-    ) -> Result<Vec<(usize, T)>> {
-        let first = deadline.share(FIRST_SHARE);
-        let (mut samples, mut longest) = (Vec::new(), Duration::ZERO);
-        // Samples of each kind, and then how many of them may be taken again.
-        let mut allowed: Vec<usize> = Vec::new();
-        for kind in kinds {
-            if !first.has_time_for(longest) && self.has_enough(&allowed) {
-                self.left_out += 1;
-                continue;
-            }
-            let begin = Instant::now();
-            let (value, steal) = run(kind)?;
-            longest = longest.max(begin.elapsed());
-            samples.push(Sample { kind, value, steal, attempts: 1 });
-            allowed.resize(allowed.len().max(kind + 1), 0);
-            allowed[kind] += 1;
-        }
-        allowed.iter_mut().for_each(|count| *count = count.div_ceil(AGAIN_DIVISOR));
-        loop {
-            let may_again = |sample: &&mut Sample<T>| {
-                sample.steal.is_much() && sample.attempts < ATTEMPTS && allowed[sample.kind] > 0
-            };
-            let worst = samples.iter_mut().filter(may_again);
-            let worst = worst.max_by(|a, b| a.steal.share.total_cmp(&b.steal.share));
-            let Some(worst) = worst.filter(|_| !deadline.is_over()) else { break };
-            let (value, steal) = run(worst.kind)?;
-            worst.attempts += 1;
-            allowed[worst.kind] -= 1;
-            self.again += 1;
-            if steal.share < worst.steal.share {
-                (worst.value, worst.steal) = (value, steal);
-            }
-        }
-        self.samples += samples.len();
-        self.worst = samples.iter().map(|sample| sample.steal.share).fold(self.worst, f64::max);
-        Ok(samples.into_iter().map(|sample| (sample.kind, sample.value)).collect())
-    }
-
-    pub(crate) const fn has_samples(&self) -> bool {
-        self.samples > 0
-    }
-
-    /// Whether every kind has as many samples as any other, and enough.
-    fn has_enough(&self, counts: &[usize]) -> bool {
-        let is_enough = |count: &usize| *count >= self.least && Some(count) == counts.first();
-        counts.len() >= self.kinds && counts.iter().all(is_enough)
-    }
 }
 
 impl fmt::Display for StealFilter {
@@ -426,23 +305,19 @@ mod tests {
     use super::*;
     use crate::statistics::WALL;
 
-    fn limited(seconds: u32) -> Deadline {
-        TimeLimit { seconds: Some(seconds) }.deadline()
+    fn schedule(rounds: u16, warm_ups: u16, seconds: Option<u64>) -> Schedule {
+        let deadline = Deadline::after(seconds.map(Duration::from_secs));
+        Schedule { rounds, warm_ups, least_rounds: 1, deadline }
     }
 
     #[test]
-    fn a_share_is_of_the_time_that_is_left() {
-        let half = limited(100).share(0.5);
-        assert!(half.has_time_for(Duration::from_secs(49)));
-        assert!(!half.has_time_for(Duration::from_secs(51)));
-        assert!(!limited(100).is_over() && limited(100).share(0.0).is_over());
-        assert!(!half.earlier(limited(200)).has_time_for(Duration::from_secs(51)));
-    }
-
-    #[test]
-    fn without_the_option_there_is_no_deadline() {
-        let never = TimeLimit::default().deadline();
-        assert!(!never.is_over() && !never.share(0.0).is_over() && !never.is_set());
+    fn a_part_has_its_share_of_the_time() {
+        for (parts, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
+            let part = schedule(1000, 0, Some(100)).part(parts).deadline;
+            assert!(part.has_time_for(Duration::from_secs(fits)), "{parts}");
+            assert!(!part.has_time_for(Duration::from_secs(not)), "{parts}");
+        }
+        assert!(!schedule(1, 0, None).part(2).deadline.is_over());
     }
 
     #[test]
@@ -450,59 +325,43 @@ mod tests {
         let before = Steal::of("cpu  100 0 50 9000 7 1 2 10 55 0");
         let after = Steal::of("cpu  150 10 70 9900 9 1 2 30 60 0");
         assert!((after.since(before).percent() - 20.0).abs() < 1e-9);
-        assert!(after.since(after).percent().abs() < 1e-9);
+        assert_eq!(after.since(after).percent(), 0.0);
         // Kernels that do not count it, and no such file.
-        assert!(Steal::of("cpu  1 2 3 4").since(Steal::of("")).percent().abs() < 1e-9);
-    }
-
-    /// Samples with these steal times, numbered in order.
-    fn numbered(filter: &mut StealFilter, kinds: &[usize], shares: &[f64]) -> Vec<(usize, usize)> {
-        let mut coming = shares.iter().map(|&share| StealDelta { ticks: 9, share }).enumerate();
-        let kinds = kinds.iter().copied();
-        filter.sample(kinds, Deadline::default(), |_| Ok(coming.next().unwrap())).unwrap()
+        assert_eq!(Steal::of("cpu  1 2 3 4").since(Steal::of("")).percent(), 0.0);
     }
 
     #[test]
     fn the_worst_samples_are_taken_again_and_the_least_disturbed_count() {
-        let mut filter = StealFilter::default();
-        assert_eq!(numbered(&mut filter, &[0, 1], &[0.01, 0.03]), [(0, 0), (1, 1)]);
-        // Of four samples two may be taken again: the worst, and the one that is then the worst.
-        let shares = [0.05, 0.2, 0.0, 0.3, 0.1, 0.02];
-        let found = numbered(&mut filter, &[0; 4], &shares);
-        assert_eq!(found, [(0, 0), (0, 5), (0, 2), (0, 4)]);
-        let said = filter.to_string();
-        assert!(
-            said.starts_with("6 samples; 2 taken") && said.ends_with("10.0 % at most"),
-            "{said}"
-        );
+        for (count, shares, expected, again) in [
+            (2, &[0.01, 0.03][..], &[(0, 0), (1, 1)][..], 0),
+            // Of four samples two may be taken again: the worst, and the one that is then the worst.
+            (1, &[0.05, 0.2, 0.0, 0.3, 0.1, 0.02], &[(0, 0), (0, 5), (0, 2), (0, 4)], 2),
+            // The second candidate loses most, and takes no chance from the first.
+            (2, &[0.1, 0.5, 0.0, 0.0], &[(0, 3), (1, 2)], 2),
+        ] {
+            let mut filter = StealFilter::default();
+            let rounds = u16::try_from(expected.len() / count).unwrap();
+            let mut coming = shares.iter().map(|&share| StealDelta { ticks: 9, share }).enumerate();
+            let taken = schedule(rounds, 0, None)
+                .sample(count, &mut filter, |_| Ok(coming.next().unwrap()));
+            assert_eq!((taken.unwrap().as_slice(), filter.again), (expected, again));
+        }
+        for (ticks, again) in [(9, 10), (1, 0)] {
+            let mut busy = StealFilter::default();
+            let run = |_| Ok(((), StealDelta { ticks, share: 0.5 }));
+            schedule(30, 0, None).sample(1, &mut busy, run).unwrap();
+            assert_eq!(busy.again, again, "none is tried for ever, and a single tick says nothing");
+        }
     }
 
     #[test]
-    fn every_kind_has_as_many_samples_taken_again() {
+    fn at_the_deadline_every_candidate_has_as_many_samples() {
         let mut filter = StealFilter::default();
-        let kinds: Vec<usize> = (0..30).map(|index| index % 2).collect();
-        // Those of the first kind lose most, and take no chance from the other.
-        let shares = kinds.iter().map(|kind| 0.5 - 0.2 * *kind as f64).chain([0.0; 60]);
-        let found = numbered(&mut filter, &kinds, &shares.collect::<Vec<_>>());
-        let again = |kind| found.iter().filter(|(of, at)| *of == kind && *at >= 30).count();
-        assert_eq!((again(0), again(1), filter.again), (5, 5, 10));
-        // And none is tried for ever.
-        let mut busy = StealFilter::default();
-        numbered(&mut busy, &[0; 30], &[0.5; 60]);
-        assert_eq!(busy.again, 10);
-        let mut single = StealFilter::default();
-        let tick = |_| Ok(((), StealDelta { ticks: 1, share: 0.5 }));
-        single.sample([0], Deadline::default(), tick).unwrap();
-        assert_eq!(single.again, 0);
-    }
-
-    #[test]
-    fn at_the_deadline_every_kind_has_as_many_samples() {
-        let mut filter = StealFilter { least: 3, kinds: 3, ..StealFilter::default() };
-        let much = |_| Ok(((), StealDelta { ticks: 9, share: 0.5 }));
-        let found = filter.sample(rotated(5, 3), limited(1).share(0.0), much).unwrap();
-        let of_kind = |kind| found.iter().filter(|(of, ())| *of == kind).count();
-        assert_eq!((of_kind(0), of_kind(1), of_kind(2), filter.again), (3, 3, 3, 0));
+        let over = Schedule { least_rounds: 3, ..schedule(5, 0, Some(0)) };
+        let found =
+            over.sample(3, &mut filter, |_| Ok(((), StealDelta { ticks: 9, share: 0.5 }))).unwrap();
+        let of_place = |place| found.iter().filter(|(of, ())| *of == place).count();
+        assert_eq!([0, 1, 2].map(of_place), [3, 3, 3]);
         let said = filter.to_string();
         assert!(
             said.starts_with("9 samples, 6 fewer than requested, as the time was over; 0 taken"),
@@ -510,20 +369,16 @@ mod tests {
         );
     }
 
-    fn schedule(rounds: u16, warm_ups: u16, deadline: Deadline) -> Schedule {
-        Schedule { rounds, warm_ups, least_rounds: 1, deadline }
-    }
-
     /// Three candidates, of which only `ours` must not fail.
     fn measure(
         run: &dyn Fn(&str) -> Result<f64>,
         schedule: Schedule,
     ) -> Result<(Vec<Measured>, Failures)> {
-        let mut candidates = ["a", "b", "ours"].map(|name| {
+        let candidates = ["a", "b", "ours"].map(|name| {
             let run = move || Ok(vec![(WALL, run(name)?)]);
             if name == "ours" { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
         });
-        schedule.measure(&mut candidates, &mut StealFilter::default())
+        schedule.measure(candidates.into(), &mut StealFilter::default())
     }
 
     #[test]
@@ -533,41 +388,26 @@ mod tests {
             turns.borrow_mut().push_str(&name[..1]);
             Ok(turns.borrow().len() as f64)
         };
-        let (all, _) = measure(&run, schedule(2, 1, Deadline::default())).unwrap();
-        assert_eq!(all[0].samples(WALL).values().collect::<Vec<_>>(), [6.0, 8.0]);
+        let (all, _) = measure(&run, schedule(2, 1, None)).unwrap();
+        assert_eq!(all[0].samples(WALL).0, [6.0, 8.0]);
         assert_eq!(turns.into_inner(), "aboboaoab");
     }
 
     #[test]
     fn a_peer_that_fails_is_left_out_and_ours_must_not_fail() {
         let calls = RefCell::new(0);
-        let run = |name: &str| {
-            *calls.borrow_mut() += u32::from(name == "b");
-            ensure!(name != "b", "refused");
-            Ok(1.0)
+        let failing = |who: &'static str| {
+            let calls = &calls;
+            move |name: &str| {
+                *calls.borrow_mut() += u32::from(name == "b");
+                ensure!(name != who, "refused");
+                Ok(1.0)
+            }
         };
-        let (all, failed) = measure(&run, schedule(3, 0, Deadline::default())).unwrap();
+        let (all, failed) = measure(&failing("b"), schedule(3, 0, None)).unwrap();
         assert_eq!((all.len(), *calls.borrow()), (2, 1));
         assert_eq!(failed, [("b".to_owned(), "refused".to_owned())]);
-        let broken = |name: &str| {
-            ensure!(name != "ours", "broken");
-            Ok(1.0)
-        };
-        let error = measure(&broken, schedule(1, 0, Deadline::default())).unwrap_err();
-        assert_eq!(format!("{error:#}"), "ours: broken");
-    }
-
-    #[test]
-    fn a_part_has_its_share_of_the_time_and_is_measured_at_least_once() {
-        for (parts, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
-            let part = schedule(1000, 0, limited(100)).part(parts).deadline;
-            assert!(part.has_time_for(Duration::from_secs(fits)), "{parts}");
-            assert!(!part.has_time_for(Duration::from_secs(not)), "{parts}");
-        }
-        let over = schedule(1000, 0, limited(100).share(0.0));
-        let (all, _) = measure(&|_| Ok(1.0), over).unwrap();
-        assert_eq!(all.iter().map(|one| one.samples(WALL).len()).collect::<Vec<_>>(), [1, 1, 1]);
-        let some = |name| find(&all, name).map(|one| one.median(WALL));
-        assert_eq!((ratio(&all, WALL, "ours", "a"), some("c")), (Some(1.0), None));
+        let error = measure(&failing("ours"), schedule(1, 0, None)).unwrap_err();
+        assert_eq!(format!("{error:#}"), "ours: refused");
     }
 }

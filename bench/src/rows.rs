@@ -7,83 +7,66 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSlice;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use serde::Serialize;
 
-use crate::baseline::{Assignment, BaselineQueue, PerThreadState, SharedState};
-use crate::ours::{Ours, Submitter};
+use crate::baseline::queue;
+use crate::ours::{Ours, PassStats, PoolShape, Row};
 use crate::page_store::{Deflater, Page, PageStore};
-use crate::row::{PassStats, PoolShape, Row};
-use crate::sync::queue::DispatchPolicy;
+use crate::sync::queue::{ActiveWorkers, DispatchPolicy};
 use crate::sync::start;
 
 /// Pages of one task of the parallel iterator.
 const PAGES_PER_CHUNK: usize = 256;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum RowName {
-    /// One thread and no queue, whatever the number of workers
-    Inline,
-    /// QEMU's version 2: shared bitmaps and event, round robin
-    Original,
-    /// The same with batching
-    Batching,
-    /// Batching, and slots, bitmaps and events of each worker on cache lines of their own
-    PerThread,
-    /// QEMU's version 3: the same without batching
-    RoundRobin,
-    /// rayon: one spawn a page from one submitter
-    Rayon,
-    /// rayon: a parallel iterator; no stream, shown for scale
-    RayonIter,
-    /// crossbeam-channel: a bounded queue there, another one back
-    Crossbeam,
-    /// Ours with a submitter that only submits, over all workers, as the queues above
-    OursWaiting,
-    /// Ours, whose submitter works, too; without batching
-    OursRoundRobin,
-    /// Ours, whose submitter works, too
-    Ours,
+/// The rows, and what they are.
+const ROWS: [(&str, &str); 11] = [
+    ("inline", "One thread and no queue, whatever the number of workers"),
+    ("original", "QEMU's version 2: shared bitmaps and event, round robin"),
+    ("batching", "The same with batching"),
+    (
+        "per-thread",
+        "Batching, and slots, bitmaps and events of each worker on cache lines of their own",
+    ),
+    ("round-robin", "QEMU's version 3: the same without batching"),
+    ("rayon", "rayon: one spawn a page from one submitter"),
+    ("rayon-iter", "rayon: a parallel iterator; no stream, shown for scale"),
+    ("crossbeam", "crossbeam-channel: a bounded queue there, another one back"),
+    (
+        "ours-waiting",
+        "Ours with a submitter that only submits, over all workers, as the queues above",
+    ),
+    ("ours-round-robin", "Ours, whose submitter works, too; without batching"),
+    ("ours", "Ours, whose submitter works, too"),
+];
+
+pub(crate) fn names() -> Vec<String> {
+    ROWS.iter().map(|(name, _)| (*name).to_owned()).collect()
 }
 
-impl RowName {
-    /// As on the command line.
-    pub(crate) fn text(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
+/// For the command line.
+pub(crate) fn values() -> Vec<PossibleValue> {
+    ROWS.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect()
 }
 
 /// The row of that name with its threads started.
-pub(crate) fn build(
-    name: RowName,
-    pages: &Arc<PageStore>,
-    shape: PoolShape,
-) -> Result<Box<dyn Row>> {
+pub(crate) fn build(name: &str, pages: &Arc<PageStore>, shape: PoolShape) -> Result<Box<dyn Row>> {
     fn boxed<R: Row + 'static>(row: Result<R>) -> Result<Box<dyn Row>> {
         Ok(Box::new(row?))
     }
-    let shared = |assignment| boxed(BaselineQueue::<SharedState>::new(pages, shape, assignment));
-    let own = |assignment| boxed(BaselineQueue::<PerThreadState>::new(pages, shape, assignment));
-    let ours = |batching, submitter| boxed(Ours::new(pages, shape, None, batching, submitter));
+    let (policy, active) = (DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu);
     let built = match name {
-        RowName::Inline => boxed(inline(Arc::clone(pages))),
-        RowName::Original => shared(Assignment::RoundRobin),
-        RowName::Batching => shared(Assignment::UntilFull),
-        RowName::PerThread => own(Assignment::UntilFull),
-        RowName::RoundRobin => own(Assignment::RoundRobin),
-        RowName::Rayon => boxed(spawning(Arc::clone(pages), shape.workers)),
-        RowName::RayonIter => boxed(iterating(Arc::clone(pages), shape.workers)),
-        RowName::Crossbeam => boxed(Channel::new(pages, shape)),
-        RowName::OursWaiting => ours(DispatchPolicy::FillFirst, Submitter::Sleeps),
-        RowName::OursRoundRobin => ours(DispatchPolicy::RoundRobin, Submitter::Works),
-        RowName::Ours => ours(DispatchPolicy::FillFirst, Submitter::Works),
+        "inline" => boxed(inline(Arc::clone(pages))),
+        "rayon" => boxed(spawning(Arc::clone(pages), shape.workers)),
+        "rayon-iter" => boxed(iterating(Arc::clone(pages), shape.workers)),
+        "crossbeam" => boxed(Channel::new(pages, shape)),
+        "ours-round-robin" => boxed(Ours::new(pages, shape, None, policy, active)),
+        _ => queue(name, pages, shape, None),
     };
-    built.with_context(|| format!("row {}", name.text()))
+    built.with_context(|| format!("row {name}"))
 }
 
 impl<F: FnMut() -> Result<PassStats>> Row for F {
@@ -180,28 +163,10 @@ thread_local! {
     static DEFLATER: RefCell<Option<Deflater>> = const { RefCell::new(None) };
 }
 
-/// Counters of one rayon worker, on cache lines of their own.
+/// Pages and bytes of one rayon worker, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct WorkerStats {
-    pages: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl WorkerStats {
-    /// By its worker. Relaxed: the end of the scope publishes it.
-    fn add(&self, bytes: u64) {
-        let pages = self.pages.load(Ordering::Relaxed) + u64::from(bytes > 0);
-        self.pages.store(pages, Ordering::Relaxed);
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
-    }
-
-    /// Relaxed: after the end of the scope.
-    fn take(&self) -> PassStats {
-        let [pages, bytes] = [&self.pages, &self.bytes].map(|one| one.swap(0, Ordering::Relaxed));
-        PassStats { pages, bytes }
-    }
-}
+struct WorkerStats([AtomicU64; 2]);
 
 fn start_pool(workers: usize) -> Result<ThreadPool> {
     let pool = ThreadPoolBuilder::new().num_threads(workers).build()?;
@@ -218,6 +183,10 @@ fn compress_here(page: &Page) -> u64 {
     DEFLATER.with_borrow_mut(|own| own.as_mut()?.compress(page).ok()).unwrap_or(0)
 }
 
+fn sum(one: PassStats, other: PassStats) -> PassStats {
+    PassStats { pages: one.pages + other.pages, bytes: one.bytes + other.bytes }
+}
+
 /// rayon: one spawn a page.
 fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Result<PassStats>> {
     let pool = start_pool(workers)?;
@@ -229,11 +198,19 @@ fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Res
                 pages.touch(number);
                 scope.spawn(move |_| {
                     let own = rayon::current_thread_index().and_then(|index| stats.get(index));
-                    own.into_iter().for_each(|own| own.add(compress_here(page)));
+                    let bytes = compress_here(page);
+                    if let Some(WorkerStats([pages_done, bytes_made])) = own {
+                        // Relaxed, as below: the end of the scope publishes them.
+                        pages_done.fetch_add(u64::from(bytes > 0), Ordering::Relaxed);
+                        bytes_made.fetch_add(bytes, Ordering::Relaxed);
+                    }
                 });
             }
         });
-        Ok(stats.iter().fold(PassStats::default(), |sum, own| sum.with(own.take())))
+        let taken =
+            stats.iter().map(|own| own.0.each_ref().map(|one| one.swap(0, Ordering::Relaxed)));
+        let taken = taken.map(|[pages, bytes]| PassStats { pages, bytes });
+        Ok(taken.fold(PassStats::default(), sum))
     })
 }
 
@@ -250,7 +227,7 @@ fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Re
             }
             stats
         };
-        Ok(pool.install(|| chunks.map(compress).reduce(PassStats::default, PassStats::with)))
+        Ok(pool.install(|| chunks.map(compress).reduce(PassStats::default, sum)))
     })
 }
 
@@ -258,18 +235,18 @@ fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Re
 mod tests {
     use super::*;
 
-    fn check(name: RowName, [workers, slots]: [usize; 2], count: usize) {
+    fn check(name: &str, [workers, slots]: [usize; 2], count: usize) {
         let pages = Arc::new(PageStore::new(count).unwrap());
         let mut row = build(name, &pages, PoolShape { workers, slots }).unwrap();
         let expected = PassStats { pages: count as u64, bytes: 46 * count as u64 };
         for pass in 0..3 {
-            assert_eq!(row.pass().unwrap(), expected, "{name:?}, {workers}, {slots}, pass {pass}");
+            assert_eq!(row.pass().unwrap(), expected, "{name}, {workers}, {slots}, pass {pass}");
         }
     }
 
     #[test]
     fn every_row_handles_every_page_exactly_once_a_pass() {
-        for &name in RowName::value_variants() {
+        for (name, _) in ROWS {
             for shape in [[1, 1], [1, 4], [2, 4], [3, 5], [5, 64]] {
                 check(name, shape, 1000);
             }
@@ -277,21 +254,10 @@ mod tests {
             check(name, [4, 4], 1);
             check(name, [4, 4], 0);
         }
-    }
-
-    #[test]
-    fn shared_bitmaps_take_more_slots_than_a_word_has_bits() {
-        check(RowName::Original, [2, 65], 500);
-        check(RowName::Batching, [2, 65], 500);
+        // Shared bitmaps take more slots than a word has bits.
+        check("original", [2, 65], 500);
+        check("batching", [2, 65], 500);
         let pages = Arc::new(PageStore::new(1).unwrap());
-        assert!(build(RowName::PerThread, &pages, PoolShape { workers: 2, slots: 65 }).is_err());
-    }
-
-    #[test]
-    fn a_failed_page_is_not_counted() {
-        let mut stats = PassStats::default();
-        stats.add(46);
-        stats.add(0);
-        assert_eq!(stats, PassStats { pages: 1, bytes: 46 });
+        assert!(build("per-thread", &pages, PoolShape { workers: 2, slots: 65 }).is_err());
     }
 }

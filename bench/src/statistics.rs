@@ -1,33 +1,28 @@
-//! Measured quantities, their samples and summaries. Values are few and kept exactly: a histogram with buckets would round
-//! the medians of five samples that tables show.
+//! Measured quantities, their samples and what is read off them. Values are few and kept exactly: a histogram with buckets
+//! would round the medians of five samples that tables show.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+type Text = &'static str;
+
 /// A quantity: its name in series, its unit, and the digits that tables show behind the point.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    pub(crate) name: &'static str,
-    pub(crate) unit: &'static str,
+    #[serde(deserialize_with = "keep")]
+    pub(crate) name: Text,
+    #[serde(deserialize_with = "keep")]
+    pub(crate) unit: Text,
     pub(crate) digits: usize,
 }
 
-impl Figure {
-    pub(crate) const fn new(name: &'static str, unit: &'static str, digits: usize) -> Self {
-        Self { name, unit, digits }
-    }
+/// A child process answers a few figures, once: their names are kept for as long as this process lives.
+fn keep<'de, D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
+    Ok(String::deserialize(from)?.leak())
 }
 
-impl<'de> Deserialize<'de> for Figure {
-    /// A child process answers a few figures, once: their names are kept for as long as this process lives.
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Owned {
-            name: String,
-            unit: String,
-            digits: usize,
-        }
-        let Owned { name, unit, digits } = Owned::deserialize(from)?;
-        Ok(Self::new(name.leak(), unit.leak(), digits))
+impl Figure {
+    pub(crate) const fn new(name: Text, unit: Text, digits: usize) -> Self {
+        Self { name, unit, digits }
     }
 }
 
@@ -40,46 +35,27 @@ pub(crate) const PEAK: Figure = Figure::new("peak", "MiB", 1);
 /// What one run measured. A figure that occurs several times gives several samples.
 pub(crate) type Figures = Vec<(Figure, f64)>;
 
+/// A number that describes samples. Cells show a spread and a range with the least and the most; their number is the median.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Statistic {
+    #[default]
+    Median,
+    Mean,
+    Least,
+    Most,
+    Deviation,
+    P99,
+    Spread,
+    Range,
+}
+
 /// Measured values of one kind, in the order of measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Samples(Vec<f64>);
-
-/// The numbers of a latency table.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Summary {
-    pub(crate) count: usize,
-    pub(crate) average: f64,
-    pub(crate) median: f64,
-    pub(crate) minimum: f64,
-    pub(crate) maximum: f64,
-    /// Of the sample (n - 1).
-    pub(crate) deviation: f64,
-}
+pub(crate) struct Samples(pub(crate) Vec<f64>);
 
 impl Samples {
-    pub(crate) fn push(&mut self, value: f64) {
-        self.0.push(value);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// In the order of measurement.
-    pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
-        self.0.iter().copied()
-    }
-
-    pub(crate) fn sum(&self) -> f64 {
-        self.0.iter().sum()
-    }
-
-    /// The same samples in another unit.
-    pub(crate) fn scaled(&self, factor: f64) -> Self {
-        self.values().map(|value| value * factor).collect()
-    }
-
     pub(crate) fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -92,37 +68,44 @@ impl Samples {
         self.sorted().get(rank - 1).copied().unwrap_or(f64::NAN)
     }
 
+    pub(crate) fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
     pub(crate) fn median(&self) -> f64 {
-        self.summary().median
+        let (sorted, count) = (self.sorted(), self.0.len());
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        f64::midpoint(at(count.saturating_sub(1) / 2), at(count / 2))
+    }
+
+    /// Of the sample (n - 1).
+    fn deviation(&self) -> f64 {
+        let mean = self.mean();
+        let squares: f64 = self.0.iter().map(|value| (value - mean).powi(2)).sum();
+        if self.0.len() > 1 { (squares / (self.0.len() - 1) as f64).sqrt() } else { 0.0 }
+    }
+
+    /// NaN without samples.
+    pub(crate) fn number(&self, statistic: Statistic) -> f64 {
+        match statistic {
+            Statistic::Mean => self.mean(),
+            Statistic::Least => self.percentile(0),
+            Statistic::Most => self.percentile(1000),
+            Statistic::Deviation => self.deviation(),
+            Statistic::P99 => self.percentile(990),
+            Statistic::Median | Statistic::Spread | Statistic::Range => self.median(),
+        }
     }
 
     /// The interquartile range as a share of the median; with fewer than four samples the full range; 0 with fewer
     /// than two.
     pub(crate) fn spread(&self) -> f64 {
-        let summary = self.summary();
-        let range = match summary.count {
+        let [least, most] = match self.0.len() {
             0 | 1 => return 0.0,
-            2 | 3 => summary.maximum - summary.minimum,
-            _ => self.percentile(750) - self.percentile(250),
+            2 | 3 => [0, 1000],
+            _ => [250, 750],
         };
-        range / summary.median.abs()
-    }
-
-    /// NaN where there are no samples.
-    pub(crate) fn summary(&self) -> Summary {
-        let sorted = self.sorted();
-        let count = sorted.len();
-        let average = sorted.iter().sum::<f64>() / count as f64;
-        let squares: f64 = sorted.iter().map(|value| (value - average).powi(2)).sum();
-        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        Summary {
-            count,
-            average,
-            median: f64::midpoint(at(count.saturating_sub(1) / 2), at(count / 2)),
-            minimum: at(0),
-            maximum: at(count.saturating_sub(1)),
-            deviation: if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 },
-        }
+        (self.percentile(most) - self.percentile(least)) / self.median().abs()
     }
 }
 
@@ -132,6 +115,50 @@ impl FromIterator<f64> for Samples {
     }
 }
 
+/// The samples of a candidate.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    /// In the order in which the runs named them.
+    pub(crate) figures: Vec<(Figure, Samples)>,
+}
+
+impl Measured {
+    pub(crate) fn new(name: impl Into<String>, figures: Figures) -> Self {
+        let mut new = Self { name: name.into(), figures: Vec::new() };
+        new.add(figures);
+        new
+    }
+
+    /// Adds the figures of a run.
+    pub(crate) fn add(&mut self, figures: Figures) {
+        for (figure, value) in figures {
+            match self.figures.iter_mut().find(|(other, _)| *other == figure) {
+                Some((_, samples)) => samples.0.push(value),
+                None => self.figures.push((figure, Samples(vec![value]))),
+            }
+        }
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<&(Figure, Samples)> {
+        self.figures.iter().find(|(figure, _)| figure.name == name)
+    }
+
+    /// Empty if it was not measured.
+    pub(crate) fn samples(&self, figure: Figure) -> Samples {
+        self.named(figure.name).map(|(_, samples)| samples.clone()).unwrap_or_default()
+    }
+
+    /// NaN if it was not measured.
+    pub(crate) fn median(&self, figure: Figure) -> f64 {
+        self.samples(figure).median()
+    }
+}
+
+pub(crate) fn find<'a>(all: &'a [Measured], name: &str) -> Option<&'a Measured> {
+    all.iter().find(|one| one.name == name)
+}
+
 /// By how many per cent `after` differs from `before`.
 pub(crate) fn difference_percent(before: f64, after: f64) -> f64 {
     (after - before) / before * 100.0
@@ -139,29 +166,20 @@ pub(crate) fn difference_percent(before: f64, after: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Samples, difference_percent};
-
-    fn samples(values: &[f64]) -> Samples {
-        values.iter().copied().collect()
-    }
+    use super::{Samples, Statistic, difference_percent};
 
     #[test]
-    fn summaries_of_known_values() {
-        let summary = samples(&[4.0, 2.0, 9.0, 5.0]).summary();
-        assert_eq!((summary.count, summary.average, summary.median), (4, 5.0, 4.5));
-        assert_eq!((summary.minimum, summary.maximum), (2.0, 9.0));
-        assert!((summary.deviation - 2.943_920_288_775_949).abs() < 1e-12);
-        assert_eq!(samples(&[3.0]).summary().deviation, 0.0);
-        assert_eq!(samples(&[3.0]).median(), 3.0);
-        assert!(samples(&[]).median().is_nan() && samples(&[]).percentile(990).is_nan());
-        assert_eq!(difference_percent(200.0, 50.0), -75.0);
-    }
-
-    #[test]
-    fn percentiles_are_measured_values() {
+    fn statistics_of_known_values() {
+        use Statistic::{Deviation, Least, Mean, Median, Most, P99};
         let hundred: Samples = (1..=100).map(f64::from).collect();
-        let found = [500, 990, 1000, 0].map(|thousandths| hundred.percentile(thousandths));
-        assert_eq!(found, [50.0, 99.0, 100.0, 1.0]);
+        let found = [Median, Mean, Least, Most, P99].map(|statistic| hundred.number(statistic));
+        assert_eq!(found, [50.5, 50.5, 1.0, 100.0, 99.0]);
+        let few = Samples(vec![4.0, 2.0, 9.0, 5.0]);
+        assert!((few.number(Deviation) - 2.943_920_288_775_949).abs() < 1e-12);
+        assert_eq!((few.median(), Samples(vec![3.0]).number(Deviation)), (4.5, 0.0));
+        let none = Samples::default();
+        assert!([Median, Mean, Most].into_iter().all(|statistic| none.number(statistic).is_nan()));
+        assert_eq!(difference_percent(200.0, 50.0), -75.0);
     }
 
     #[test]
@@ -173,7 +191,7 @@ mod tests {
             (&[10.0, 10.0, 10.0, 10.0, 900.0], 0.0),
             (&[8.0, 9.0, 11.0, 12.0], 0.3),
         ] {
-            assert_eq!(samples(values).spread(), spread);
+            assert_eq!(Samples(values.to_vec()).spread(), spread);
         }
     }
 }

@@ -17,12 +17,6 @@ const TMPFS: u64 = 0x0102_1994;
 /// Larger files are not copied, so that there are many.
 const FILE_BYTES_MAX: u64 = 24 << 20;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Copied {
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-}
-
 /// Everything that `walk` finds. What this user may not read is None; nothing else may fail.
 pub(crate) fn entries(walk: WalkDir) -> impl Iterator<Item = Result<Option<DirEntry>>> {
     walk.min_depth(1).into_iter().map(|entry| match entry {
@@ -32,13 +26,13 @@ pub(crate) fn entries(walk: WalkDir) -> impl Iterator<Item = Result<Option<DirEn
     })
 }
 
-fn is_denied(error: &std::io::Error) -> bool {
+pub(crate) fn is_denied(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::PermissionDenied
 }
 
 /// Copies directories, symbolic links and regular files up to this many bytes: one in so many files, so that all
-/// directories are represented. Files that this user may not read are left out.
-pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<Copied> {
+/// directories are represented. Files that this user may not read are left out. Answers files and bytes.
+pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<(u64, u64)> {
     let found = entries(WalkDir::new(from).sort_by_file_name()).filter_map(Result::transpose);
     let (mut files, mut total) = (Vec::new(), 0);
     fs::create_dir(to).with_context(|| format!("making {}", to.display()))?;
@@ -59,41 +53,36 @@ pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<Copied> {
         }
     }
     let step = usize::try_from(total.div_ceil(most.max(1)).max(1))?;
-    let mut copied = Copied::default();
+    let mut copied = (0, 0);
     for (path, target, bytes) in files.into_iter().step_by(step) {
-        if copied.bytes + bytes > most {
+        if copied.1 + bytes > most {
             continue;
         }
         match fs::copy(&path, &target) {
-            Ok(bytes) => (copied.files, copied.bytes) = (copied.files + 1, copied.bytes + bytes),
+            Ok(bytes) => copied = (copied.0 + 1, copied.1 + bytes),
             // Private to its owner.
             Err(error) if is_denied(&error) => {}
             Err(error) => return Err(error).with_context(|| format!("copying {}", path.display())),
         }
     }
-    ensure!(copied.files > 0, "there is nothing to read in {}", from.display());
+    ensure!(copied.0 > 0, "there is nothing to read in {}", from.display());
     Ok(copied)
 }
 
-/// Reads a file into the page cache.
-pub(crate) fn read_file(path: &Path) -> Result<()> {
-    let what = || format!("reading {}", path.display());
-    copy(&mut File::open(path).with_context(what)?, &mut sink()).with_context(what)?;
-    Ok(())
+/// Reads a file, or all files of a tree, into the page cache; answers bytes and entries.
+pub(crate) fn read_in(path: &Path) -> Result<(u64, u64)> {
+    let (mut bytes, mut count) = (0, 0);
+    for entry in entries(WalkDir::new(path)).filter_map(Result::transpose) {
+        count += 1;
+        let entry = entry?;
+        bytes += if entry.file_type().is_file() { read_file(entry.path())? } else { 0 };
+    }
+    if path.is_file() { Ok((read_file(path)?, 1)) } else { Ok((bytes, count)) }
 }
 
-/// Reads all files of a tree into the page cache; answers bytes and entries.
-pub(crate) fn read_tree(tree: &Path) -> Result<(u64, u64)> {
-    let (mut bytes, mut count) = (0, 0);
-    for entry in entries(WalkDir::new(tree)).filter_map(Result::transpose) {
-        let entry = entry?;
-        count += 1;
-        if entry.file_type().is_file() {
-            bytes += entry.metadata()?.len();
-            read_file(entry.path())?;
-        }
-    }
-    Ok((bytes, count))
+fn read_file(path: &Path) -> Result<u64> {
+    let what = || format!("reading {}", path.display());
+    copy(&mut File::open(path).with_context(what)?, &mut sink()).with_context(what)
 }
 
 pub(crate) fn is_in_memory(folder: &Path) -> bool {
@@ -112,14 +101,15 @@ pub(crate) fn remove(tree: &Path) -> Result<()> {
     fs::remove_dir_all(tree).with_context(|| format!("removing {}", tree.display()))
 }
 
-/// Takes the output of a run away. On a disk, contents go at once and inodes at the very end, in `trash`: for minutes ext4
-/// looks at each inode that was deleted lately before it makes a new one, so that whoever extracts where something was just
-/// removed takes ten times as long, whatever the program.
-pub(crate) fn put_away(output: &Path, trash: &Path) -> Result<()> {
-    if is_in_memory(output) {
-        return remove(output);
+/// Takes the output of a run away, if there is one. On a disk, contents go at once and inodes at the very end, in `trash`
+/// beside it: for minutes ext4 looks at each inode that was deleted lately before it makes a new one, so that whoever
+/// extracts where something was just removed takes ten times as long, whatever the program.
+pub(crate) fn put_away(output: &Path) -> Result<()> {
+    if !output.exists() || is_in_memory(output) {
+        return if output.exists() { remove(output) } else { Ok(()) };
     }
-    fs::create_dir_all(trash).context("making a folder for outputs")?;
+    let trash = output.with_file_name("trash");
+    fs::create_dir_all(&trash).context("making a folder for outputs")?;
     loosen(output)?;
     for entry in entries(WalkDir::new(output)).filter_map(Result::transpose) {
         let entry = entry?;
@@ -138,10 +128,10 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    use super::{Copied, copy_part, put_away, read_tree, remove};
+    use super::{copy_part, put_away, read_in, remove};
 
     #[test]
-    fn every_directory_gets_its_part_of_a_copy() {
+    fn a_part_has_folders_links_and_one_in_so_many_files_up_to_a_limit() {
         let folder = tempfile::tempdir().unwrap();
         let [from, to, other] = ["from", "to", "other"].map(|name| folder.path().join(name));
         for directory in ["a", "b"] {
@@ -150,45 +140,32 @@ mod tests {
                 fs::write(from.join(directory).join(name), [7; 100]).unwrap();
             }
         }
-        assert_eq!(copy_part(&from, &to, 450).unwrap(), Copied { files: 3, bytes: 300 });
+        fs::write(from.join("large"), vec![2; 10_000]).unwrap();
+        symlink("a", from.join("link")).unwrap();
+        assert_eq!(read_in(&from).unwrap(), (10_600, 10));
+        assert_eq!(copy_part(&from, &to, 450).unwrap(), (3, 300));
         for path in ["a/1", "a/3", "b/2"] {
             assert_eq!(fs::read(to.join(path)).unwrap(), [7; 100], "{path}");
         }
+        assert!(!to.join("large").exists());
+        assert_eq!(fs::read_link(to.join("link")).unwrap().to_str(), Some("a"));
         copy_part(&folder.path().join("nothing"), &other, 1).unwrap_err();
-    }
-
-    #[test]
-    fn a_part_has_folders_links_and_files_up_to_its_limit() {
-        let folder = tempfile::tempdir().unwrap();
-        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-        fs::create_dir_all(source.join("a/b")).unwrap();
-        fs::write(source.join("a/b/small"), [1; 100]).unwrap();
-        fs::write(source.join("large"), vec![2; 10_000]).unwrap();
-        symlink("a", source.join("link")).unwrap();
-        assert_eq!(read_tree(&source).unwrap(), (10_100, 5));
-        assert_eq!(copy_part(&source, &target, 5000).unwrap().bytes, 100);
-        assert_eq!(fs::read(target.join("a/b/small")).unwrap(), [1; 100]);
-        assert!(!target.join("large").exists());
-        assert_eq!(fs::read_link(target.join("link")).unwrap().to_str(), Some("a"));
     }
 
     #[test]
     fn a_tree_that_nobody_may_write_is_removed() {
         let work = tempfile::tempdir().unwrap();
-        let (tree, trash) = (work.path().join("tree"), work.path().join("trash"));
-        for is_first in [true, false] {
-            fs::create_dir_all(tree.join("closed")).unwrap();
-            fs::write(tree.join("closed/file"), b"content").unwrap();
-            fs::set_permissions(tree.join("closed/file"), Permissions::from_mode(0o400)).unwrap();
-            fs::set_permissions(tree.join("closed"), Permissions::from_mode(0o500)).unwrap();
-            if is_first {
-                remove(&tree).unwrap();
-            } else {
-                put_away(&tree, &trash).unwrap();
-            }
+        let (tree, closed) = (work.path().join("tree"), work.path().join("tree/closed"));
+        for take_away in [remove, put_away] {
+            fs::create_dir_all(&closed).unwrap();
+            fs::write(closed.join("file"), b"content").unwrap();
+            fs::set_permissions(closed.join("file"), Permissions::from_mode(0o400)).unwrap();
+            fs::set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
+            take_away(&tree).unwrap();
             assert!(!tree.exists());
         }
-        let kept = trash.join("0/closed/file");
+        put_away(&tree).unwrap();
+        let kept = work.path().join("trash/0/closed/file");
         assert!(!kept.exists() || fs::metadata(kept).unwrap().len() == 0);
     }
 }

@@ -12,20 +12,23 @@ use ferrofs_codec::{
 };
 use ferrofs_image::{FileExtent, Image, Inode};
 use ferrofs_ondisk::compression::AlgorithmId;
-use serde::Serialize;
 
 use crate::experiment::{Context, Experiment};
 use crate::image_info::regular_files;
-use crate::machine::Requirement;
-use crate::plot::Plot;
-use crate::statistics::{Samples, difference_percent};
-use crate::table::Table;
+use crate::machine::{Requirement, files};
+use crate::statistics::{Figure, Measured, Samples, Statistic, difference_percent};
 
 /// The smaller window of the mails.
 const SMALL_WINDOW_BYTES: u16 = 16 << 10;
 const FRAMES_MAX: usize = lz4_window_pages(u16::MAX, usize::MAX);
+const SIZE: Figure = Figure::new("image", "KB", 0);
+const OF_FIRST: Figure = Figure::new("of the first", "", 5);
+const WINDOW: Figure = Figure::new("window", "bytes", 0);
+const EXTENTS: Figure = Figure::new("LZ4 extents", "", 0);
+const FRAMES: Figure = Figure::new("frames", "of an extent", 2);
+const PEAK_FRAMES: Figure = Figure::new("frames, peak", "", 0);
 
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct WindowsArguments {
     /// Images with files in LZ4; sizes are compared with that of the first
     #[arg(required = true, value_name = "IMAGE")]
@@ -33,46 +36,36 @@ pub(crate) struct WindowsArguments {
 }
 
 impl Experiment for WindowsArguments {
-    fn requirements(&self) -> Vec<Requirement> {
-        self.images.iter().cloned().map(Requirement::File).collect()
+    fn requirements(&self) -> Vec<Requirement<'_>> {
+        files(&self.images).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let header =
-            "image | KB | of the first | window | LZ4 extents | frames, mean | frames, peak";
-        let mut table = Table::new("Bounce frames with all output pages missing", header);
-        let mut plot = Plot::bars("Bounce frames of an extent", "frames, mean, and least to most");
-        let (mut first_bytes, mut smaller) = (None, [f64::NAN; 2]);
+        let (mut all, mut first_bytes) = (Vec::new(), None);
         for path in &self.images {
             context.say(path.display())?;
             let decoded = decode_all(path).with_context(|| format!("in {}", path.display()))?;
-            let (bytes, summary) = (decoded.image_bytes as f64, decoded.frames.summary());
+            let bytes = decoded.image_bytes as f64;
             let first = *first_bytes.get_or_insert(bytes);
-            table.add([
-                path.display().to_string(),
-                decoded.image_bytes.div_ceil(1024).to_string(),
-                format!("{:.5}", bytes / first),
-                decoded.window_bytes.to_string(),
-                summary.count.to_string(),
-                format!("{:.2}", summary.average),
-                format!("{:.0}", summary.maximum),
-            ]);
-            let window = format!("window of {}", decoded.window_bytes);
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            plot.bar(name, &window, [summary.average, summary.minimum, summary.maximum]);
+            let peak = decoded.frames.number(Statistic::Most);
             if decoded.window_bytes <= SMALL_WINDOW_BYTES {
-                smaller = [difference_percent(first, bytes).abs(), summary.maximum];
+                context.report.judge("frames", "", peak);
+                context.report.judge("size", "", difference_percent(first, bytes).abs());
             }
-            context.report.series(path.display().to_string(), window, "frames", &decoded.frames);
+            let figures = vec![
+                (SIZE, decoded.image_bytes.div_ceil(1024) as f64),
+                (OF_FIRST, bytes / first),
+                (WINDOW, decoded.window_bytes.into()),
+                (EXTENTS, decoded.frames.0.len() as f64),
+                (PEAK_FRAMES, peak),
+            ];
+            let frames = decoded.frames.0.into_iter().map(|frames| (FRAMES, frames));
+            let figures = figures.into_iter().chain(frames).collect();
+            all.push(Measured::new(path.display().to_string(), figures));
         }
-        context.report.table(table);
-        context.report.plot(plot);
-        let why = "no image with a window of 16 KiB behind another was given";
-        let [size, peak] = smaller;
-        for (threshold, figure) in [("frames", peak), ("size", size)] {
-            context.report.judge(threshold, "", figure);
-            context.report.explain(threshold, why);
-        }
+        let mut sheet = context.sheet("windows", "");
+        sheet.add("", &all);
+        context.report.sheet(sheet);
         Ok(())
     }
 }
@@ -109,7 +102,7 @@ fn decode_all(path: &Path) -> Result<Decoded> {
         }
     }
     let frames = decoding.samples;
-    ensure!(frames.len() > 0, "no file has an LZ4 extent");
+    ensure!(!frames.0.is_empty(), "no file has an LZ4 extent");
     Ok(Decoded { image_bytes: image.length(), window_bytes, frames })
 }
 
@@ -145,7 +138,7 @@ impl BounceDecoding<'_> {
         self.decoder.decode_lz4_part(&input, part, &mut decoded, &mut self.frames[..count])?;
         let got = self.image.read_at(file, extent.start, &mut wanted)?;
         ensure!(got == extent_bytes && decoded == wanted, "other bytes from {} on", extent.start);
-        self.samples.push(count as f64);
+        self.samples.0.push(count as f64);
         Ok(())
     }
 }
@@ -154,30 +147,22 @@ impl BounceDecoding<'_> {
 mod tests {
     use std::path::Path;
 
-    use super::{Decoded, decode_all};
+    use super::{Decoded, Statistic, decode_all};
 
     fn decoded(name: &str) -> anyhow::Result<Decoded> {
         decode_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name))
     }
 
     #[test]
-    fn extents_need_the_frames_of_their_pages_up_to_the_window() {
+    fn every_lz4_extent_is_decoded_through_the_frames_of_its_pages_up_to_the_window() {
         let found = decoded("lz4hc-64k.erofs").unwrap();
-        let frames = found.frames.summary();
-        assert_eq!((found.window_bytes, frames.maximum), (65_535, 17.0));
-        assert!(frames.minimum >= 1.0 && frames.minimum < frames.maximum);
-    }
-
-    #[test]
-    fn the_front_of_deduplicated_extents_and_the_packed_file_are_decoded() {
-        for name in ["lz4hc-dedupe-fragments-ztail.erofs", "lz4-dedupe.erofs"] {
-            assert!(decoded(name).unwrap().frames.len() > 0, "{name}");
+        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| found.frames.number(end));
+        assert_eq!((found.window_bytes, most), (65_535, 17.0));
+        assert!(least >= 1.0 && least < most);
+        // The front of deduplicated extents, a packed file, and several algorithms.
+        for name in ["lz4hc-dedupe-fragments-ztail", "lz4-dedupe", "zd-lz4"] {
+            assert!(!decoded(&format!("{name}.erofs")).unwrap().frames.0.is_empty(), "{name}");
         }
-    }
-
-    #[test]
-    fn images_without_lz4_are_refused() {
-        decoded("zd-lz4.erofs").unwrap();
         let said = decoded("plain.erofs").err().unwrap().to_string();
         assert!(said.starts_with("no file has an LZ4"), "{said}");
     }

@@ -170,79 +170,63 @@ fn build_measures_every_case_of_a_small_tree() {
 }
 
 #[test]
-fn mount_reads_in_every_way_or_names_what_it_lacks() {
-    let run = Run::alone(&format!("mount {IMAGE} --systems ferrofs,squashfuse_ll --readers 1,2"));
-    if let Some(lack) = run.lack() {
-        println!("not shown: {lack}");
-        return;
+fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
+    for (experiment, words, rows, cases) in [
+        (
+            "mount",
+            "--systems ferrofs,squashfuse_ll --readers 1,2",
+            &["ferrofs"][..],
+            &["tree, 1 reader", "tree, 2 readers", "largest file", "find", "ls -lR"][..],
+        ),
+        (
+            "random",
+            "--systems ferrofs --jobs 1,2 --bytes 8192",
+            &["ferrofs"],
+            &["random, 1 job", "random, 2 jobs"],
+        ),
+        ("mount-memory", "--readers 4", &["right after the mount", "after the whole tree"], &[""]),
+    ] {
+        let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
+        if let Some(lack) = run.lack() {
+            println!("not shown: {lack}");
+            return;
+        }
+        let report = run.json(experiment);
+        for (row, case) in rows.iter().flat_map(|row| cases.iter().map(move |case| (row, case))) {
+            let of = |figure: &str| {
+                let case = format!("{case}, lz4, {figure}");
+                samples(&report, row, case.trim_start_matches(", "))[0].as_f64().unwrap()
+            };
+            match experiment {
+                "mount" => assert!(of("daemon CPU") >= 0.0, "{case}"),
+                "random" => assert!(of("mean") > 0.0 && of("p50") <= of("p99"), "{case}"),
+                _ => assert!(of("share of a CPU while idle") >= 0.0, "{row}"),
+            }
+        }
+        let missing = if experiment == "mount" { &["squashfuse_ll"][..] } else { &[] };
+        assert_eq!(
+            (left_out(&report), &report["peer_commands"][0]["words"][1]),
+            (missing.into(), &"mount".into())
+        );
     }
-    let report = run.json("mount");
-    assert_eq!(left_out(&report), ["squashfuse_ll"]);
-    for way in ["tree, 1 reader", "tree, 2 readers", "largest file", "find", "ls -lR"] {
-        let samples = samples(&report, "ferrofs", &format!("{way}, lz4, daemon CPU"));
-        assert!(samples.iter().all(|sample| sample.as_f64().unwrap() >= 0.0), "{way}");
-    }
-    assert_eq!(report["peer_commands"][0]["words"][1], "mount");
 }
 
 #[test]
-fn random_tells_latencies_or_names_what_it_lacks() {
-    let run = Run::alone(&format!("random {IMAGE} --systems ferrofs --jobs 1,2 --bytes 8192"));
-    if let Some(lack) = run.lack() {
-        println!("not shown: {lack}");
-        return;
-    }
-    let report = run.json("random");
-    for way in ["random, 1 job", "random, 2 jobs"] {
-        let of = |figure| {
-            samples(&report, "ferrofs", &format!("{way}, lz4, {figure}"))[0].as_f64().unwrap()
-        };
-        assert!(of("mean") > 0.0 && of("p50") <= of("p99") && of("p99") <= of("p999"), "{way}");
-    }
-}
-
-#[test]
-fn memory_stays_within_its_limits_and_extracts_the_same_bytes() {
-    let run = Run::alone(&format!("memory {IMAGE} --memory 32M"));
-    let report = run.json("memory");
-    for verb in ["extract", "check"] {
-        let samples = samples(&report, &format!("ferrofs {verb} --memory=32M"), "lz4, of limit");
-        assert!(samples[0].as_f64().unwrap() > 0.0, "{verb}");
-    }
-}
-
-#[test]
-fn quota_counts_threads_or_names_what_it_lacks() {
-    let run = Run::alone(&format!("quota {IMAGE} -c 1"));
-    if run.complaint().contains("needs root") {
-        println!("not shown: {}", run.complaint());
-        return;
-    }
-    let report = run.json("quota");
-    let threads = samples(&report, "--jobs 1", "check lz4, bound to 1 CPU, threads");
-    assert!(threads[0].as_f64().unwrap() >= 1.0);
-}
-
-#[test]
-fn decodes_counts_what_the_library_decodes() {
-    let run = Run::alone(&format!("decodes {IMAGE} --at-least 1 --readers 1,4"));
-    let report = run.json("decodes");
-    let ratio = samples(&report, "lz4", "4 readers")[0].as_f64().unwrap();
-    assert!(ratio > 0.0, "{ratio}");
-    assert_eq!(left_out(&report)[0], "fsck.erofs on lz4");
-}
-
-#[test]
-fn mount_memory_watches_a_mount_or_names_what_it_lacks() {
-    let run = Run::alone(&format!("mount-memory {IMAGE} --readers 4"));
-    if let Some(lack) = run.lack() {
-        println!("not shown: {lack}");
-        return;
-    }
-    let report = run.json("mount-memory");
-    assert!(samples(&report, "4 readers, --memory 64M", "lz4, peak")[0].as_f64().unwrap() > 0.0);
-    for mount in ["right after the mount", "after the whole tree"] {
-        assert_eq!(samples(&report, mount, "lz4, share of a CPU while idle").len(), 1, "{mount}");
+fn runs_under_a_limit_are_measured_or_what_is_lacking_is_named() {
+    for (experiment, words, row, case) in [
+        ("memory", "", "ferrofs extract --memory=32M", "lz4, of limit"),
+        ("memory", "", "ferrofs check --memory=32M", "lz4, of limit"),
+        ("quota", "-c 1", "--jobs 1", "check lz4, bound to 1 CPU, threads"),
+        ("decodes", "--at-least 1 --readers 1,4", "ferrofs", "lz4, decodes a cluster"),
+    ] {
+        let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
+        if run.complaint().contains("needs root") {
+            println!("not shown: {}", run.complaint());
+            continue;
+        }
+        let report = run.json(experiment);
+        assert!(samples(&report, row, case)[0].as_f64().unwrap() > 0.0, "{row}");
+        assert!(experiment != "decodes" || left_out(&report)[0] == "fsck.erofs on lz4");
     }
 }
 

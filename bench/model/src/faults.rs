@@ -5,7 +5,6 @@
 use std::convert::Infallible;
 
 use anyhow::Result;
-use serde::Serialize;
 
 use crate::jobs::{HelperBudget, ParallelFor};
 use crate::machine::{self, Access, Costs, Shape, picoseconds};
@@ -16,7 +15,7 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const CHUNK_BYTES: u64 = 128 << 20;
 
 /// What the kernel does.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kernel {
     /// A page for one thread alone, without what follows, in nanoseconds.
     pub page: f64,
@@ -30,7 +29,7 @@ pub struct Kernel {
 }
 
 /// How a job went.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Faulting {
     /// Simulated time, in nanoseconds.
     pub nanoseconds: f64,
@@ -68,7 +67,7 @@ fn fault_in(shape: Shape, kernel: Kernel, bytes: u64, threads: usize) -> Faultin
     let passed = begin.zip(machine::moment()).map(|(begin, end)| end.since(&begin));
     let (nanoseconds, counts, _) = passed.unwrap_or_default();
     let (threads, chunks) = (report.threads, report.chunks);
-    Faulting { nanoseconds, threads, chunks, moves: counts.moves() }
+    Faulting { nanoseconds, threads, chunks, moves: counts.moves }
 }
 
 impl Kernel {

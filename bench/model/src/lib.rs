@@ -30,13 +30,10 @@ pub mod faults;
 mod fiber;
 pub mod machine;
 mod memory;
+#[allow(dead_code, reason = "the bench sums bytes, too")]
 #[path = "../../src/ours.rs"]
 mod ours;
 mod page_store;
-pub mod ping_pong;
-#[allow(dead_code, reason = "the bench sums bytes, too")]
-#[path = "../../src/row.rs"]
-mod row;
 pub mod stream;
 #[allow(dead_code, reason = "this has the names of the other backends, whoever uses them here")]
 mod sync;

@@ -12,7 +12,6 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
 
 use crate::fiber::{Fiber, give_way};
 pub use crate::memory::{
@@ -27,7 +26,7 @@ thread_local! {
 }
 
 /// What was counted at a moment of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// The clock of the CPU that asked.
     pub at: Picoseconds,

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use serde::Serialize;
 
 /// Simulated time: picoseconds since the start, so that sums are exact.
 pub type Picoseconds = u64;
@@ -20,26 +19,16 @@ pub fn picoseconds(nanoseconds: f64) -> Picoseconds {
     (nanoseconds.max(0.0) * 1e3).round() as Picoseconds
 }
 
-/// The costs with their defaults; a user may set those that have a name.
+/// The costs of a machine with their defaults.
 macro_rules! costs {
     ($($(#[$doc:meta])* $name:ident: $default:literal,)*) => {
         /// The costs of a machine, in nanoseconds.
-        #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+        #[derive(Debug, Clone, Copy, PartialEq)]
         pub struct Costs { $($(#[$doc])* pub $name: f64,)* }
 
         impl Default for Costs {
             fn default() -> Self {
                 Self { $($name: $default,)* }
-            }
-        }
-
-        impl Costs {
-            /// A cost by name; none if there is no such cost.
-            pub fn field(&mut self, name: &str) -> Option<&mut f64> {
-                Some(match name {
-                    $(stringify!($name) => &mut self.$name,)*
-                    _ => return None,
-                })
             }
         }
     };
@@ -80,7 +69,7 @@ costs! {
 }
 
 /// How many CPUs there are and which are neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Simulated CPUs, at least 1.
     pub cpus: usize,
@@ -143,55 +132,40 @@ pub enum CoherenceEvent {
     Transfer(Distance),
 }
 
-/// How often each kind was met.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+impl CoherenceEvent {
+    fn distance(self) -> Option<Distance> {
+        match self {
+            Self::Hit | Self::Cold => None,
+            Self::Fetch(distance) | Self::Invalidation(distance) | Self::Transfer(distance) => {
+                Some(distance)
+            }
+        }
+    }
+}
+
+/// How often lines went from one CPU to another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Accesses that moved nothing.
-    pub hits: u64,
-    /// First accesses.
-    pub cold: u64,
-    /// Lines that came to be read, from the same socket and from another one.
-    pub fetches: [u64; 2],
-    /// Rights to write that were taken from others.
-    pub invalidations: [u64; 2],
-    /// Lines that came to be written.
-    pub transfers: [u64; 2],
+    /// Lines that came from another CPU.
+    pub moves: u64,
+    /// Times that the others had to give a line up which stayed where it was.
+    pub upgrades: u64,
 }
 
 impl Counts {
     fn add(&mut self, event: CoherenceEvent) {
-        *match event {
-            CoherenceEvent::Hit => &mut self.hits,
-            CoherenceEvent::Cold => &mut self.cold,
-            CoherenceEvent::Fetch(distance) => &mut self.fetches[distance as usize],
-            CoherenceEvent::Invalidation(distance) => &mut self.invalidations[distance as usize],
-            CoherenceEvent::Transfer(distance) => &mut self.transfers[distance as usize],
-        } += 1;
-    }
-
-    /// Lines that went from one CPU to another.
-    #[must_use]
-    pub fn moves(&self) -> u64 {
-        self.fetches.iter().chain(&self.transfers).sum()
-    }
-
-    /// Times that the others had to give a line up which stayed where it was.
-    #[must_use]
-    pub fn upgrades(&self) -> u64 {
-        self.invalidations.iter().sum()
+        match event {
+            CoherenceEvent::Hit | CoherenceEvent::Cold => {}
+            CoherenceEvent::Fetch(_) | CoherenceEvent::Transfer(_) => self.moves += 1,
+            CoherenceEvent::Invalidation(_) => self.upgrades += 1,
+        }
     }
 
     /// What came after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let pair = |now: [u64; 2], then: [u64; 2]| [now[0] - then[0], now[1] - then[1]];
-        Self {
-            hits: self.hits - earlier.hits,
-            cold: self.cold - earlier.cold,
-            fetches: pair(self.fetches, earlier.fetches),
-            invalidations: pair(self.invalidations, earlier.invalidations),
-            transfers: pair(self.transfers, earlier.transfers),
-        }
+        let (moves, upgrades) = (self.moves - earlier.moves, self.upgrades - earlier.upgrades);
+        Self { moves, upgrades }
     }
 }
 
@@ -267,14 +241,10 @@ impl Directory {
         let (mut event, mut end) = (CoherenceEvent::Cold, now);
         if let Some(record) = self.lines.get_mut(&line) {
             (event, record.state) = step(record.state, cpu, access, self.shape);
-            let cost = match event {
-                CoherenceEvent::Hit | CoherenceEvent::Cold => 0.0,
-                CoherenceEvent::Fetch(distance)
-                | CoherenceEvent::Invalidation(distance)
-                | CoherenceEvent::Transfer(distance) => match distance {
-                    Distance::Near => self.costs.near,
-                    Distance::Far => self.costs.far,
-                },
+            let cost = match event.distance() {
+                None => 0.0,
+                Some(Distance::Near) => self.costs.near,
+                Some(Distance::Far) => self.costs.far,
             };
             if cost > 0.0 {
                 let begin = now.max(record.free_at);

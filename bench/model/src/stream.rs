@@ -3,36 +3,19 @@
 //! experiment.
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
 
-use crate::baseline::{Assignment, BaselineQueue, PerThreadState, SharedState};
+use crate::baseline;
 use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
-use crate::ours::{Ours, Submitter};
+use crate::ours::PoolShape;
 use crate::page_store::PageStore;
-use crate::row::{PoolShape, Row};
 use crate::sync::Arc;
-use crate::workqueue::DispatchPolicy;
 
-/// A queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Queue {
-    /// QEMU's version 2: shared bitmaps and event, round robin.
-    Original,
-    /// The same with batching.
-    Batching,
-    /// Batching, and slots, bitmaps and events of each worker on lines of their own.
-    PerThread,
-    /// QEMU's version 3: the same without batching.
-    RoundRobin,
-    /// Ours with a submitter that only hands out.
-    OursWaiting,
-    /// Ours, whose submitter works, too.
-    Ours,
-}
+/// The queues.
+pub const QUEUES: [&str; 6] =
+    ["original", "batching", "per-thread", "round-robin", "ours-waiting", "ours"];
 
-/// What goes through it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+/// What goes through one.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// Requests that each worker may have before it.
     pub slots: usize,
@@ -45,7 +28,7 @@ pub struct Load {
 }
 
 /// What came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Flow {
     /// Requests that were looked at.
     pub requests: usize,
@@ -76,7 +59,7 @@ impl Flow {
 ///
 /// # Errors
 /// When the machine is impossible, or a request was lost or doubled.
-pub fn run(queue: Queue, shape: Shape, costs: Costs, load: Load) -> Result<Flow> {
+pub fn run(queue: &'static str, shape: Shape, costs: Costs, load: Load) -> Result<Flow> {
     ensure!(load.requests > 0 && load.slots > 0, "no requests or no slots: nothing to look at");
     let (begin, end) = machine::run(shape, costs, move || pass(queue, shape, load))??;
     let (nanoseconds, counts, wakes) = end.since(&begin);
@@ -84,34 +67,15 @@ pub fn run(queue: Queue, shape: Shape, costs: Costs, load: Load) -> Result<Flow>
 }
 
 /// On the simulated machine.
-fn pass(queue: Queue, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
+fn pass(queue: &'static str, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
     // One more, whose turn ends the part.
     let count = load.warm_up + load.requests + 1;
     let part = load.warm_up..load.warm_up + load.requests;
     let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
     let pool = PoolShape { workers: (shape.cpus - 1).max(1), slots: load.slots };
-    let mut row = build(queue, &pages, pool, shape.cpus)?;
+    let mut row = baseline::queue(queue, &pages, pool, Some(shape.cpus))?;
     let stats = row.pass()?;
     drop(row);
     ensure!(stats.pages == count as u64, "{} requests done, {count} were sent", stats.pages);
     pages.part().context("the pass ended before the part that is looked at")
-}
-
-fn build(
-    queue: Queue,
-    pages: &Arc<PageStore>,
-    pool: PoolShape,
-    cpus: usize,
-) -> Result<Box<dyn Row>> {
-    let shared = |assignment| BaselineQueue::<SharedState>::new(pages, pool, assignment);
-    let own = |assignment| BaselineQueue::<PerThreadState>::new(pages, pool, assignment);
-    let ours = |submitter| Ours::new(pages, pool, Some(cpus), DispatchPolicy::FillFirst, submitter);
-    Ok(match queue {
-        Queue::Original => Box::new(shared(Assignment::RoundRobin)?),
-        Queue::Batching => Box::new(shared(Assignment::UntilFull)?),
-        Queue::PerThread => Box::new(own(Assignment::UntilFull)?),
-        Queue::RoundRobin => Box::new(own(Assignment::RoundRobin)?),
-        Queue::OursWaiting => Box::new(ours(Submitter::Sleeps)?),
-        Queue::Ours => Box::new(ours(Submitter::Works)?),
-    })
 }
