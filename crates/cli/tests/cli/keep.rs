@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::mounted::{UNMOUNT_HELPER, has_fuse, may_mount};
+use crate::mounted::{has_fuse, may_mount};
 use crate::support::{Dir, TestCommand, ferrofs, is_root, skip};
 
 /// The limit of every wait.
@@ -220,7 +220,8 @@ impl Kept {
             let is_its = |pid: &i32| {
                 status_field(*pid, "PPid").as_deref() == Some(&holder)
                     && status_field(*pid, "State").is_some_and(|state| !state.starts_with('Z'))
-                    && status_field(*pid, "Name").as_deref() != Some(UNMOUNT_HELPER)
+                    // Other children have the name of the holder until they give themselves their own.
+                    && status_field(*pid, "Name").as_deref() == Some("ferrofs")
             };
             let found = processes().into_iter().find(is_its).and_then(Pid::from_raw);
             if let Some(pid) = found.filter(|pid| Some(*pid) != but) {
