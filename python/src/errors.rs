@@ -164,7 +164,11 @@ impl From<ferrofs_extract::Error> for Failure {
                 }
             },
             Kind::NothingMatches => Self::new("NotFoundError", "ENOENT", message),
-            Kind::Exists | Kind::DirectoryInTheWay | Kind::NotEmpty => {
+            Kind::NotPublished { source, .. } => match &**source {
+                Kind::Output { source, .. } => Self::of_io(source).with_message(message),
+                _ => Self::new("ErofsError", "EEXIST", message),
+            },
+            Kind::Exists | Kind::DirectoryInTheWay | Kind::NotEmpty | Kind::Leftover { .. } => {
                 Self::new("ErofsError", "EEXIST", message)
             }
             Kind::Cancelled => Self::new("CancelledError", "ECANCELED", message),

@@ -194,9 +194,14 @@ impl From<ferrofs_extract::Error> for CallError {
             ErrorKind::Output { source, .. } => Self::io(source, message),
             ErrorKind::Cancelled => Self::new(Code::Cancelled, message),
             ErrorKind::Memory(_) | ErrorKind::Threads(_) => Self::new(Code::Memory, message),
-            ErrorKind::Exists | ErrorKind::DirectoryInTheWay | ErrorKind::NotEmpty => {
-                Self::new(Code::Exists, message)
-            }
+            ErrorKind::NotPublished { source, .. } => match &**source {
+                ErrorKind::Output { source, .. } => Self::io(source, message),
+                _ => Self::new(Code::Exists, message),
+            },
+            ErrorKind::Exists
+            | ErrorKind::DirectoryInTheWay
+            | ErrorKind::NotEmpty
+            | ErrorKind::Leftover { .. } => Self::new(Code::Exists, message),
             ErrorKind::NothingMatches => Self::new(Code::NotFound, message),
             ErrorKind::OutputLimit { .. } => Self::new(Code::Limit, message),
             ErrorKind::Pattern(_) | ErrorKind::FirstNameLeftOut => {

@@ -315,8 +315,9 @@ pub(crate) struct ExtractArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
-    /// The directory to extract into. It is created if it does not exist, and must be empty if it
-    /// does. With --tar, do not give DEST: all words after IMAGE are PATHs
+    /// The directory to extract into. If it does not exist, it appears when all is extracted (until
+    /// then, it is .DEST.part); if it does, it must be empty. With --tar, do not give DEST: all words
+    /// after IMAGE are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 

@@ -146,6 +146,7 @@ pub(crate) fn for_extract_error(error: &ferrofs_extract::Error) -> &'static str 
         ferrofs_extract::ErrorKind::NotEmpty => {
             "; use another directory, or replace its entries with --overwrite"
         }
+        ferrofs_extract::ErrorKind::Leftover { .. } => "; remove it, or use another directory",
         ferrofs_extract::ErrorKind::OutputLimit { .. } => "; --max-output allows more",
         ferrofs_extract::ErrorKind::DirectoryInTheWay => "; remove it, or use another DEST",
         ferrofs_extract::ErrorKind::NothingMatches => "; `ferrofs ls -R IMAGE` lists all paths",

@@ -78,7 +78,9 @@ the shell.
 
 Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.
-SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not complete.
+SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not complete. SIGKILL can
+leave hidden entries that end with .part, in DEST or beside it; nothing else is incomplete. Remove
+them.
 
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits

@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use rustix::fs::Mode;
 
-use crate::directory_stack::{DirectoryStack, open_directory, open_search};
+use crate::directory_stack::DirectoryStack;
 use crate::error::ErrorKind;
-use crate::host_entry::FileId;
+use crate::new_directory::{open_directory, open_search};
+use crate::open_directory::FileId;
 
 /// Memory is charged in steps of this many bytes.
 const STEP_BYTES: u64 = 64 << 10;
@@ -170,7 +171,8 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::directory_stack::open_destination;
+    use crate::destination::open_destination;
+    use crate::open_directory::PublishFailures;
     use crate::options::ExistingFiles;
 
     fn id_of(path: &Path) -> FileId {
@@ -212,8 +214,9 @@ mod tests {
             modes.add(path.as_bytes(), 0o711, file_id).unwrap();
         }
         modes.add(b"/", 0o700, id_of(folder.path())).unwrap();
-        let destination = open_destination(folder.path(), ExistingFiles::Keep).unwrap();
-        let stack = DirectoryStack::new(destination, ExistingFiles::Keep).unwrap();
+        let (existing, failures) = (ExistingFiles::Keep, PublishFailures::default());
+        let destination = open_destination(folder.path(), existing, &failures).unwrap();
+        let stack = DirectoryStack::new(destination.directory, existing, &failures).unwrap();
         modes.apply(&stack, |kind, path| panic!("{kind}: {path:?}"));
         for path in &paths {
             let mode = fs::metadata(folder.path().join(&path[1..])).unwrap().permissions().mode();

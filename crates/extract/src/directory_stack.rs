@@ -5,30 +5,24 @@
 //! needed. Only the deepest levels keep their file descriptors. The others are opened again from
 //! the destination, name by name, and must still be the same directories.
 //!
-//! A new directory is closed to other users until it is complete. One that existed keeps its mode
-//! and its ACLs until then: it may be in use.
+//! At most one level is staged: the first that is new, since all below it are new, too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
-use rustix::io::Errno;
-
 use crate::error::{Error, ErrorKind};
-use crate::host_entry::{DirectoryOrigin, FileId, OpenDirectory};
-use crate::metadata::{ACL_ACCESS, ACL_DEFAULT, ForeignAcl, MetadataTarget, remove_xattr};
+use crate::new_directory::{
+    examined, make_directory, open_directory, open_search, stage_directory,
+};
+use crate::open_directory::{
+    DirectoryOrigin, FileId, OpenDirectory, PublishFailures, StagedDirectory, StagedName,
+    StagingParent, StagingPlace,
+};
 use crate::options::ExistingFiles;
 
 /// How many levels keep a file descriptor. Real trees are rarely deeper, and the usual limit of a
 /// process is 1,024 descriptors.
 const OPEN_LEVELS_MAX: usize = 64;
-
-/// Permissions of a new directory while it is being filled.
-const WORKING_MODE: Mode = Mode::RWXU;
-
-const EXAMINE: &str = "cannot examine directory";
 
 #[derive(Debug)]
 enum LevelState {
@@ -100,6 +94,14 @@ impl Waypoints {
     }
 }
 
+/// The level that is staged.
+#[derive(Debug)]
+struct StagedLevel {
+    /// How many levels come before the first one below it: 0 is the destination itself.
+    count: usize,
+    directory: Arc<StagedDirectory>,
+}
+
 /// The destination and the directories below it, down to the current one.
 #[derive(Debug)]
 pub(crate) struct DirectoryStack {
@@ -112,22 +114,30 @@ pub(crate) struct DirectoryStack {
     /// How many levels, counted from the destination, have closed their descriptors.
     closed: usize,
     waypoints: Waypoints,
+    staged: Option<StagedLevel>,
+    failures: PublishFailures,
     /// Path of the deepest level: empty for the destination, otherwise with a leading slash.
     path: Vec<u8>,
 }
 
 impl DirectoryStack {
-    pub(crate) fn new(root: OpenDirectory, existing: ExistingFiles) -> Result<Self, ErrorKind> {
+    /// `failures` gets those of the staged directories.
+    pub(crate) fn new(
+        root: OpenDirectory,
+        existing: ExistingFiles,
+        failures: &PublishFailures,
+    ) -> Result<Self, ErrorKind> {
         let destination = root.as_fd().try_clone_to_owned().map_err(clone_failed)?;
-        let root = Some(Arc::new(root));
-        let levels = Vec::new();
+        let staged = root.staged().map(Arc::clone);
         Ok(Self {
             destination,
-            root,
+            root: Some(Arc::new(root)),
             existing,
-            levels,
+            levels: Vec::new(),
             closed: 0,
             waypoints: Waypoints::new(),
+            staged: staged.map(|directory| StagedLevel { count: 0, directory }),
+            failures: failures.clone(),
             path: Vec::new(),
         })
     }
@@ -155,6 +165,11 @@ impl DirectoryStack {
         let Some(level) = self.levels.pop() else { return self.root.take() };
         self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
         self.closed = self.closed.min(self.levels.len());
+        // The directory that is returned holds it, too.
+        if self.staged.take_if(|staged| staged.count > self.levels.len()).is_some() {
+            // Its parent, which it kept open, may be closed from now on.
+            self.closed = self.closed.min(self.levels.len().saturating_sub(1));
+        }
         self.waypoints.truncate(self.levels.len());
         if let LevelState::Open(directory) = level.state { Some(directory) } else { None }
     }
@@ -187,13 +202,23 @@ impl DirectoryStack {
     }
 
     /// The directory that holds `path`, opened from the destination for lookups only, and the last
-    /// name of `path`.
-    pub(crate) fn parent_of<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), ErrorKind> {
+    /// name of `path`. One of its directories may have been `staged` then.
+    pub(crate) fn parent_of<'p>(
+        &self,
+        path: &'p [u8],
+        staged: Option<&StagedName>,
+    ) -> Result<(OwnedFd, &'p [u8]), ErrorKind> {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let last = names.next_back().filter(|name| is_safe(name)).ok_or(ErrorKind::UnsafeName)?;
         let mut current = open_search(self.destination.as_fd(), b".")?;
-        for name in names {
-            current = open_search(current.as_fd(), name)?;
+        for (level, name) in names.enumerate() {
+            let staged = staged.filter(|staged| staged.level == level);
+            let still = staged.map(|staged| open_search(current.as_fd(), &staged.temporary));
+            // It goes from its temporary name to its own, so it is found under one of them.
+            current = match still {
+                Some(Ok(directory)) => directory,
+                _ => open_search(current.as_fd(), name)?,
+            };
         }
         Ok((current, last))
     }
@@ -203,7 +228,7 @@ impl DirectoryStack {
         if path == b"/" {
             return self.destination.try_clone().map_err(clone_failed);
         }
-        let (parent, name) = self.parent_of(path)?;
+        let (parent, name) = self.parent_of(path, None)?;
         open_directory(parent.as_fd(), name)
     }
 
@@ -251,7 +276,13 @@ impl DirectoryStack {
                 LevelState::Pending | LevelState::Broken => return Err(ErrorKind::Replaced),
             };
             let parent = above.as_ref().map_or(base.as_fd(), AsFd::as_fd);
-            let found = examined(open_directory(parent, &level.name)?, origin)?;
+            let staged = self.staged.as_ref().filter(|staged| staged.count <= index + 1);
+            let name = match staged {
+                Some(staged) if staged.count == index + 1 => staged.directory.temporary_name(),
+                _ => &level.name,
+            };
+            let found = examined(open_directory(parent, name)?, origin)?;
+            let found = found.within(staged.map(|staged| Arc::clone(&staged.directory)));
             if found.file_id() != known {
                 return Err(ErrorKind::Replaced);
             }
@@ -276,7 +307,23 @@ impl DirectoryStack {
 
     fn create(&mut self, index: usize) -> Result<(), ErrorKind> {
         let parent = self.directory(index).ok_or(ErrorKind::Replaced)?;
-        let made = make_directory(parent, &self.levels[index].name, self.existing)?;
+        let name = &self.levels[index].name;
+        let made = if parent.staged().is_some() {
+            let made = make_directory(parent, name, self.existing)?;
+            made.within(parent.staged().map(Arc::clone))
+        } else {
+            let place = StagingPlace {
+                parent: StagingParent::Entered(Arc::clone(parent)),
+                name: name.clone(),
+                existing: self.existing,
+                path: self.path_of(index),
+                failures: self.failures.clone(),
+            };
+            let made = stage_directory(parent, place, index)?;
+            let directory = made.staged().map(Arc::clone);
+            self.staged = directory.map(|directory| StagedLevel { count: index + 1, directory });
+            made
+        };
         self.levels[index].state = LevelState::Open(Arc::new(made));
         self.close_outer_levels(index);
         Ok(())
@@ -287,14 +334,19 @@ impl DirectoryStack {
     /// too early.
     fn close_outer_levels(&mut self, index: usize) {
         while self.closed + OPEN_LEVELS_MAX <= index {
+            // It holds its parent, so this one level stays open.
+            let is_held =
+                self.staged.as_ref().is_some_and(|staged| staged.count == self.closed + 2);
             let level = &mut self.levels[self.closed];
             if let LevelState::Open(directory) = &level.state {
                 // Only the walk makes holders, so the count cannot grow meanwhile.
-                if Arc::strong_count(directory) > 1 {
+                if Arc::strong_count(directory) > 1 + usize::from(is_held) {
                     return;
                 }
-                self.waypoints.add(self.closed, directory.as_fd());
-                level.state = LevelState::Closed(directory.file_id(), directory.origin);
+                if !is_held {
+                    self.waypoints.add(self.closed, directory.as_fd());
+                    level.state = LevelState::Closed(directory.file_id(), directory.origin);
+                }
             }
             self.closed += 1;
         }
@@ -303,95 +355,17 @@ impl DirectoryStack {
     /// Marks a level as broken, so that its failure is reported once.
     fn fail_level(&mut self, index: usize, kind: ErrorKind) -> DirectoryFailure {
         self.levels[index].state = LevelState::Broken;
+        DirectoryFailure::Now(Error::new(kind, &self.path_of(index)))
+    }
+
+    fn path_of(&self, index: usize) -> Vec<u8> {
         let mut path = Vec::new();
         for level in self.levels.iter().take(index + 1) {
             path.push(b'/');
             path.extend_from_slice(&level.name);
         }
-        DirectoryFailure::Now(Error::new(kind, &path))
+        path
     }
-}
-
-/// Opens a new directory, and removes ACLs that it may have inherited.
-fn open_new(fd: OwnedFd, parent_acl: ForeignAcl) -> Result<OpenDirectory, ErrorKind> {
-    if parent_acl == ForeignAcl::Possible {
-        for acl in [ACL_DEFAULT, ACL_ACCESS] {
-            remove_xattr(MetadataTarget::Open(fd.as_fd()), acl)?;
-        }
-        match rustix::fs::fchmod(&fd, WORKING_MODE) {
-            Ok(()) | Err(Errno::PERM) => {}
-            Err(errno) => return Err(ErrorKind::output("cannot prepare directory")(errno)),
-        }
-    }
-    examined(fd, DirectoryOrigin::New)
-}
-
-/// Opens a directory that existed. Its owner may need the permission to fill it, and gets it; no
-/// permission is taken away.
-fn open_existing(fd: OwnedFd) -> Result<OpenDirectory, ErrorKind> {
-    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output(EXAMINE))?;
-    let caller = rustix::process::geteuid();
-    let is_owner = !caller.is_root() && stat.st_uid == caller.as_raw();
-    let mode = Mode::from_raw_mode(stat.st_mode);
-    if is_owner && !mode.contains(WORKING_MODE) {
-        rustix::fs::fchmod(&fd, mode | WORKING_MODE)
-            .map_err(ErrorKind::output("cannot prepare directory"))?;
-    }
-    let default_acl = rustix::fs::fgetxattr(&fd, ACL_DEFAULT, &mut [0; 0]);
-    let origin = DirectoryOrigin::Existing { has_default_acl: default_acl.is_ok() };
-    examined(fd, origin)
-}
-
-fn examined(fd: OwnedFd, origin: DirectoryOrigin) -> Result<OpenDirectory, ErrorKind> {
-    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output(EXAMINE))?;
-    Ok(OpenDirectory::new(fd, stat, origin))
-}
-
-/// Opens the directory `name` for lookups only; a symlink is refused.
-pub(crate) fn open_search(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, ErrorKind> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open_at(parent, name, flags)
-}
-
-/// Opens the directory `name`; a symlink is refused.
-pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, ErrorKind> {
-    open_at(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC)
-}
-
-fn open_at(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, ErrorKind> {
-    match rustix::fs::openat(parent, name, flags, Mode::empty()) {
-        Err(Errno::LOOP | Errno::NOTDIR) => Err(ErrorKind::Replaced),
-        other => other.map_err(ErrorKind::output("cannot open directory")),
-    }
-}
-
-fn make_directory(
-    parent: &OpenDirectory,
-    name: &[u8],
-    existing: ExistingFiles,
-) -> Result<OpenDirectory, ErrorKind> {
-    let make = || rustix::fs::mkdirat(parent, name, WORKING_MODE);
-    let open = || open_directory(parent.as_fd(), name);
-    let parent_acl = parent.origin.acl_of_entries();
-    match make() {
-        Err(Errno::EXIST) if existing != ExistingFiles::Refuse => {}
-        Err(Errno::EXIST) => return Err(ErrorKind::Exists),
-        made => {
-            made.map_err(ErrorKind::output("cannot create directory"))?;
-            return open_new(open()?, parent_acl);
-        }
-    }
-    match open() {
-        Err(ErrorKind::Replaced) if existing == ExistingFiles::Keep => {
-            return Err(ErrorKind::Exists);
-        }
-        Err(ErrorKind::Replaced) => {}
-        opened => return open_existing(opened?),
-    }
-    rustix::fs::unlinkat(parent, name, AtFlags::empty())
-        .map_err(ErrorKind::output("cannot remove the existing entry"))?;
-    make().map_err(ErrorKind::output("cannot create directory"))?;
-    open_new(open()?, parent_acl)
 }
 
 fn clone_failed(source: std::io::Error) -> ErrorKind {
@@ -403,62 +377,28 @@ fn is_safe(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, b'/' | 0))
 }
 
-/// Opens the destination, which is created if it is missing. Only here the host resolves a whole
-/// path: the caller chose it, symlinks in it included.
-pub(crate) fn open_destination(
-    path: &Path,
-    existing: ExistingFiles,
-) -> Result<OpenDirectory, Error> {
-    try_open(path, existing).map_err(|kind| Error::new(kind, path.as_os_str().as_bytes()))
-}
-
-fn try_open(path: &Path, existing: ExistingFiles) -> Result<OpenDirectory, ErrorKind> {
-    let create_failed = |source| ErrorKind::Output { operation: "cannot create", source };
-    let mut made = rustix::fs::mkdir(path, WORKING_MODE);
-    if made == Err(Errno::NOENT) {
-        let parent = path.parent().unwrap_or(path);
-        std::fs::create_dir_all(parent).map_err(create_failed)?;
-        made = rustix::fs::mkdir(path, WORKING_MODE);
-    }
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match made {
-        // Why it could not be created says more than that it is not there.
-        Err(refused) if errno == Errno::NOENT => create_failed(refused.into()),
-        _ => ErrorKind::output("cannot open directory")(errno),
-    })?;
-    if made.is_ok() {
-        // Its parent is not known; it may have given it an ACL.
-        return open_new(fd, ForeignAcl::Possible);
-    }
-    if existing == ExistingFiles::Refuse && !is_empty(&fd)? {
-        return Err(ErrorKind::NotEmpty);
-    }
-    open_existing(fd)
-}
-
-fn is_empty(fd: &OwnedFd) -> Result<bool, ErrorKind> {
-    let failed = ErrorKind::output("cannot list directory");
-    for entry in Dir::read_from(fd).map_err(&failed)? {
-        let entry = entry.map_err(&failed)?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
 
     use tempfile::TempDir;
 
     use super::*;
+    use crate::new_directory::{WORKING_MODE, open_existing};
 
     fn stack(folder: &TempDir, existing: ExistingFiles) -> DirectoryStack {
         let folder = fs::File::open(folder.path()).unwrap();
-        DirectoryStack::new(open_existing(folder.into()).unwrap(), existing).unwrap()
+        let directory = open_existing(folder.into()).unwrap();
+        DirectoryStack::new(directory, existing, &PublishFailures::default()).unwrap()
+    }
+
+    fn only_entry(folder: &TempDir) -> PathBuf {
+        let mut entries = fs::read_dir(folder.path()).unwrap();
+        let path = entries.next().unwrap().unwrap().path();
+        assert!(entries.next().is_none());
+        path
     }
 
     fn open_levels(stack: &DirectoryStack) -> usize {
@@ -515,8 +455,9 @@ mod tests {
             stack.push(b"d");
             stack.ready().unwrap();
         }
-        fs::rename(folder.path().join("d"), folder.path().join("moved")).unwrap();
-        symlink(outside.path(), folder.path().join("d")).unwrap();
+        let staged = only_entry(&folder);
+        fs::rename(&staged, folder.path().join("moved")).unwrap();
+        symlink(outside.path(), &staged).unwrap();
         (0..OPEN_LEVELS_MAX).for_each(|_| drop(stack.pop()));
         let Err(DirectoryFailure::Now(error)) = stack.ready() else { panic!("it was found again") };
         assert!(matches!(error.kind(), ErrorKind::Replaced));
@@ -533,9 +474,45 @@ mod tests {
         let mut stack = stack(&folder, ExistingFiles::Refuse);
         stack.push(b"a");
         stack.push(b"b");
-        assert!(!stack.is_created() && !folder.path().join("a").exists());
+        assert!(!stack.is_created() && fs::read_dir(folder.path()).unwrap().count() == 0);
         stack.ready().unwrap();
-        assert!(stack.is_created() && folder.path().join("a/b").is_dir());
+        assert!(stack.is_created() && only_entry(&folder).join("b").is_dir());
+    }
+
+    #[test]
+    fn the_first_new_level_gets_its_name_when_nobody_holds_it() {
+        let folder = TempDir::new().unwrap();
+        let mut stack = stack(&folder, ExistingFiles::Refuse);
+        stack.push(b"a");
+        stack.push(b"b");
+        let held = Arc::clone(stack.ready().unwrap());
+        assert!(stack.pop().is_some() && stack.pop().is_some());
+        let name = held.staged().and_then(|staged| staged.name()).map(Arc::clone);
+        let is_there = || stack.parent_of(b"/a/b/file", name.as_deref()).is_ok();
+        assert!(is_there() && !folder.path().join("a").exists());
+        drop(held);
+        assert!(is_there() && folder.path().join("a/b").is_dir());
+    }
+
+    #[test]
+    fn few_levels_are_open_above_and_below_the_one_that_holds_a_staged_directory() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir_all(folder.path().join("d/d/d")).unwrap();
+        let mut stack = stack(&folder, ExistingFiles::Keep);
+        for _ in 0..2 {
+            for _ in stack.levels.len()..5 * OPEN_LEVELS_MAX {
+                stack.push(b"d");
+                stack.ready().unwrap();
+                assert!(open_levels(&stack) <= OPEN_LEVELS_MAX + 1 && !stack.is_deep());
+            }
+            for depth in (3..5 * OPEN_LEVELS_MAX).rev() {
+                stack.ready().unwrap();
+                stack.pop();
+                assert_eq!(stack.path.len(), 2 * depth);
+            }
+            // The first level that was new has its name; the next round finds it.
+            assert!(folder.path().join("d/d/d/d/d").is_dir());
+        }
     }
 
     #[test]
@@ -578,7 +555,7 @@ mod tests {
             assert_eq!(stack.name_in_top(path.as_bytes()), None, "{path}");
         }
         for path in ["/", "/..", "/a/../.."] {
-            assert!(stack.parent_of(path.as_bytes()).is_err(), "{path}");
+            assert!(stack.parent_of(path.as_bytes(), None).is_err(), "{path}");
         }
     }
 }

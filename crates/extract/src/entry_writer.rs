@@ -3,7 +3,6 @@
 //! never costs more than its work. A batch knows how far it has come; after a panic the rest
 //! continues. Batches are made by `pool` and `large_file`, and taken apart by `extractor`.
 
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +14,11 @@ use rustix::fs::Stat;
 use crate::content::{ContentWriter, FileContent};
 use crate::error::{Error, ErrorKind};
 use crate::event::TaskReport;
-use crate::host_entry::{FileId, IncompleteFile, NewEntry, OpenDirectory, PinnedEntry, release};
+use crate::host_entry::{IncompleteFile, NewEntry, NewFile, PinnedEntry};
 use crate::limits::Limits;
 use crate::links::FirstNameResult;
 use crate::metadata::{ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata, permissions};
+use crate::open_directory::{FileId, OpenDirectory, StagedDirectory, release, release_staged};
 use crate::options::{ExistingFiles, ExtractOptions};
 use crate::selection::data_bytes;
 
@@ -72,8 +72,13 @@ impl ExtractContext {
     pub(crate) fn place<'a>(&self, directory: &'a OpenDirectory, path: &'a [u8]) -> NewEntry<'a> {
         // The walk has checked that this is one safe name.
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let foreign_acl = directory.origin.acl_of_entries();
-        NewEntry { directory: directory.as_fd(), name, existing: self.existing, foreign_acl }
+        NewEntry {
+            directory: directory.as_fd(),
+            name,
+            existing: self.existing,
+            foreign_acl: directory.origin.acl_of_entries(),
+            is_staged: directory.staged().is_some(),
+        }
     }
 }
 
@@ -89,10 +94,11 @@ pub(crate) struct WrittenEntry<'a> {
     foreign_acl: ForeignAcl,
 }
 
-impl<'a> WrittenEntry<'a> {
-    pub(crate) fn file(file: &'a File, stat: &'a Stat, foreign_acl: ForeignAcl) -> Self {
-        Self { target: MetadataTarget::Open(file.as_fd()), stat, foreign_acl }
-    }
+/// A file whose contents are written, with its status before.
+#[derive(Clone, Copy, Debug)]
+struct WrittenFile<'a> {
+    new: &'a NewFile,
+    stat: &'a Stat,
 }
 
 /// Writes entries and lists failures.
@@ -118,11 +124,40 @@ impl EntryWriter<'_> {
         })
     }
 
-    /// Completes a file whose contents have been written.
-    pub(crate) fn finish_file(&mut self, entry: WrittenEntry<'_>, node: &WalkEntry) -> WrittenId {
-        self.report.counted.files += 1;
+    /// Completes a file whose contents have been written, and gives it its name.
+    fn finish_file(
+        &mut self,
+        place: NewEntry<'_>,
+        WrittenFile { new, stat }: WrittenFile<'_>,
+        node: &WalkEntry,
+    ) -> Result<WrittenId, ErrorKind> {
+        let partial = IncompleteFile::whole(place, new);
+        let (target, foreign_acl) = (MetadataTarget::Open(new.file.as_fd()), place.foreign_acl);
+        let entry = WrittenEntry { target, stat, foreign_acl };
         self.set_metadata(entry, node, permissions(&node.inode));
-        Some(FileId::of(entry.stat))
+        match place.publish(new) {
+            Ok(()) => partial.keep(),
+            Err(kind) => {
+                partial.remove()?;
+                return Err(kind);
+            }
+        }
+        self.report.counted.files += 1;
+        Ok(Some(FileId::of(stat)))
+    }
+
+    /// As `finish_file`, for a file that was written in segments.
+    fn finish(
+        &mut self,
+        directory: &OpenDirectory,
+        file: WrittenFile<'_>,
+        node: &WalkEntry,
+    ) -> WrittenId {
+        let place = self.context.place(directory, &node.path);
+        self.finish_file(place, file, node).unwrap_or_else(|kind| {
+            self.fail(kind, node);
+            None
+        })
     }
 
     /// Sets the metadata of a directory in which all entries have been written.
@@ -147,7 +182,7 @@ impl EntryWriter<'_> {
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let inode = &node.inode;
-        let new = place.create_file(first_mode(inode, place.foreign_acl), inode.size())?;
+        let new = place.create_file(first_mode(inode, place.foreign_acl))?;
         let partial = IncompleteFile::new(place, &new);
         let counted = &mut self.report.counted;
         let ExtractContext { image, cancel, limits, .. } = self.context;
@@ -159,8 +194,7 @@ impl EntryWriter<'_> {
             Ok(stat) => {
                 // The contents are right, so failures from here on do not remove the file.
                 partial.keep();
-                let file = place.publish(new)?;
-                Ok(self.finish_file(WrittenEntry::file(&file, &stat, place.foreign_acl), node))
+                self.finish_file(place, WrittenFile { new: &new, stat: &stat }, node)
             }
             Err(kind) => {
                 partial.remove()?;
@@ -262,11 +296,13 @@ pub(crate) enum EntryTask {
     Finish {
         node: WalkEntry,
         directory: Arc<OpenDirectory>,
-        file: File,
+        file: NewFile,
         stat: Box<Stat>,
     },
     /// Only release the directory.
     Release(Arc<OpenDirectory>),
+    /// Release the staged directory that a complete one was in.
+    ReleaseStaged(Arc<StagedDirectory>),
     Done,
 }
 
@@ -300,7 +336,7 @@ impl EntryTask {
             Self::Write { directory, .. }
             | Self::Finish { directory, .. }
             | Self::Release(directory) => Some(directory),
-            Self::Done => None,
+            Self::ReleaseStaged(_) | Self::Done => None,
         }
     }
 }
@@ -311,45 +347,57 @@ impl EntryBatch {
         Self { tasks: vec![task], report, ..Self::default() }
     }
 
-    /// Does the remaining tasks, unless everything stops.
+    /// Does the remaining tasks, unless everything stops. A file whose contents are whole is
+    /// completed even then.
     pub(crate) fn run(&mut self, context: &ExtractContext, content: &mut ContentWriter) {
         while let Some(task) = self.tasks.get_mut(self.next) {
-            if context.should_stop() {
+            if context.should_stop() && !matches!(task, EntryTask::Finish { .. }) {
                 return;
             }
             let mut writer = EntryWriter { context, content, report: &mut self.report };
             let made = match task {
-                EntryTask::Write { node, directory } => Some((writer.write(directory, node), node)),
-                EntryTask::Finish { node, directory, file, stat } => {
-                    let foreign_acl = directory.origin.acl_of_entries();
-                    let entry = WrittenEntry::file(file, stat, foreign_acl);
-                    Some((writer.finish_file(entry, node), node))
+                EntryTask::Write { node, directory } => {
+                    Some((writer.write(directory, node), node, directory))
                 }
-                EntryTask::Release(_) | EntryTask::Done => None,
+                EntryTask::Finish { node, directory, file, stat } => {
+                    let file = WrittenFile { new: file, stat };
+                    Some((writer.finish(directory, file, node), node, directory))
+                }
+                EntryTask::Release(_) | EntryTask::ReleaseStaged(_) | EntryTask::Done => None,
             };
-            if let Some((file_id, node)) = made {
-                push_first_name(&mut self.first_names, node, file_id);
+            if let Some((file_id, node, directory)) = made {
+                let first_name = FirstNameResult::new(node, directory, file_id);
+                self.first_names.extend(first_name);
                 self.progress_marks.push(self.report.counted.bytes);
             }
-            self.release_directory(context, content);
+            while !self.release_directory(context, content) {}
             self.next += 1;
         }
     }
 
     /// Releases the directory of the current task, and completes it if this was the last holder.
-    fn release_directory(&mut self, context: &ExtractContext, content: &mut ContentWriter) {
-        let Some(task) = self.tasks.get_mut(self.next) else { return };
+    /// `false` if the task has become one that releases another directory.
+    fn release_directory(&mut self, context: &ExtractContext, content: &mut ContentWriter) -> bool {
+        let Some(task) = self.tasks.get_mut(self.next) else { return true };
         let directory = match std::mem::replace(task, EntryTask::Done) {
             EntryTask::Write { directory, .. }
             | EntryTask::Finish { directory, .. }
             | EntryTask::Release(directory) => directory,
-            EntryTask::Done => return,
+            EntryTask::ReleaseStaged(staged) => match release_staged(staged) {
+                Some(parent) => parent,
+                None => return true,
+            },
+            EntryTask::Done => return true,
         };
-        let Some(directory) = release(directory) else { return };
+        let Some(directory) = release(directory) else { return true };
+        if let Some(staged) = directory.staged() {
+            *task = EntryTask::ReleaseStaged(Arc::clone(staged));
+        }
         self.completing = directory.left().map(|left| left.node.path.clone());
         EntryWriter { context, content, report: &mut self.report }.complete(&directory);
         self.completing = None;
         self.progress_marks.push(self.report.counted.bytes);
+        directory.staged().is_none()
     }
 
     /// After a panic: marks the task that panicked as failed. Each panic brings the batch one step
@@ -358,7 +406,7 @@ impl EntryBatch {
         if let Some(path) = self.completing.take() {
             self.report.failures.push(Error::new(ErrorKind::Panicked, &path));
             self.progress_marks.push(self.report.counted.bytes);
-            self.next += 1;
+            // The directory was released; the staged one that it was in may be left.
             return;
         }
         let Some(task) = self.tasks.get_mut(self.next) else { return };
@@ -366,25 +414,11 @@ impl EntryBatch {
             EntryTask::Write { node, directory } | EntryTask::Finish { node, directory, .. } => {
                 let error = Error::new(ErrorKind::Panicked, &node.path).about(&node.inode);
                 self.report.failures.push(error);
-                push_first_name(&mut self.first_names, &node, None);
+                self.first_names.extend(FirstNameResult::new(&node, &directory, None));
                 self.progress_marks.push(self.report.counted.bytes);
                 *task = EntryTask::Release(directory);
             }
-            EntryTask::Release(_) | EntryTask::Done => self.next += 1,
+            EntryTask::Release(_) | EntryTask::ReleaseStaged(_) | EntryTask::Done => self.next += 1,
         }
-    }
-}
-
-fn push_first_name(
-    first_names: &mut Vec<FirstNameResult>,
-    node: &WalkEntry,
-    file_id: Option<FileId>,
-) {
-    if node.inode.nlink() > 1 {
-        first_names.push(FirstNameResult {
-            nid: node.inode.nid(),
-            path: node.path.clone(),
-            file_id,
-        });
     }
 }

@@ -38,6 +38,18 @@ pub enum ErrorKind {
     },
     /// The destination is not empty, and its entries must not be replaced.
     NotEmpty,
+    /// The destination holds nothing but what an extraction that was killed has left.
+    Leftover {
+        /// The name of such an entry.
+        name: Vec<u8>,
+    },
+    /// What was extracted could not get its name, and has another one.
+    NotPublished {
+        /// Why it could not.
+        source: Box<ErrorKind>,
+        /// The name that it has, in the same directory.
+        temporary: Vec<u8>,
+    },
     /// An entry with this name exists already and must not be replaced.
     Exists,
     /// A directory exists under this name; directories are never removed.
@@ -216,6 +228,14 @@ impl fmt::Display for ErrorKind {
                 write!(f, "{operation}: /proc is not mounted (mount it, or run this as root)")
             }
             Self::NotEmpty => f.write_str("the destination is not empty"),
+            Self::Leftover { name } => {
+                let name = String::from_utf8_lossy(name);
+                write!(f, "the destination has {name}, which a killed extraction has left")
+            }
+            Self::NotPublished { source, temporary } => {
+                let name = String::from_utf8_lossy(temporary);
+                write!(f, "{source}; what was extracted is in {name}, beside it")
+            }
             Self::Exists => f.write_str("it exists already"),
             Self::DirectoryInTheWay => f.write_str("a directory is in the way"),
             Self::UnsafeName => f.write_str("the name would lead out of its directory"),
@@ -262,6 +282,10 @@ impl std::error::Error for Error {
             ErrorKind::Pattern(error) => Some(error),
             ErrorKind::Threads(error) => Some(error),
             ErrorKind::Memory(error) => Some(error),
+            ErrorKind::NotPublished { source, .. } => match &**source {
+                ErrorKind::Output { source, .. } => Some(source),
+                _ => None,
+            },
             ErrorKind::ZeroFilled { .. } => {
                 self.kind.in_image().map(|error| error as &(dyn std::error::Error + 'static))
             }

@@ -1,5 +1,7 @@
 //! The events of an extraction, its summary, and the reporter that passes both to the caller.
 
+use std::path::PathBuf;
+
 use ferrofs_workers::workqueue::WorkQueueStats;
 
 use crate::error::{Error, Result};
@@ -10,6 +12,9 @@ use crate::error::{Error, Result};
 pub enum ExtractEvent {
     /// An entry, or a part of its metadata, could not be extracted. The extraction continues.
     Failed(Error),
+    /// The destination is being made, and beside it is a directory that another extraction into the
+    /// same destination has made: that one is running, or was killed. Its path; at the beginning.
+    Leftover(PathBuf),
     /// More has been written. There is one event for each entry and each segment of a large file,
     /// in the order in which the threads return their batches.
     Progress(ExtractProgress),
@@ -136,6 +141,11 @@ impl<'a> Reporter<'a> {
     pub(crate) fn fail(&mut self, error: Error) {
         self.summary.failures += 1;
         (self.on_event)(ExtractEvent::Failed(error));
+    }
+
+    /// Reports what another extraction has left.
+    pub(crate) fn leftover(&mut self, path: PathBuf) {
+        (self.on_event)(ExtractEvent::Leftover(path));
     }
 
     /// Reports the counters of the work queue.

@@ -9,15 +9,16 @@ use ferrofs_image::{FileType, Image, TreeWalk, WalkEntry, WalkEvent};
 use ferrofs_workers::workqueue::RequestOutcome;
 
 use crate::deferred_modes::DeferredModes;
-use crate::directory_stack::{DirectoryFailure, DirectoryStack, open_destination};
+use crate::destination::open_destination;
+use crate::directory_stack::{DirectoryFailure, DirectoryStack};
 use crate::entry_writer::{EntryBatch, EntryTask, ExtractContext};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractSummary, Reporter};
-use crate::host_entry::FinalMetadata;
 use crate::large_file::{LargeFile, is_large};
 use crate::limits::ENTRY_WORK;
 use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
 use crate::metadata::{CallerIds, MetadataPolicy, permissions};
+use crate::open_directory::{FinalMetadata, PublishFailures};
 use crate::options::ExtractOptions;
 use crate::pool::{Completion, ExtractPool, PoolRequest, ThreadLimit, end_segment};
 use crate::selection::{MatchedPatterns, Selection, SelectionMatch};
@@ -29,7 +30,8 @@ const EVENTS_PER_CHECK: u64 = 64;
 /// Permissions that the owner needs to fill a directory.
 const OWNER_ALL: u32 = 0o700;
 
-/// Extracts `image` into the directory `destination`, which is created if it is missing.
+/// Extracts `image` into the directory `destination`, which is created if it is missing: then it
+/// appears when everything is extracted, or when the extraction ends with an error.
 ///
 /// An entry that fails is passed to `on_event` and counted; the rest is extracted. The destination
 /// gets the owner, mode, times and attributes of the image's root. `on_event` is called on the
@@ -65,16 +67,21 @@ pub(crate) fn extract_with(
     let source: &[u8] =
         if options.source_directory.is_empty() { b"/" } else { &options.source_directory };
     let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, source))?;
-    let opened = open_destination(destination, options.existing)?;
+    let failures = PublishFailures::default();
+    let opened = open_destination(destination, options.existing, &failures)?;
     let credentials = CallerIds::current();
     let (owners, masked, skip_set_id) = (options.owners, options.umask, options.skip_set_id);
     let policy = MetadataPolicy { credentials, owners, masked, skip_set_id };
     let context = Arc::new(ExtractContext::new(image.clone(), policy, options));
     let without_path = |kind| Error::new(kind, b"");
+    let stack = DirectoryStack::new(opened.directory, options.existing, &failures);
+    let mut reporter = Reporter::new(on_event);
+    opened.leftover.into_iter().for_each(|path| reporter.leftover(path));
     let mut extractor = Extractor {
         pool: ExtractPool::new(&context, threads).map_err(without_path)?,
-        stack: DirectoryStack::new(opened, options.existing).map_err(without_path)?,
-        reporter: Reporter::new(on_event),
+        stack: stack.map_err(without_path)?,
+        reporter,
+        failures,
         links: LinkTable::new(image, &context.limits.work),
         selection: &options.selection,
         matches: options.selection.matches(),
@@ -89,7 +96,8 @@ pub(crate) fn extract_with(
         extractor.context.stop();
         extractor.abandon();
     }
-    ended.map(|()| extractor.reporter.summary)
+    let summary = extractor.finish();
+    ended.map(|()| summary)
 }
 
 struct Extractor<'a> {
@@ -97,6 +105,8 @@ struct Extractor<'a> {
     pool: ExtractPool,
     stack: DirectoryStack,
     reporter: Reporter<'a>,
+    /// Those of staged directories.
+    failures: PublishFailures,
     links: LinkTable,
     selection: &'a Selection,
     matches: MatchedPatterns,
@@ -308,6 +318,16 @@ impl Extractor<'_> {
         self.report_incomplete_files(finished);
     }
 
+    /// Gives what is still staged its name: the destination, if it was made, and after an error that
+    /// ended everything other directories, too.
+    fn finish(self) -> ExtractSummary {
+        let Self { mut reporter, failures, pool, stack, links, .. } = self;
+        // They have the last holders.
+        drop((pool, links, stack));
+        failures.take().into_iter().for_each(|error| reporter.fail(error));
+        reporter.summary
+    }
+
     fn report_incomplete_files(&mut self, finished: Vec<Completion>) {
         for Completion { request, .. } in finished {
             let (PoolRequest::Batch(EntryBatch { report, .. }) | PoolRequest::Ended(report)) =
@@ -380,6 +400,7 @@ impl Extractor<'_> {
 
     fn complete_batch(&mut self, batch: EntryBatch) -> Result<()> {
         self.reporter.record_batch(batch.report, &batch.progress_marks)?;
+        self.failures.take().into_iter().for_each(|error| self.reporter.fail(error));
         for first_names in batch.first_names {
             self.resolve(first_names)?;
         }

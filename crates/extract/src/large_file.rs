@@ -13,9 +13,10 @@ use crate::content::{ContentWriter, FileContent, set_size};
 use crate::entry_writer::{EntryBatch, EntryTask, EntryWriter, ExtractContext, first_mode};
 use crate::error::ErrorKind;
 use crate::event::TaskReport;
-use crate::host_entry::{IncompleteFile, NewFile, OpenDirectory};
+use crate::host_entry::{IncompleteFile, NewFile};
 use crate::links::FirstNameResult;
 use crate::metadata::MetadataTarget;
+use crate::open_directory::OpenDirectory;
 
 /// The minimum length of a segment: LZ4 takes a millisecond for it, the slowest codec twenty.
 /// Longer segments leave threads idle at the end of a file; shorter ones spend their time on
@@ -75,7 +76,7 @@ impl LargeFile {
     ) -> Result<Arc<Self>, ErrorKind> {
         let place = context.place(directory, &node.path);
         let size = node.inode.size();
-        let new = place.create_file(first_mode(&node.inode, place.foreign_acl), size)?;
+        let new = place.create_file(first_mode(&node.inode, place.foreign_acl))?;
         let partial = IncompleteFile::new(place, &new);
         let made = MetadataTarget::Open(new.file.as_fd()).stat();
         match made.and_then(|stat| set_size(&new.file, size).map(|()| stat)) {
@@ -123,18 +124,12 @@ impl LargeFile {
         let failure = failure.or_else(|| coverage_error(state.covered, &self.node));
         let (node, directory) = (self.node.clone(), Arc::clone(&self.directory));
         let Some((new, stat)) = self.file.take() else { return EntryBatch::default() };
+        let Some(kind) = failure else {
+            let task = EntryTask::Finish { node, directory, file: new, stat };
+            return EntryBatch::of(task, report);
+        };
         let place = self.context.place(&directory, &node.path);
-        let published = match failure {
-            None => place.publish(new),
-            Some(kind) => Err(new.remove(place).err().unwrap_or(kind)),
-        };
-        let kind = match published {
-            Ok(file) => {
-                let task = EntryTask::Finish { node, directory, file, stat };
-                return EntryBatch::of(task, report);
-            }
-            Err(kind) => kind,
-        };
+        let kind = IncompleteFile::new(place, &new).remove().err().unwrap_or(kind);
         let mut batch = EntryBatch::of(EntryTask::Release(Arc::clone(&directory)), report);
         let mut content = ContentWriter::default();
         EntryWriter { context: &self.context, content: &mut content, report: &mut batch.report }
@@ -151,7 +146,8 @@ impl Drop for LargeFile {
     fn drop(&mut self) {
         if let Some((new, _)) = self.file.take() {
             // The extraction has ended with an error, which has been reported.
-            new.remove(self.context.place(&self.directory, &self.node.path)).ok();
+            let place = self.context.place(&self.directory, &self.node.path);
+            IncompleteFile::new(place, &new).remove().ok();
         }
     }
 }

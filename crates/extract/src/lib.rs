@@ -9,7 +9,9 @@
 //! Nothing is written outside the destination, whatever the image contains and whoever changes the
 //! destination meanwhile: each system call takes a directory descriptor and one name, and follows
 //! no symlink. An entry that fails becomes an [`ExtractEvent::Failed`] and leaves no partial file
-//! behind; everything else is still extracted. A cancelled extraction leaves whole files only.
+//! behind; everything else is still extracted. A cancelled extraction leaves whole files only, and
+//! even a process that is killed leaves nothing incomplete under a final name: new directories have
+//! temporary names until all below them is whole, and so has a destination that was missing.
 //!
 //! The caller's thread walks the image and makes directories and links. It and the worker threads
 //! write everything else: batches of small entries, and segments of large files. Each thread keeps
@@ -37,6 +39,7 @@
 mod content;
 mod deferred_modes;
 mod descriptor_path;
+mod destination;
 mod directory_stack;
 mod entry_writer;
 mod error;
@@ -47,10 +50,13 @@ mod large_file;
 mod limits;
 mod links;
 mod metadata;
+mod new_directory;
+mod open_directory;
 mod options;
 mod pool;
 mod selection;
 mod tar;
+mod temporary_name;
 #[cfg(test)]
 mod tests;
 

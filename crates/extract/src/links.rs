@@ -12,10 +12,14 @@ use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
 use crate::directory_stack::DirectoryStack;
 use crate::error::ErrorKind;
-use crate::host_entry::{FileId, LinkError, NewEntry, OpenDirectory};
+use crate::host_entry::{LinkError, NewEntry};
+use crate::open_directory::{FileId, OpenDirectory, StagedName};
 
 /// Roughly the memory of an inode in a table, without its path.
 const ENTRY_BYTES: u64 = 128;
+
+/// The memory of the name of a staged directory, which may belong to one inode only.
+const STAGED_BYTES: usize = 96;
 
 /// Memory is charged in steps of this many bytes.
 const CHARGE_STEP_BYTES: u64 = 256 << 10;
@@ -142,20 +146,34 @@ impl<T> InodeTable<T> {
 pub(crate) struct FirstName {
     path: Vec<u8>,
     file_id: FileId,
+    /// The staged directory that it is in.
+    staged: Option<Arc<StagedName>>,
 }
 
 /// An inode with several names was written under this name, or was not.
 #[derive(Debug)]
 pub(crate) struct FirstNameResult {
-    pub(crate) nid: Nid,
-    pub(crate) path: Vec<u8>,
-    pub(crate) file_id: Option<FileId>,
+    nid: Nid,
+    name: Option<FirstName>,
 }
 
 impl FirstNameResult {
+    /// The name was written into `directory` as the file `file_id`, or was not; `None` for an inode
+    /// with one name.
+    pub(crate) fn new(
+        node: &WalkEntry,
+        directory: &OpenDirectory,
+        file_id: Option<FileId>,
+    ) -> Option<Self> {
+        let staged = || directory.staged().and_then(|staged| staged.name()).map(Arc::clone);
+        let name = |file_id| FirstName { path: node.path.clone(), file_id, staged: staged() };
+        let is_one_of_many = node.inode.nlink() > 1;
+        is_one_of_many.then(|| Self { nid: node.inode.nid(), name: file_id.map(name) })
+    }
+
     /// The name was not written.
     pub(crate) fn failed(node: &WalkEntry) -> Self {
-        Self { nid: node.inode.nid(), path: node.path.clone(), file_id: None }
+        Self { nid: node.inode.nid(), name: None }
     }
 }
 
@@ -247,11 +265,11 @@ impl LinkTable {
         };
         let pending = std::mem::take(pending);
         self.pending -= pending.len();
-        match result.file_id {
-            Some(file_id) => {
-                let path_bytes = result.path.len();
-                let first = FirstName { path: result.path, file_id };
-                self.inodes.replace(result.nid, LinkState::Written(first), path_bytes);
+        match result.name {
+            Some(first) => {
+                let staged_bytes = if first.staged.is_some() { STAGED_BYTES } else { 0 };
+                let bytes = first.path.len() + staged_bytes;
+                self.inodes.replace(result.nid, LinkState::Written(first), bytes);
             }
             None => self.inodes.remove(result.nid),
         }
@@ -270,7 +288,8 @@ pub(crate) fn link(
     target: NewEntry<'_>,
     first: &FirstName,
 ) -> Result<bool, ErrorKind> {
-    let Ok((directory, name)) = stack.parent_of(&first.path) else { return Ok(false) };
+    let found = stack.parent_of(&first.path, first.staged.as_deref());
+    let Ok((directory, name)) = found else { return Ok(false) };
     match target.create_link(directory.as_fd(), name) {
         Ok(()) => {}
         Err(LinkError::Copy) => return Ok(false),

@@ -19,6 +19,7 @@ use crate::{
 mod completion;
 mod faults;
 mod fixture;
+mod staging;
 
 /// An extraction that takes longer hangs. The slowest one here takes a second.
 const WATCHDOG: Duration = Duration::from_secs(120);

@@ -53,6 +53,7 @@ fn directories_swapped_for_symlinks_meanwhile_lead_nowhere() {
     fs::create_dir(&outside).unwrap();
     for (name, existing) in [("new", ExistingFiles::Refuse), ("old", ExistingFiles::Replace)] {
         let tree = folder.path().join(name);
+        fs::create_dir(&tree).unwrap();
         let options = ExtractOptions::new().existing(existing);
         let mut events = 0;
         extract(&open("lz4.erofs"), &tree, &options, &mut |event| {
@@ -71,6 +72,7 @@ fn directories_swapped_for_symlinks_meanwhile_lead_nowhere() {
 fn hard_links_to_a_file_that_was_swapped_become_copies() {
     let folder = TempDir::new().unwrap();
     let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
     let mut is_swapped = false;
     let summary = extract(&open("plain.erofs"), &tree, &ExtractOptions::default(), &mut |event| {
         if matches!(event, ExtractEvent::Progress(now) if now.entries == 1) && !is_swapped {

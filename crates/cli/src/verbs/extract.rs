@@ -306,7 +306,9 @@ impl<'a> Events<'a> {
                 self.progress.update(self.done);
             }
             // An item that fails because the work was stopped is not a failure.
-            ExtractEvent::Failed(_) if self.stop.is_requested() => {}
+            ExtractEvent::Failed(error)
+                if self.stop.is_requested()
+                    && !matches!(error.kind(), ErrorKind::NotPublished { .. }) => {}
             ExtractEvent::Failed(error) => {
                 let suggestion = diagnostics::for_extract_error(&error);
                 let text = format_args!("{}{suggestion}", error.reason());
@@ -317,6 +319,11 @@ impl<'a> Events<'a> {
                     let problem = JsonDiagnostic::new(error.path(), &error.reason());
                     self.problems.add(problem.at(error.nid(), error.offset()));
                 }
+            }
+            ExtractEvent::Leftover(path) if !self.request.read.quiet => {
+                let path = escape(path.as_os_str().as_bytes());
+                let text = "is of another extraction into DEST, which is running or was killed";
+                self.progress.print_message(format_args!("{path} {text}"));
             }
             ExtractEvent::Queue(stats) => self.queue = Some(stats),
             _ => {}

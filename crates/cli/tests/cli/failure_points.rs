@@ -53,8 +53,6 @@ const LEFT_OUT: [&str; 24] = [
 ];
 /// Calls whose failure means that bytes or names may not be durable: success after one would be a lie.
 const DURABLE: [&str; 4] = ["pwrite64", "fsync", "fdatasync", "renameat"];
-/// An extraction gives larger files their names when they are whole.
-const SMALL_BYTES: usize = 128 << 10;
 const SIGKILL: i32 = 9;
 /// Without one, every image has another.
 const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
@@ -274,6 +272,7 @@ fn source(dir: &Dir) -> PathBuf {
     let text: Vec<u8> =
         (0..30_000_u32).flat_map(|number| number.to_string().into_bytes()).collect();
     fs::write(tree.join("text"), &text).unwrap();
+    fs::write(tree.join("alone"), b"one name").unwrap();
     fs::write(tree.join("directory/small"), b"a few bytes").unwrap();
     fs::write(tree.join("directory/empty"), b"").unwrap();
     fs::hard_link(tree.join("text"), tree.join("directory/link")).unwrap();
@@ -382,33 +381,129 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-#[test]
-fn an_extraction_that_fails_at_any_call_leaves_whole_files_and_no_wrong_byte() {
+/// Whether an extraction gives the name to what is not whole yet.
+fn is_temporary(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with('.') && name.ends_with(".part")
+}
+
+/// The destination of an extraction before it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destination {
+    Missing,
+    Empty,
+    /// It has old files, which are replaced, and some directories.
+    Older,
+}
+
+impl Destination {
+    fn prepare(self, folder: &Path) {
+        reset(folder, "tree", None);
+        let tree = folder.join("tree");
+        if self != Self::Missing {
+            fs::create_dir(&tree).unwrap();
+        }
+        if self == Self::Older {
+            fs::create_dir(tree.join("directory")).unwrap();
+            for name in ["text", "alone", "directory/small", "directory/inner"] {
+                fs::write(tree.join(name), "an old file").unwrap();
+            }
+        }
+    }
+}
+
+/// What has a final name is what was there before, or all of what it is to be. Everything else is reported, or its process
+/// was cut short.
+fn check_extraction(run: &FailedRun, folder: &Path, wanted: &BTreeMap<PathBuf, Vec<u8>>) {
+    let mut whole = 0;
+    for (path, bytes) in files(folder) {
+        let first = path.ancestors().find(|above| is_temporary(above));
+        if let Some(temporary) = first {
+            let name = temporary.file_name().unwrap().to_str().unwrap();
+            let is_named = run.stderr.contains(name) && !run.status.success();
+            assert!(is_named || run.is_cut_short(), "{path:?} is left: {run:?}");
+            continue;
+        }
+        let name = path.strip_prefix("tree").unwrap_or_else(|_| panic!("{path:?}: {run:?}"));
+        if bytes != b"an old file" {
+            let new = wanted.get(name).unwrap_or_else(|| panic!("{path:?} from nowhere: {run:?}"));
+            assert!(bytes == *new, "{path:?} is not whole: {run:?}");
+            whole += 1;
+        }
+    }
+    assert!(whole == wanted.len() || !run.status.success(), "files are missing: {run:?}");
+}
+
+fn try_extraction(destination: Destination, jobs: &str) {
     if !has_strace() {
         return;
     }
     let dir = Dir::new();
-    let image = image(&dir);
-    let tree = dir.join("source");
+    let tree = source(&dir);
+    fs::create_dir_all(tree.join("directory/inner/most")).unwrap();
+    for number in 0..4 {
+        fs::write(tree.join(format!("directory/inner/most/{number}")), b"a few more").unwrap();
+    }
+    let image = dir.join("image");
+    ferrofs().args(["build", "-q", "-zlz4"]).args([&image, &tree]).succeeds();
     let wanted = files(&tree);
     let folder = dir.join("out");
-    let target = folder.join("tree");
-    let extract = words(&["extract", "-q", "--jobs", "1"], &[&image, &target]);
-    let check = |run: &FailedRun| {
-        let found = files(&target);
-        for (path, bytes) in &found {
-            let whole =
-                wanted.get(path).unwrap_or_else(|| panic!("{path:?} from nowhere: {run:?}"));
-            // A process that is killed cannot remove what it has begun. A large file has no name then; of a small one every
-            // byte that is there is right, or a hole that has not been filled.
-            let is_right = |(one, other): (&u8, &u8)| one == other || *one == 0;
-            let is_begun = bytes.len() <= whole.len() && bytes.iter().zip(whole).all(is_right);
-            let may_be_begun = run.is_cut_short() && is_begun && whole.len() <= SMALL_BYTES;
-            assert!(bytes == whole || may_be_begun, "{path:?}: {run:?}");
-        }
-        assert!(found.len() == wanted.len() || !run.status.success(), "files are missing: {run:?}");
-    };
-    try_points(&dir, &extract, &|| reset(&folder, "tree", None), &check);
+    let mut extract = words(&["extract", "-q", "--jobs", jobs], &[&image, &folder.join("tree")]);
+    if destination == Destination::Older {
+        extract.push("--overwrite".into());
+    }
+    let prepare = || destination.prepare(&folder);
+    try_points(&dir, &extract, &prepare, &|run| check_extraction(run, &folder, &wanted));
+}
+
+#[test]
+fn an_extraction_that_fails_at_any_call_leaves_whole_files_and_no_wrong_byte() {
+    try_extraction(Destination::Missing, "1");
+}
+
+#[test]
+fn an_extraction_into_an_empty_directory_that_fails_at_any_call_leaves_whole_files() {
+    try_extraction(Destination::Empty, "1");
+}
+
+#[test]
+fn an_extraction_over_older_files_that_fails_at_any_call_leaves_them_or_whole_ones() {
+    try_extraction(Destination::Older, "1");
+}
+
+#[test]
+fn an_extraction_by_two_threads_that_fails_at_any_call_leaves_whole_files() {
+    try_extraction(Destination::Empty, "2");
+}
+
+/// File systems that cannot rename without replacing, and kernels that cannot name an open file.
+#[test]
+fn an_extraction_works_where_names_have_to_be_given_in_other_ways() {
+    if !has_strace() {
+        return;
+    }
+    let dir = Dir::new();
+    let (image, folder) = (image(&dir), dir.join("out"));
+    let wanted = files(&dir.join("source"));
+    for (destination, call) in [
+        (Destination::Missing, "renameat2:error=EINVAL"),
+        (Destination::Empty, "renameat2:error=EINVAL"),
+        // The first one is that of a file without a name.
+        (Destination::Empty, "linkat:error=ENOENT:when=1"),
+    ] {
+        destination.prepare(&folder);
+        let log = dir.join("log");
+        let mut command = strace(&log);
+        let name = call.split(':').next().unwrap();
+        command.arg(format!("--trace={name}")).arg(format!("--inject={call}"));
+        command.arg(env!("CARGO_BIN_EXE_ferrofs")).args(["extract", "-q", "--jobs", "1"]);
+        command.args([&image, &folder.join("tree")]);
+        let (status, stderr) = finish(command, &dir, &call);
+        assert!(status.success(), "{call}: {stderr}");
+        assert!(files(&folder.join("tree")) == wanted, "{destination:?}: {call}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.join("tree")).unwrap().count(), 3);
+    }
 }
 
 #[test]

@@ -106,21 +106,29 @@ fn each_signal(test: impl Fn(Signal, i32)) {
 fn an_interrupted_extraction_leaves_only_whole_files() {
     let dir = Dir::new();
     let image = image(&dir);
-    each_signal(|signal, code| {
-        let tree = dir.join(format!("tree-{code}"));
-        let mut child = ferrofs().args(["extract", "-q"]).args([&image, &tree]).spawn();
-        stop_when(&child, || !names(&tree).is_empty());
-        let status = end_with(&mut child, signal);
-        assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
-        let left = names(&tree);
-        assert!(left.len() <= SMALL_FILES, "{signal:?}: it came too late");
-        for name in left {
-            let bytes = if name == "large" { LARGE_BYTES } else { SMALL_BYTES };
-            let found = fs::read(tree.join(&name)).unwrap();
-            assert!(found == content(&name, bytes), "{signal:?}: {name} is not whole");
-        }
-        fs::remove_dir_all(tree).unwrap();
-    });
+    for is_missing in [false, true] {
+        each_signal(|signal, code| {
+            let tree = dir.join(format!("tree-{code}"));
+            let staged = dir.join(format!(".tree-{code}.part"));
+            if !is_missing {
+                fs::create_dir(&tree).unwrap();
+            }
+            let filled = if is_missing { &staged } else { &tree };
+            let mut child = ferrofs().args(["extract", "-q"]).args([&image, &tree]).spawn();
+            stop_when(&child, || !names(filled).is_empty());
+            let status = end_with(&mut child, signal);
+            assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+            assert!(tree.is_dir() && !staged.exists(), "{signal:?}: it has no name");
+            let left = names(&tree);
+            assert!(left.len() <= SMALL_FILES, "{signal:?}: it came too late");
+            for name in left {
+                let bytes = if name == "large" { LARGE_BYTES } else { SMALL_BYTES };
+                let found = fs::read(tree.join(&name)).unwrap();
+                assert!(found == content(&name, bytes), "{signal:?}: {name} is not whole");
+            }
+            fs::remove_dir_all(tree).unwrap();
+        });
+    }
 }
 
 /// Whether a process has a new file in a directory open, without a name or with a temporary one.

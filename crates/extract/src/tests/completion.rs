@@ -64,6 +64,7 @@ fn an_entry_that_was_swapped_at_once_is_not_taken_for_the_new_one() {
         name: b"fifo",
         existing: ExistingFiles::Refuse,
         foreign_acl: ForeignAcl::None,
+        is_staged: false,
     };
     let swaps: [&dyn Fn(); 4] = [
         &|| symlink(path("victim"), path("fifo")).unwrap(),
@@ -97,6 +98,7 @@ fn an_entry_that_is_swapped_while_it_is_completed_keeps_its_metadata() {
         name: b"fifo",
         existing: ExistingFiles::Refuse,
         foreign_acl: ForeignAcl::None,
+        is_staged: false,
     };
     let image = image_of_fifo(0o644);
     let inode = inode_of(&image);

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -17,7 +17,7 @@ use ferrofs_workers::memory::{Budget, FaultPlan};
 
 use super::fixture::{ImageFixture, TestFolder, snapshot_tree};
 use super::{ExtractRun, extract_with_options, extract_with_watchdog, new_folder};
-use crate::{ErrorKind, ExistingFiles, ExtractOptions};
+use crate::{ErrorKind, ExtractOptions};
 
 /// What happens at one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,6 +216,7 @@ fn directories_swapped_for_symlinks_at_any_read_lead_nowhere() {
         let folder = new_folder();
         let (tree, outside) = (folder.path().join("tree"), folder.path().join("outside"));
         fs::create_dir(&outside).unwrap();
+        fs::create_dir(&tree).unwrap();
         let (from, to) = (tree.clone(), outside.clone());
         let hook = move || swap_directories(&from, &to);
         let (bytes, reads) = (golden("lz4.erofs"), AtomicU64::new(0));
@@ -374,14 +375,14 @@ fn a_cancel_in_the_middle_of_a_file_does_not_wait_for_its_end() {
 #[test]
 fn a_file_that_is_not_whole_and_cannot_be_removed_is_named() {
     let mut made = ImageFixture::new();
-    // Larger ones have no name before they are whole.
     made.file(0, "long", &vec![b'x'; 128 << 10]);
     let bytes = made.bytes();
     let (_, reads) =
         extract_with_hook(&bytes, new_folder().path(), 0, u64::MAX, CancelToken::cancel);
     for workers in [0, 2] {
         let folder = new_folder();
-        let file = folder.path().join("long");
+        // In a destination that existed it would have no name before it is whole.
+        let (target, file) = (folder.path().join("tree"), folder.path().join(".tree.part/long"));
         let hook = move |token: &CancelToken| {
             // A directory in its place cannot be removed as a file.
             if fs::remove_file(&file).is_ok() {
@@ -389,41 +390,10 @@ fn a_file_that_is_not_whole_and_cannot_be_removed_is_named() {
             }
             token.cancel();
         };
-        let (run, _) = extract_with_hook(&bytes, folder.path(), workers, reads - 2, hook);
+        let (run, _) = extract_with_hook(&bytes, &target, workers, reads - 2, hook);
         assert!(is_cancelled(&run), "{:?}", run.result);
         let failures: Vec<_> = run.failures.iter().map(ToString::to_string).collect();
         assert_eq!(failures.len(), 1, "{failures:?}");
         assert!(failures[0].starts_with("/long: cannot remove the partial file"), "{failures:?}");
-    }
-}
-
-#[test]
-fn a_larger_file_has_its_name_only_when_it_is_whole() {
-    let mut made = ImageFixture::new();
-    let data = vec![b'x'; 8 << 20];
-    made.file(0, "long", &data);
-    let bytes = made.bytes();
-    let (_, reads) =
-        extract_with_hook(&bytes, new_folder().path(), 0, u64::MAX, CancelToken::cancel);
-    for (old, workers) in [(None, 0), (None, 2), (Some(&b"old"[..]), 0), (Some(b"old"), 2)] {
-        let folder = new_folder();
-        let file = folder.path().join("long");
-        if let Some(old) = old {
-            fs::write(&file, old).unwrap();
-        }
-        let (seen, there) = (Arc::new(Mutex::new(None)), file.clone());
-        let in_hook = Arc::clone(&seen);
-        let source = HookedSource {
-            bytes: bytes.clone(),
-            reads: AtomicU64::new(0),
-            at_read: reads / 2,
-            hook: move || *in_hook.lock().unwrap() = Some(fs::read(&there).ok()),
-        };
-        let image: Image = OpenOptions::new().open_sources(Arc::new(source), Vec::new()).unwrap();
-        let options = ExtractOptions::new().existing(ExistingFiles::Replace);
-        let run = extract_with_options(&image, folder.path(), workers, options);
-        run.result.unwrap();
-        assert_eq!(seen.lock().unwrap().clone(), Some(old.map(<[u8]>::to_vec)));
-        assert_eq!(fs::read(&file).unwrap(), data);
     }
 }
