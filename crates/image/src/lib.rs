@@ -63,6 +63,7 @@ mod open;
 mod open_file;
 mod pieces;
 mod read;
+mod repeated_input;
 mod source;
 mod sparse_bit_set;
 mod verify;

@@ -18,7 +18,8 @@ use crate::error::Result;
 use crate::extent::{Address, Coding, DataLocation};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
-use crate::read::{ReadOutcome, ReadPlan};
+use crate::read::{ReadOutcome, ReadPlan, ReadSegment};
+use crate::repeated_input::check_repeated_input;
 
 /// The first window of a reader, in bytes of the file.
 const FIRST_BYTES: u64 = 128 << 10;
@@ -194,6 +195,8 @@ impl ReadaheadState {
         while at < range.end {
             let bytes = usize::try_from(range.end.saturating_sub(at)).unwrap_or(usize::MAX);
             let plan = ReadPlan::build(image, inode, at, bytes)?;
+            let clusters = plan.segments.iter().filter_map(ReadSegment::cluster);
+            check_repeated_input(clusters, plan.length)?;
             for segment in &plan.segments {
                 match segment.location {
                     DataLocation::Stored(Address::Data { device, offset }) => {

@@ -4,6 +4,7 @@
 //!
 //! Planning reads metadata only. No lock is held while anything is decoded.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use ferrofs_ondisk::Nid;
@@ -16,10 +17,11 @@ use crate::engine::{
     DecodedCluster, SyncDecompress,
 };
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address};
-use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent, run_lengths};
+use crate::extent::{Address, Cluster, ClusterId, Coding, DataLocation, MappedExtent, run_lengths};
 use crate::inner::{ImageInner, MetaBytes};
 use crate::inode::Inode;
 use crate::map::ExtentMap;
+use crate::repeated_input::check_repeated_input;
 use crate::source::outside;
 
 /// Bytes of one plan at most; longer reads take several.
@@ -88,7 +90,31 @@ impl ReadPlan {
         let mut plan = Self { segments: Vec::new(), length: 0 };
         let end = offset.saturating_add(u64::try_from(bytes.min(PLAN_MAX_BYTES)).unwrap_or(0));
         plan.extend(inner, inode, offset..end)?;
+        plan.decode_longest_fronts();
         Ok(plan)
+    }
+
+    /// Has the front of a cluster that several extents need decoded once: as much as the longest of
+    /// them needs, not more and more for one after the other.
+    fn decode_longest_fronts(&mut self) {
+        let clusters = self.segments.iter().filter_map(ReadSegment::cluster);
+        let partial = clusters.filter(|cluster| cluster.is_partial);
+        if partial.clone().count() < 2 {
+            return;
+        }
+        let mut longest: HashMap<ClusterId, u64> = HashMap::new();
+        for Cluster { id, decoded_bytes, .. } in partial {
+            let most = longest.entry(*id).or_default();
+            *most = (*most).max(*decoded_bytes);
+        }
+        for segment in &mut self.segments {
+            if let DataLocation::Cluster(cluster) = &mut segment.location
+                && cluster.is_partial
+                && let Some(most) = longest.get(&cluster.id)
+            {
+                cluster.decoded_bytes = *most;
+            }
+        }
     }
 
     fn extend(&mut self, inner: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<()> {
@@ -208,11 +234,13 @@ impl ImageInner {
                 missing.push(segment);
             }
         }
-        if missing.is_empty() {
+        let Some(first) = missing.first() else {
             self.engine.decode_slots.add(&counters);
             return Ok(0);
-        }
+        };
         let missing_bytes = decoded_bytes(missing.iter().copied());
+        let clusters = missing.iter().filter_map(|segment| segment.cluster());
+        check_repeated_input(clusters, plan.length).in_inode(first.nid)?;
         match mode {
             SyncDecompress::Auto => self.decode_here(&missing, target, &mut counters)?,
             SyncDecompress::ForceOn | SyncDecompress::ForceOff => {

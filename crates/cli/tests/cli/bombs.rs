@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, name};
+use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, front_extents, name};
 use crate::support::{Dir, data, ferrofs};
 
 /// What the process may take at `--memory 64m`.
@@ -234,6 +234,16 @@ fn an_image_of_endless_work_ends_with_the_name_of_the_option() {
         assert!(stderr.contains("the limit of 67108864 bytes of repeated work"), "{stderr}");
         assert!(stderr.contains("--max-work allows more"), "{stderr}");
     }
+}
+
+#[test]
+fn cat_of_clusters_that_overlap_ends_at_a_limit() {
+    let dir = Dir::new();
+    let image = dir.write("overlap.erofs", &front_extents(512, 256, 1 << 20));
+    let ended = ferrofs().arg("cat").arg(&image).arg("/f").ends_with(1);
+    assert!(ended.stdout.is_empty());
+    let message = "/f: compressed clusters that overlap: more than the limit of 4";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
 }
 
 #[test]

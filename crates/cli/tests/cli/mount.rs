@@ -9,6 +9,7 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use crate::crafted::front_extents;
 use crate::manifest::{Host, differences, images};
 use crate::mounted::{Foreground, MountPoint, has_fuse, has_mount_right};
 use crate::support::{Dir, TestCommand, data, ferrofs, is_root, skip};
@@ -244,6 +245,25 @@ fn a_damaged_file_fails_alone_and_is_named_in_the_log() {
     let text = fs::read_to_string(log).unwrap();
     let line = text.lines().next().unwrap_or_default();
     assert!(line.contains(" UTC ferrofs[") && line.contains(" of nid "), "{text}");
+}
+
+/// A read of 128 KiB would fetch 512 MiB of an image of less than two.
+#[test]
+fn a_read_of_clusters_that_overlap_fails_and_is_named_in_the_log() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.write("overlap.erofs", &front_extents(512, 256, 1 << 20));
+    let (point, log) = (MountPoint::new(), dir.join("log"));
+    mount(&image, &point).arg("--log").arg(&log).succeeds();
+    let error = fs::read(point.join("f")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    let daemon = point.process(None);
+    assert!(point.unmount());
+    daemon.wait();
+    let text = fs::read_to_string(log).unwrap();
+    assert!(text.contains("compressed clusters that overlap: more than the limit"), "{text}");
 }
 
 #[test]

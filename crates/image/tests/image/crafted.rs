@@ -7,6 +7,7 @@ pub(crate) const BLOCK: usize = 4096;
 /// The number of the first inode slot.
 const FIRST_NID: u64 = (BLOCK / 32) as u64;
 /// Types of directory entries.
+pub(crate) const FILE: u8 = 1;
 pub(crate) const DIRECTORY: u8 = 2;
 pub(crate) const FIFO: u8 = 5;
 
@@ -142,4 +143,30 @@ pub(crate) fn name(number: usize) -> String {
     let letter =
         |place: u32| char::from(b'a' + u8::try_from(number / 26usize.pow(place) % 26).unwrap());
     (0..4).rev().map(letter).collect()
+}
+
+/// A file `f` of `count` extents of `bytes` bytes, each of them the front of an LZ4 cluster of its own. The
+/// clusters have `cluster` bytes and overlap.
+pub(crate) fn front_extents(count: usize, bytes: usize, cluster: usize) -> Vec<u8> {
+    const TABLE: usize = 16;
+    let mut image = CraftedImage::new(3 + count);
+    // A literal run of 256 bytes, wherever a stream begins.
+    let block = image.data(&vec![0xF1; cluster + count]);
+    let data_at = usize::try_from(block).unwrap() * BLOCK;
+    let mut behind = u32::try_from(count).unwrap().to_le_bytes().to_vec();
+    behind.extend_from_slice(&5u16.to_le_bytes());
+    behind.resize(TABLE, 0);
+    for number in 0..count {
+        let length = cluster | 1 << 27 | 1 << 28;
+        for field in [length, data_at + number, 0, number * bytes] {
+            behind.extend_from_slice(&u32::try_from(field).unwrap().to_le_bytes());
+        }
+    }
+    let file =
+        CompactInode { layout: 1, mode: 0o100_644, size: count * bytes, ..CompactInode::fifo() };
+    image.inode(1, file, &behind);
+    let root = directory(&[("f", CraftedImage::nid(1), FILE)]);
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    image.finish()
 }

@@ -8,10 +8,7 @@ use ferrofs_image::{
     WalkEvent, WorkMeter,
 };
 
-use crate::crafted::{BLOCK, CompactInode, CraftedImage, DIRECTORY, FIFO, directory, name};
-
-/// The type of an entry of a regular file.
-const FILE: u8 = 1;
+use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, front_extents, name};
 
 fn open(bytes: Vec<u8>) -> Image {
     let source: Arc<dyn ImageSource> = Arc::new(bytes);
@@ -226,32 +223,6 @@ fn an_access_control_list_that_linux_rejects_is_a_problem() {
     assert!(problems[0].contains("its version is not 2"), "{problems:?}");
 }
 
-/// A file of `count` extents of `bytes` bytes, each of them the front of an LZ4 cluster of its own. The
-/// clusters have `cluster` bytes and overlap.
-fn front_extents(count: usize, bytes: usize, cluster: usize) -> Vec<u8> {
-    const TABLE: usize = 16;
-    let mut image = CraftedImage::new(3 + count);
-    // A literal run of 256 bytes, wherever a stream begins.
-    let block = image.data(&vec![0xF1; cluster + count]);
-    let data_at = usize::try_from(block).unwrap() * BLOCK;
-    let mut behind = u32::try_from(count).unwrap().to_le_bytes().to_vec();
-    behind.extend_from_slice(&5u16.to_le_bytes());
-    behind.resize(TABLE, 0);
-    for number in 0..count {
-        let length = cluster | 1 << 27 | 1 << 28;
-        for field in [length, data_at + number, 0, number * bytes] {
-            behind.extend_from_slice(&u32::try_from(field).unwrap().to_le_bytes());
-        }
-    }
-    let file =
-        CompactInode { layout: 1, mode: 0o100_644, size: count * bytes, ..CompactInode::fifo() };
-    image.inode(1, file, &behind);
-    let root = directory(&[("f", CraftedImage::nid(1), FILE)]);
-    let block = image.data(&root);
-    image.inode(0, CompactInode::directory(root.len(), block), &[]);
-    image.finish()
-}
-
 fn read_file(image: &Image) -> Result<usize, ferrofs_image::Error> {
     let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
     let mut buffer = vec![0; usize::try_from(inode.size()).unwrap()];
@@ -296,7 +267,34 @@ fn clusters_that_are_read_for_a_few_bytes_are_work() {
         })
         .unwrap();
     assert_eq!(limits, 1);
-    // What was verified is cached.
-    assert_eq!(read_file(&image).unwrap(), 256_000);
+    // Few at a time: more in one read are refused.
+    let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+    let mut buffer = [0; 1024];
+    for at in (0..256_000).step_by(buffer.len()) {
+        assert_eq!(image.read_at(&inode, at, &mut buffer).unwrap(), buffer.len());
+        assert!(buffer.iter().all(|byte| *byte == 0xF1));
+    }
     assert!(image.decoding_work() >= 250_000_000, "{}", image.decoding_work());
+}
+
+/// One read of 128 KiB fetched 512 MiB, from an image of less than two.
+#[test]
+fn a_read_of_clusters_that_overlap_ends_at_a_limit() {
+    let is_limit = |error: &ferrofs_image::Error| {
+        matches!(error.kind(), ErrorKind::WorkLimit { .. }) && error.nid().is_some()
+    };
+    let image = open(front_extents(512, 256, 1 << 20));
+    let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+    let file = image.open_file(&inode).unwrap();
+    for bytes in [4 << 10, 128 << 10] {
+        let mut buffer = vec![0; bytes];
+        assert!(is_limit(&image.read_at(&inode, 0, &mut buffer).unwrap_err()), "{bytes}");
+        assert!(is_limit(&file.read_at(0, &mut buffer).unwrap_err()), "{bytes}");
+    }
+    // Nothing was fetched for it, by readahead neither.
+    assert_eq!(image.decoding_work(), 0);
+    assert_eq!(image.read_at(&inode, 0, &mut [0; 1024]).unwrap(), 1024);
+    // Clusters that overlap by less than the limit are read, however wrong they are.
+    let image = open(front_extents(600, 256, 4096));
+    assert_eq!(read_file(&image).unwrap(), 153_600);
 }
