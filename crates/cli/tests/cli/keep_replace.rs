@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
@@ -130,6 +131,28 @@ fn a_former_holder_that_dies_before_it_hands_over_leaves_the_mount_to_the_new_on
     }
 }
 
+/// The kernel gives the numbers of a mount that has ended to the next one, while processes of the first may still be there.
+#[test]
+fn a_holder_whose_mount_has_ended_is_not_taken_for_that_of_the_next_mount() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let (ended, scene) = (Scene::new(false), Scene::new(false));
+    let former = ended.mount(&[]);
+    let server = former.server(None);
+    kill_process(server, Signal::STOP).unwrap();
+    // Its processes stay, since the server cannot see that the mount is gone.
+    unmount(&ended.point, UnmountFlags::DETACH).unwrap();
+    let kept = scene.mount(&[]);
+    for _ in 0..3 {
+        replace(&scene).succeeds();
+    }
+    let now = taken_from(&scene, kept.holder);
+    assert_ne!(now.holder, kept.holder);
+    kill_process(server, Signal::CONT).unwrap();
+    drop(former);
+}
+
 /// The former holder dies before it has ended its server. The mount is served either way: by that server, or, if it ends,
 /// by the new one.
 #[test]
@@ -203,7 +226,7 @@ fn what_cannot_be_taken_over_is_refused_with_a_remedy() {
     refused("was not mounted with --keep");
     let said = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
     assert!(said.contains("was not mounted with --keep"), "{said}");
-    rustix::mount::unmount(&scene.point, rustix::mount::UnmountFlags::empty()).ok();
+    unmount(&scene.point, UnmountFlags::empty()).ok();
     while is_mounted(&scene.point) {
         std::process::Command::new("fusermount3").arg("-u").arg(&scene.point).status().ok();
     }

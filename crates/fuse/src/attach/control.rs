@@ -113,17 +113,30 @@ fn are_all_users_mapped() -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Connects to the holder of the mount with this device number, if it runs as root or as `owner`.
+/// A connection to a holder.
+pub(super) struct ConnectedHolder {
+    pub(super) socket: OwnedFd,
+    pub(super) peer: Peer,
+    /// The name of its socket.
+    pub(super) name: Vec<u8>,
+}
+
+/// Connects to the holder of the mount with this device number, if it runs as root or as `owner`. Holders with the names
+/// `but` are passed over: the kernel gives a device number again at once, so one of a mount that has ended may have it, too.
 ///
 /// # Errors
-/// There is none; or the list of sockets cannot be read.
-pub(super) fn connect_to(device_number: &str, owner: u32) -> io::Result<Option<(OwnedFd, Peer)>> {
+/// The list of sockets cannot be read, or there is no memory for a socket.
+pub(super) fn connect_to(
+    device_number: &str,
+    owner: u32,
+    but: &[Vec<u8>],
+) -> io::Result<Option<ConnectedHolder>> {
     let table = std::fs::read(SOCKETS)?;
     let place = format!("@{PREFIX}{device_number}/");
     let mut names: Vec<&[u8]> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.rsplit(|byte| *byte == b' ').next())
-        .filter(|name| name.starts_with(place.as_bytes()))
+        .filter(|name| name.starts_with(place.as_bytes()) && !but.iter().any(|but| but == name))
         .collect();
     // Accepted sockets have the name, too.
     names.sort_unstable();
@@ -139,7 +152,7 @@ pub(super) fn connect_to(device_number: &str, owner: u32) -> io::Result<Option<(
         }
         let peer = peer(socket.as_fd())?;
         if peer.user == 0 || peer.user == owner {
-            return Ok(Some((socket, peer)));
+            return Ok(Some(ConnectedHolder { socket, peer, name: name.to_vec() }));
         }
     }
     Ok(None)
@@ -278,10 +291,12 @@ mod tests {
     fn a_holder_is_found_by_the_device_number_and_gets_messages_with_descriptors() {
         let number = format!("test:{}", std::process::id());
         let owner = rustix::process::geteuid().as_raw();
-        assert!(connect_to(&number, owner).expect("a list").is_none());
+        let find = |but: &[Vec<u8>]| connect_to(&number, owner, but).expect("a list");
+        assert!(find(&[]).is_none());
         let holder = ControlSocket::listen(&number).expect("a socket");
-        let (client, peer) = connect_to(&number, owner).expect("a list").expect("a holder");
+        let ConnectedHolder { socket: client, peer, name } = find(&[]).expect("a holder");
         assert_eq!(peer.user, owner);
+        assert!(find(std::slice::from_ref(&name)).is_none());
         let (accepted, peer) = holder.accept().expect("the client");
         assert_eq!(peer.process, std::process::id().cast_signed());
         assert!(receive_now(accepted.as_fd()).is_none() && holder.accept().is_none());

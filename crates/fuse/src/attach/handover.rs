@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_cre
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::control::{self, Peer};
+use super::control::{self, ConnectedHolder, Peer};
 use super::direct::DirectUnmount;
 use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
@@ -256,13 +256,12 @@ impl HandoverSocket {
 
 /// The mount of a directory, and its holder.
 struct HolderConnection {
-    socket: OwnedFd,
-    peer: Peer,
+    holder: ConnectedHolder,
     identity: MountIdentity,
 }
 
 impl HolderConnection {
-    fn open(directory: &Path) -> Result<Self, HandoverError> {
+    fn open(directory: &Path, but: &[Vec<u8>]) -> Result<Self, HandoverError> {
         // O_PATH sends no request to the mount, which may have no server.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(directory, flags, Mode::empty()).map_err(HandoverError::Open)?;
@@ -274,31 +273,41 @@ impl HolderConnection {
         }
         let identity =
             MountIdentity::of_file(root.as_fd()).map_err(|_| HandoverError::NotFerrofs)?;
-        let found = control::connect_to(&identity.device(), entry.user_id.unwrap_or(own))?;
-        let (socket, peer) = found.ok_or(HandoverError::NoHolder)?;
-        Ok(Self { socket, peer, identity })
+        let found = control::connect_to(&identity.device(), entry.user_id.unwrap_or(own), but)?;
+        Ok(Self { holder: found.ok_or(HandoverError::NoHolder)?, identity })
     }
 
-    /// Opens it and asks. A holder that has just handed the mount over ends without an answer; the next one has it.
+    /// Opens it and asks. A holder that has just handed the mount over, or whose mount has ended, ends the connection without
+    /// an answer; another one has the mount, or will have it soon.
     fn open_and_request(
         directory: &Path,
         kind: u8,
     ) -> Result<(Self, control::ControlMessage), HandoverError> {
         let deadline = Instant::now() + ANSWER_LIMIT;
+        let mut silent = Vec::new();
         loop {
-            let connection = Self::open(directory)?;
-            match connection.exchange(kind) {
-                Err(HandoverError::NoAnswer) if Instant::now() < deadline => {
-                    std::thread::sleep(ENDING_PAUSE);
+            let opened = Self::open(directory, &silent);
+            let is_over = Instant::now() >= deadline;
+            match opened {
+                Err(HandoverError::NoHolder) if !silent.is_empty() && !is_over => {}
+                opened => {
+                    let connection = opened?;
+                    match connection.exchange(kind) {
+                        Err(HandoverError::NoAnswer) if !is_over => {
+                            silent.push(connection.holder.name);
+                        }
+                        answer => return answer.map(|answer| (connection, answer)),
+                    }
                 }
-                answer => return answer.map(|answer| (connection, answer)),
             }
+            std::thread::sleep(ENDING_PAUSE);
         }
     }
 
     fn exchange(&self, kind: u8) -> Result<control::ControlMessage, HandoverError> {
-        control::send(self.socket.as_fd(), kind, 0, "").map_err(|_| HandoverError::NoAnswer)?;
-        let answer = control::receive(self.socket.as_fd(), ANSWER_LIMIT);
+        let socket = self.holder.socket.as_fd();
+        control::send(socket, kind, 0, "").map_err(|_| HandoverError::NoAnswer)?;
+        let answer = control::receive(socket, ANSWER_LIMIT);
         match answer.kind {
             0 => Err(HandoverError::NoAnswer),
             control::REFUSED => Err(HandoverError::Refused(answer.text)),
@@ -335,13 +344,13 @@ impl OfferedMount {
     /// # Errors
     /// [`HandoverError`]. Nothing has changed for the mount.
     pub fn request(directory: &Path) -> Result<Self, HandoverError> {
-        let (connection, answer) =
+        let (HolderConnection { holder, identity }, answer) =
             HolderConnection::open_and_request(directory, control::TAKE_OVER)?;
         let number = answer.number;
-        let server = FormerServer::open(&answer.text, connection.peer.process);
+        let server = FormerServer::open(&answer.text, holder.peer.process);
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         loop {
-            let message = control::receive(connection.socket.as_fd(), ANSWER_LIMIT);
+            let message = control::receive(holder.socket.as_fd(), ANSWER_LIMIT);
             if message.kind != control::OFFER || message.descriptors.is_empty() {
                 return Err(HandoverError::Malformed);
             }
@@ -353,10 +362,10 @@ impl OfferedMount {
                 return Err(HandoverError::Malformed);
             }
         }
-        let Peer { user, group, .. } = connection.peer;
-        let handover = HandoverSocket { socket: connection.socket, number, server };
+        let Peer { user, group, .. } = holder.peer;
+        let handover = HandoverSocket { socket: holder.socket, number, server };
         let offered = Self::of_descriptors(descriptors, (user, group), Some(handover))?;
-        match offered.record.identity == connection.identity {
+        match offered.record.identity == identity {
             true => Ok(offered),
             false => Err(HandoverError::OtherNamespace),
         }

@@ -689,6 +689,11 @@ impl MountHolder<'_> {
         let Some(candidate) = &mut self.candidate else { return CandidateRequest::Nothing };
         while let Some(message) = control::receive_now(candidate.socket.as_fd()) {
             match (message.kind, &self.refusal) {
+                // The mount has ended, and the program means another one that has its number now.
+                (control::REATTACH | control::TAKE_OVER, _) if !self.attachment.is_connected() => {
+                    self.candidate = None;
+                    return CandidateRequest::Nothing;
+                }
                 (control::REATTACH, _) => {
                     let is_served = u64::from(server.is_some());
                     control::send(candidate.socket.as_fd(), control::ATTACHED, is_served, "").ok();
