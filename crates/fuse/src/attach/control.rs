@@ -121,22 +121,23 @@ pub(super) struct ConnectedHolder {
     pub(super) name: Vec<u8>,
 }
 
-/// Connects to the holder of the mount with this device number, if it runs as root or as `owner`. Holders with the names
-/// `but` are passed over: the kernel gives a device number again at once, so one of a mount that has ended may have it, too.
+/// Connects to the holder of the mount with this device number, if it runs as root or as `owner`. Sockets with the names
+/// `except` are passed over: the kernel gives a device number again at once, so one of a mount that has ended may have it, too.
 ///
 /// # Errors
 /// The list of sockets cannot be read, or there is no memory for a socket.
 pub(super) fn connect_to(
     device_number: &str,
     owner: u32,
-    but: &[Vec<u8>],
+    except: &[Vec<u8>],
 ) -> io::Result<Option<ConnectedHolder>> {
     let table = std::fs::read(SOCKETS)?;
     let place = format!("@{PREFIX}{device_number}/");
     let mut names: Vec<&[u8]> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.rsplit(|byte| *byte == b' ').next())
-        .filter(|name| name.starts_with(place.as_bytes()) && !but.iter().any(|but| but == name))
+        .filter(|name| name.starts_with(place.as_bytes()))
+        .filter(|name| !except.iter().any(|other| other == name))
         .collect();
     // Accepted sockets have the name, too.
     names.sort_unstable();
@@ -291,7 +292,7 @@ mod tests {
     fn a_holder_is_found_by_the_device_number_and_gets_messages_with_descriptors() {
         let number = format!("test:{}", std::process::id());
         let owner = rustix::process::geteuid().as_raw();
-        let find = |but: &[Vec<u8>]| connect_to(&number, owner, but).expect("a list");
+        let find = |except: &[Vec<u8>]| connect_to(&number, owner, except).expect("a list");
         assert!(find(&[]).is_none());
         let holder = ControlSocket::listen(&number).expect("a socket");
         let ConnectedHolder { socket: client, peer, name } = find(&[]).expect("a holder");

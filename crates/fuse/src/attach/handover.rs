@@ -261,7 +261,7 @@ struct HolderConnection {
 }
 
 impl HolderConnection {
-    fn open(directory: &Path, but: &[Vec<u8>]) -> Result<Self, HandoverError> {
+    fn open(directory: &Path, except: &[Vec<u8>]) -> Result<Self, HandoverError> {
         // O_PATH sends no request to the mount, which may have no server.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(directory, flags, Mode::empty()).map_err(HandoverError::Open)?;
@@ -273,7 +273,8 @@ impl HolderConnection {
         }
         let identity =
             MountIdentity::of_file(root.as_fd()).map_err(|_| HandoverError::NotFerrofs)?;
-        let found = control::connect_to(&identity.device(), entry.user_id.unwrap_or(own), but)?;
+        let owner = entry.user_id.unwrap_or(own);
+        let found = control::connect_to(&identity.device(), owner, except)?;
         Ok(Self { holder: found.ok_or(HandoverError::NoHolder)?, identity })
     }
 
@@ -284,21 +285,19 @@ impl HolderConnection {
         kind: u8,
     ) -> Result<(Self, control::ControlMessage), HandoverError> {
         let deadline = Instant::now() + ANSWER_LIMIT;
+        let is_over = || Instant::now() >= deadline;
         let mut silent = Vec::new();
         loop {
-            let opened = Self::open(directory, &silent);
-            let is_over = Instant::now() >= deadline;
-            match opened {
-                Err(HandoverError::NoHolder) if !silent.is_empty() && !is_over => {}
-                opened => {
-                    let connection = opened?;
-                    match connection.exchange(kind) {
-                        Err(HandoverError::NoAnswer) if !is_over => {
-                            silent.push(connection.holder.name);
-                        }
-                        answer => return answer.map(|answer| (connection, answer)),
+            match Self::open(directory, &silent) {
+                // The next holder is not there yet. Or one that was asked can answer now.
+                Err(HandoverError::NoHolder) if !silent.is_empty() && !is_over() => silent.clear(),
+                Err(error) => return Err(error),
+                Ok(connection) => match connection.exchange(kind) {
+                    Err(HandoverError::NoAnswer) if !is_over() => {
+                        silent.push(connection.holder.name)
                     }
-                }
+                    answer => return answer.map(|answer| (connection, answer)),
+                },
             }
             std::thread::sleep(ENDING_PAUSE);
         }
