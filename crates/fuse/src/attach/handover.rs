@@ -294,7 +294,7 @@ impl HolderConnection {
                 Err(error) => return Err(error),
                 Ok(connection) => match connection.exchange(kind) {
                     Err(HandoverError::NoAnswer) if !is_over() => {
-                        silent.push(connection.holder.name)
+                        silent.push(connection.holder.name);
                     }
                     answer => return answer.map(|answer| (connection, answer)),
                 },
