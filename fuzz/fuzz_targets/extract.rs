@@ -1,6 +1,6 @@
 //! Fuzz target; its body is in the library.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ferrofs_fuzz::Target::named("extract").run(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ferrofs_fuzz::EXTRACT.run(bytes));
 libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     ferrofs_fuzz::mutate_numbered(
         &mut data[..max_size],

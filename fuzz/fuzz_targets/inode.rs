@@ -1,3 +1,3 @@
 //! Fuzz target; its body is in the library.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ferrofs_fuzz::Target::named("inode").run(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ferrofs_fuzz::INODE.run(bytes));

@@ -69,7 +69,7 @@ fn unlock(path: &Path) {
 pub fn extract(bytes: &[u8]) {
     let Some(image) = open(&(Arc::new(decode(bytes)) as _), 0) else { return };
     let Some(listed) = listing::of_image(&image) else { return };
-    if listed.listing.values().any(|entry| entry.size > FILE_MAX_BYTES) {
+    if listed.largest_file > FILE_MAX_BYTES {
         return;
     }
     let folder = Folder::new();

@@ -80,6 +80,8 @@ pub(crate) fn name_first<K: Ord>(entries: Vec<(Vec<u8>, K, Entry)>) -> Listing {
 #[derive(Debug)]
 pub(crate) struct ListedImage {
     pub(crate) listing: Listing,
+    /// The size of the largest file in bytes, also of one that could not be read.
+    pub(crate) largest_file: u64,
     /// Whether anything could not be read.
     pub(crate) has_problems: bool,
 }
@@ -101,8 +103,9 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
     let mut has_problems = image.truncation().is_some();
     let mut entries = Vec::new();
     let mut bytes_left = CONTENTS_MAX_BYTES;
+    let mut largest_file = 0;
     let Ok(walk) = image.walk(b"/") else {
-        return Some(ListedImage { listing: Listing::new(), has_problems: true });
+        return Some(ListedImage { listing: Listing::new(), largest_file, has_problems: true });
     };
     for (number, event) in walk.enumerate() {
         if number >= NAMES_MAX {
@@ -110,6 +113,9 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
         }
         match event {
             WalkEvent::Enter(node) | WalkEvent::Leaf(node) => {
+                if node.inode.file_type() == FileType::Regular {
+                    largest_file = node.inode.size().max(largest_file);
+                }
                 match entry_of(image, &node, &mut bytes_left) {
                     Ok(entry) => {
                         let path = node.path.strip_prefix(b"/").unwrap_or(&node.path).to_vec();
@@ -123,7 +129,7 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
             WalkEvent::Problem(_) => has_problems = true,
         }
     }
-    Some(ListedImage { listing: name_first(entries), has_problems })
+    Some(ListedImage { listing: name_first(entries), largest_file, has_problems })
 }
 
 fn entry_of(image: &Image, node: &WalkEntry, bytes_left: &mut u64) -> Result<Entry, Stop> {
