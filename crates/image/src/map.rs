@@ -115,13 +115,24 @@ impl<'a> ExtentMap<'a> {
         found.in_inode(self.inode.nid()).at(self.inode.end())
     }
 
-    /// How many entries of an index [`check`](Self::check) reads.
+    /// How many entries the index has. For a table whose header counts its records, an image can say any number.
     pub(crate) fn index_entries(&self) -> u64 {
         match &self.kind {
             MapKind::Lclusters(index) => index.entries(),
             MapKind::ExtentTable(extents) => extents.entries(),
             MapKind::Flat(_) | MapKind::Chunks(_) | MapKind::WholeFragment(_) => 0,
         }
+    }
+
+    /// The end of the lcluster that holds byte `offset`, where an entry stands for an lcluster; else that of the file.
+    pub(crate) fn lcluster_end(&self, offset: u64) -> u64 {
+        let bytes = match &self.kind {
+            MapKind::Lclusters(index) => Some(index.lcluster_bytes()),
+            MapKind::ExtentTable(extents) => extents.lcluster_bytes(),
+            MapKind::Flat(_) | MapKind::Chunks(_) | MapKind::WholeFragment(_) => None,
+        };
+        let end = bytes.and_then(|bytes| offset.checked_add(1)?.checked_next_multiple_of(bytes));
+        end.map_or(self.inode.size(), |end| end.min(self.inode.size()))
     }
 
     /// Checks that every entry of an index leads to the extent that holds it, so that reading

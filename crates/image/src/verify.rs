@@ -295,22 +295,20 @@ impl Inspector<'_> {
         map.check()
     }
 
-    /// Checks the map of a file of which any part is read alone: both ends of each of its blocks.
+    /// Checks the map of a file of which any part is read alone: both ends of each of its extents, and of each
+    /// lcluster, as readers begin with the entry of the one that they want.
     fn check_random_access(&self, inode: &Inode) -> Result<()> {
         self.check_map(inode)?;
         let mut map = ExtentMap::new(self.inner, inode)?;
-        let entries = map.index_entries();
-        let block = u64::from(self.inner.sb.block_size.bytes());
-        for number in 0..entries {
-            let start = number.saturating_mul(block);
-            let end = start.saturating_add(block).min(inode.size());
-            if start >= end {
-                break;
-            }
+        // Other maps are computed.
+        let mut at = if map.index_entries() > 0 { 0 } else { inode.size() };
+        while at < inode.size() {
             self.check_cancelled()?;
             self.work.add(INDEX_ENTRY_WORK, "indexes of compressed files")?;
-            map.extent_at(start)?;
+            // The extent holds the byte, so that the end is behind it.
+            let end = map.extent_at(at)?.end().min(map.lcluster_end(at));
             map.extent_at(end.saturating_sub(1))?;
+            at = end;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ mod header;
 use crate::error::{Error, ErrorKind};
 
 pub use compact::{CompactIndex, Pack, PackSpan, compact_bytes, compact_fits, write_compact};
-pub use extent::{ExtentLength, ExtentRecord, ExtentTable, write_extents};
+pub use extent::{ExtentLength, ExtentRecord, ExtentTable, RecordFormat, write_extents};
 pub use extent_spec::ExtentSpec;
 pub use full::{FullIndex, full_bytes, write_full};
 pub use header::{IndexHeader, MapHeader, TailPcluster, header_offset};

@@ -148,8 +148,7 @@ impl<'a> Place<'a> {
 
     fn extents(&self, table: &ExtentTable, kind: String) -> Option<Index> {
         let start = table.start(self.at)?;
-        let by_number = self.inode.size.div_ceil(table.lcluster_bytes());
-        let count = if table.has_logical_starts() { table.count } else { by_number };
+        let count = table.count(self.inode.size);
         let end = table.record_offset(start, count)?;
         let mut index = Index::new("zmap_extents", self.at..end, kind);
         let mut physical = u64::from_le_bytes(bytes(self.space, start, 8)?.try_into().ok()?);
@@ -157,8 +156,7 @@ impl<'a> Place<'a> {
             let at = table.record_offset(start, number)?;
             let width = usize::try_from(table.record_bytes()).ok()?;
             let record = ExtentRecord::parse(bytes(self.space, at, width)?, table).ok()?;
-            let by_number = number * table.lcluster_bytes();
-            let start = if table.has_logical_starts() { record.logical } else { by_number };
+            let start = table.lcluster_bytes().map_or(record.logical, |bytes| number * bytes);
             let encoded_bytes = u64::from(record.length.bytes());
             index.push(Extent {
                 start,

@@ -536,7 +536,7 @@ fn encoded_extents_stand_where_they_are_shorter() {
     let built = BuiltImage::of(&tree, &regular);
     let (_, header) = built.map_header(&built.inode("/text"));
     let MapHeader::Extents(table) = header else { panic!("{header:?}") };
-    assert_eq!((table.record_bytes(), table.lcluster_bits), (4, 16));
+    assert_eq!((table.record_bytes(), table.lcluster_bytes()), (4, Some(1 << 16)));
     let full = BuildOptions { index: IndexForm::Full, ..options.clone() };
     assert_eq!(BuiltImage::of(&tree, &full).record_sizes(), BTreeSet::new());
     let narrow = BuildOptions { wide: false, ..options };

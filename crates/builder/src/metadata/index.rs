@@ -348,6 +348,7 @@ fn join(first: &DataExtent, second: &DataExtent) -> Option<DataExtent> {
 mod tests {
     use super::*;
     use crate::data_map::{InlineExtent, PackedFragment};
+    use ferrofs_ondisk::zmap::RecordFormat;
 
     fn style(bits: u8) -> IndexParams {
         let block_size = BlockSize::from_bits(bits).unwrap();
@@ -506,7 +507,7 @@ mod tests {
         let mut written = vec![0; 64];
         plan.write(count * bytes, &mut written).unwrap();
         let MapHeader::Extents(table) = plan.header else { panic!("{:?}", plan.header) };
-        assert_eq!((table.record_bytes(), table.count), (32, count));
+        assert_eq!(table.records, RecordFormat::Bytes32 { count });
         let start = table.start(64).unwrap();
         for (number, extent) in (0..).zip(&data.extents) {
             let at = usize::try_from(table.record_offset(start, number).unwrap()).unwrap();

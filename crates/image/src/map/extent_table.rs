@@ -14,6 +14,8 @@ use crate::inode::Inode;
 pub(super) struct ExtentTableMap {
     cursor: MetaCursor,
     table: ExtentTable,
+    /// How many records there are: for long ones any number that the image says.
+    count: u64,
     /// Where the table starts.
     start: u64,
     size: u64,
@@ -34,14 +36,14 @@ impl ExtentTableMap {
     pub(super) fn new(inode: &Inode, table: ExtentTable, header_at: u64) -> Result<Self> {
         let start = address(table.start(header_at))?;
         let size = inode.size();
-        Ok(Self { cursor: MetaCursor::new(inode), table, start, size, known: (0, 0) })
+        let count = table.count(size);
+        Ok(Self { cursor: MetaCursor::new(inode), table, count, start, size, known: (0, 0) })
     }
 
     pub(super) fn extent_at(&mut self, inner: &ImageInner, offset: u64) -> Result<MappedExtent> {
-        let placed = if self.table.has_logical_starts() {
-            self.by_search(inner, offset)?
-        } else {
-            Some(self.by_number(inner, offset)?)
+        let placed = match self.table.lcluster_bytes() {
+            None => self.by_search(inner, offset)?,
+            Some(lcluster_bytes) => Some(self.by_number(inner, offset, lcluster_bytes)?),
         };
         match placed {
             Some(placed) => self.extent(inner, &placed),
@@ -51,7 +53,12 @@ impl ExtentTableMap {
 
     /// How many records there are.
     pub(super) fn entries(&self) -> u64 {
-        self.table.count
+        self.count
+    }
+
+    /// Bytes of the file for each record, where these do not say where they start.
+    pub(super) fn lcluster_bytes(&self) -> Option<u64> {
+        self.table.lcluster_bytes()
     }
 
     /// Checks that records are in the order that the search needs.
@@ -60,7 +67,7 @@ impl ExtentTableMap {
             return Ok(());
         }
         let (mut last, mut density) = (None, ExtentDensity::default());
-        for number in 0..self.table.count {
+        for number in 0..self.count {
             let start = self.record(inner, number)?.logical;
             if last >= Some(start) || start >= self.size {
                 return Err(ErrorKind::ExtentOrder.into());
@@ -107,15 +114,19 @@ impl ExtentTableMap {
     }
 
     /// Records of 4 and 8 bytes: one for each lcluster.
-    fn by_number(&mut self, inner: &ImageInner, offset: u64) -> Result<PlacedRecord> {
-        let size = self.table.lcluster_bytes();
-        let number = offset.wrapping_shr(u32::from(self.table.lcluster_bits));
+    fn by_number(
+        &mut self,
+        inner: &ImageInner,
+        offset: u64,
+        lcluster_bytes: u64,
+    ) -> Result<PlacedRecord> {
+        let number = address(offset.checked_div(lcluster_bytes))?;
         let mut record = self.record(inner, number)?;
         if !self.table.has_physical_starts() {
             record.physical = self.counted_start(inner, number)?;
         }
-        let start = address(number.checked_mul(size))?;
-        let end = start.saturating_add(size);
+        let start = address(number.checked_mul(lcluster_bytes))?;
+        let end = start.saturating_add(lcluster_bytes);
         Ok(PlacedRecord { record, start, end: end.min(self.size), is_last: end >= self.size })
     }
 
@@ -138,7 +149,7 @@ impl ExtentTableMap {
 
     /// Records of 16 and 32 bytes: the last one that starts at or before `offset`.
     fn by_search(&mut self, inner: &ImageInner, offset: u64) -> Result<Option<PlacedRecord>> {
-        let (mut low, mut high) = (0, self.table.count);
+        let (mut low, mut high) = (0, self.count);
         let mut try_first = Some(self.known.0).filter(|number| *number < high);
         while low < high {
             let middle = try_first.take().unwrap_or_else(|| low.midpoint(high));
@@ -153,7 +164,7 @@ impl ExtentTableMap {
         }
         let Some(number) = low.checked_sub(1) else { return Ok(None) };
         let record = self.record(inner, number)?;
-        let is_last = low >= self.table.count;
+        let is_last = low >= self.count;
         let end = if is_last { self.size } else { self.record(inner, low)?.logical };
         if record.logical > offset || end <= offset || end > self.size {
             return Err(ErrorKind::ExtentOrder.into());
@@ -164,7 +175,7 @@ impl ExtentTableMap {
 
     /// What lies before the first record is a hole.
     fn before_first(&mut self, inner: &ImageInner) -> Result<MappedExtent> {
-        let end = if self.table.count == 0 { self.size } else { self.record(inner, 0)?.logical };
+        let end = if self.count == 0 { self.size } else { self.record(inner, 0)?.logical };
         if end == 0 || end > self.size {
             return Err(ErrorKind::ExtentOrder.into());
         }

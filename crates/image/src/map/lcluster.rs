@@ -133,6 +133,10 @@ impl LclusterMap {
         self.entries.count(self.size)
     }
 
+    pub(super) fn lcluster_bytes(&self) -> u64 {
+        self.entries.header.lcluster_bytes()
+    }
+
     /// Checks that the distances of all entries stay between the head before them and the head
     /// behind them.
     pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ferrofs_image::{Image, ImageSource, OpenOptions, VerifyEvent, VerifyOptions};
 use serde::Deserialize;
 
+use crate::crafted::{BLOCK, CompactInode, CraftedImage, DIRECTORY, directory};
 use crate::manifest::{ImageSet, beside};
 
 #[derive(Deserialize)]
@@ -178,4 +179,52 @@ fn what_check_calls_sound_can_be_read_from_any_byte_of_the_packed_file_on() {
         }
     }
     assert!(unreadable > 0);
+}
+
+/// A packed file of three extents of 64 KiB, which no file refers to; the last has no algorithm that there is. `table`
+/// is its index from the map header on, with blocks from `block` on.
+fn unused_packed_file(index: impl FnOnce(u32) -> Vec<u8>) -> Image {
+    let mut image = CraftedImage::new(16);
+    let block = image.data(&vec![0xF1; 3 * BLOCK]);
+    let size = 3 << 16;
+    let file = CompactInode { layout: 1, mode: 0o100_644, size, ..CompactInode::fifo() };
+    image.inode(1, file, &index(block));
+    let nid = CraftedImage::nid(0);
+    let root = directory(&[(".", nid, DIRECTORY), ("..", nid, DIRECTORY)]);
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    let mut bytes = image.finish();
+    // FRAGMENTS, and the number of the packed inode.
+    bytes[1024 + 80] |= 0x20;
+    bytes[1024 + 96..1024 + 104].copy_from_slice(&CraftedImage::nid(1).to_le_bytes());
+    let source: Arc<dyn ImageSource> = Arc::new(bytes);
+    OpenOptions::new().open_sources(source, Vec::new()).unwrap()
+}
+
+/// As many blocks were checked as the index has entries.
+#[test]
+fn all_of_a_packed_file_is_checked_where_entries_stand_for_many_blocks() {
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    for (last, is_sound) in [(1u32, true), (15, false)] {
+        // Records of 16 bytes.
+        let table = unused_packed_file(|block| {
+            let at = block * 4096;
+            let record = |number: u32, format: u32| {
+                [4096 | format << 28, at + number * 4096, 0, number << 16]
+            };
+            let records = [record(0, 1), record(1, 1), record(2, last)].concat();
+            [words(&[3, 5, 0, 0]), words(&records)].concat()
+        });
+        // Lclusters of 64 KiB; the second algorithm is one that there is not.
+        let lclusters = unused_packed_file(|block| {
+            let kind = if is_sound { 1 } else { 3 };
+            let entries = [1, block, 1, block + 1, kind, block + 2];
+            [words(&[0, 0x04F0_0000, 0, 0]), words(&entries)].concat()
+        });
+        for (image, what) in [(table, "table"), (lclusters, "lclusters")] {
+            let found = problems(Ok(image));
+            assert_eq!(found.is_empty(), is_sound, "{what}: {found:?}");
+        }
+    }
 }

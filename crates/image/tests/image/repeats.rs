@@ -8,7 +8,10 @@ use ferrofs_image::{
     WalkEvent, WorkMeter,
 };
 
-use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, front_extents, name};
+use crate::crafted::{
+    CompactInode, CraftedImage, DIRECTORY, FIFO, FILE, directory, front_extents, name,
+};
+use crate::manifest::ImageSet;
 
 fn open(bytes: Vec<u8>) -> Image {
     let source: Arc<dyn ImageSource> = Arc::new(bytes);
@@ -221,6 +224,59 @@ fn an_access_control_list_that_linux_rejects_is_a_problem() {
     let problems = list(3);
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("its version is not 2"), "{problems:?}");
+}
+
+/// How many problems are that repeated work has reached `max_work`, and what the others are.
+fn work_limits(image: &Image, max_work: u64) -> (usize, Vec<String>) {
+    let (mut limits, mut others) = (0, Vec::new());
+    image
+        .verify(&VerifyOptions::new().max_work(max_work), &mut |event| {
+            let VerifyEvent::Problem(problem) = event else { return };
+            match problem.error.kind() {
+                ErrorKind::WorkLimit { .. } => limits += 1,
+                _ => others.push(problem.error.to_string()),
+            }
+        })
+        .unwrap();
+    (limits, others)
+}
+
+/// The size of an lcluster was taken for a count of 2^42 records, so that each file cost 16 times the image.
+#[test]
+fn files_with_a_record_for_each_lcluster_are_little_work() {
+    let set = ImageSet::corpus();
+    for name in ["48bit-lz4", "48bit-zstd-short-records"] {
+        let listed = set.manifest.images.iter().find(|one| one.name == name).unwrap();
+        assert_eq!(work_limits(&set.open(listed), 256 << 10), (0, Vec::new()), "{name}");
+    }
+}
+
+/// Files of 4 GiB whose tables of `1 << record_bits` bytes a record overlap each other, and go on past the image.
+fn overlapping_tables(files: usize, record_bits: u8) -> Vec<u8> {
+    let mut image = CraftedImage::new(2 + 2 * files);
+    let mut behind = vec![0; 4];
+    behind.extend_from_slice(&[(record_bits - 2) << 1 | 1, 0, 0, 0]);
+    let mut names = Vec::new();
+    for number in 0..files {
+        let size = (1 << 32) - 1;
+        let file = CompactInode { layout: 1, mode: 0o100_644, size, ..CompactInode::fifo() };
+        image.inode(2 + 2 * number, file, &behind);
+        names.push((name(number), CraftedImage::nid(2 + 2 * number), FILE));
+    }
+    let names = directory(&names);
+    let block = image.data(&names);
+    image.inode(0, CompactInode::directory(names.len(), block), &[]);
+    image.finish()
+}
+
+#[test]
+fn tables_without_a_count_that_overlap_end_at_the_work_limit() {
+    for record_bits in [2, 3] {
+        let image = open(overlapping_tables(100, record_bits));
+        // 16 bytes of work for each byte of the image, again for each file.
+        assert_eq!(work_limits(&image, 200 * 16 * (16 << 10)).0, 0, "{record_bits}");
+        assert!(work_limits(&image, 50 * 16 * (16 << 10)).0 > 0, "{record_bits}");
+    }
 }
 
 fn read_file(image: &Image) -> Result<usize, ferrofs_image::Error> {

@@ -13,23 +13,82 @@ const PARTIAL: u32 = 1 << 27;
 /// The header of a table of encoded extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentTable {
-    /// How many records there are; it counts only for records of 16 and 32 bytes.
-    pub count: u64,
-    /// Bytes of a record as a shift: 2..=5.
-    pub record_bits: u8,
-    /// Decoded bytes of an extent as a shift, for records of 4 and 8 bytes.
-    pub lcluster_bits: u8,
+    /// What the records hold, and with it how many there are.
+    pub records: RecordFormat,
     /// Raw extents of whole blocks are rotated by their position in the block.
     pub is_interlaced: bool,
     /// The last extent is in the packed inode.
     pub has_fragment: bool,
 }
 
+/// The records of a table, by their length (docs/format.md F35).
+///
+/// Only the long ones are counted by the header. In place of a part of the count, the header of a table of short
+/// ones has the size of an lcluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordFormat {
+    /// 4 bytes, for each lcluster of `1 << lcluster_bits` bytes; the data of each follows that of the one before.
+    Bytes4 {
+        /// The lcluster size as a shift.
+        lcluster_bits: u8,
+    },
+    /// 8 bytes, for each lcluster; they say where their data starts in the image.
+    Bytes8 {
+        /// The lcluster size as a shift.
+        lcluster_bits: u8,
+    },
+    /// 16 bytes, which also say where their extent starts in the file.
+    Bytes16 {
+        /// How many there are.
+        count: u64,
+    },
+    /// The same in 32 bytes, for longer files.
+    Bytes32 {
+        /// How many there are.
+        count: u64,
+    },
+}
+
+impl RecordFormat {
+    /// Bytes of a record as a shift: 2..=5.
+    const fn bits(self) -> u8 {
+        match self {
+            Self::Bytes4 { .. } => 2,
+            Self::Bytes8 { .. } => 3,
+            Self::Bytes16 { .. } => 4,
+            Self::Bytes32 { .. } => 5,
+        }
+    }
+}
+
 impl ExtentTable {
     /// Bytes of a record: 4, 8, 16 or 32.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
-        1u64.wrapping_shl(u32::from(self.record_bits & 7))
+        1u64.wrapping_shl(u32::from(self.records.bits()))
+    }
+
+    /// How many records the table of a file of `file_bytes` bytes has. For long records an image says it, so that it
+    /// can be any number.
+    #[must_use]
+    pub fn count(&self, file_bytes: u64) -> u64 {
+        match self.records {
+            RecordFormat::Bytes16 { count } | RecordFormat::Bytes32 { count } => count,
+            RecordFormat::Bytes4 { lcluster_bits } | RecordFormat::Bytes8 { lcluster_bits } => {
+                file_bytes.div_ceil(1u64.wrapping_shl(u32::from(lcluster_bits)).max(1))
+            }
+        }
+    }
+
+    /// Decoded bytes of an extent where records do not say where it starts.
+    #[must_use]
+    pub fn lcluster_bytes(&self) -> Option<u64> {
+        match self.records {
+            RecordFormat::Bytes16 { .. } | RecordFormat::Bytes32 { .. } => None,
+            RecordFormat::Bytes4 { lcluster_bits } | RecordFormat::Bytes8 { lcluster_bits } => {
+                Some(1u64.wrapping_shl(u32::from(lcluster_bits)))
+            }
+        }
     }
 
     /// The table with the smallest records that hold these of a file of `file_bytes` bytes (F66);
@@ -45,36 +104,33 @@ impl ExtentTable {
             record.length.is_hole() || u32::try_from(record.physical).is_ok()
         };
         let common = common_bits(records, file_bytes, block_size);
-        let record_bits = match common {
-            Some(_) if first_apart(records, has_fragment).is_none() => 2,
-            Some(_) if records.iter().all(is_short) => 3,
-            _ if records.iter().all(|record| u32::try_from(record.logical).is_ok()) => 4,
-            _ => 5,
+        let count = wide(records.len());
+        let records = match common {
+            Some(lcluster_bits) if first_apart(records, has_fragment).is_none() => {
+                RecordFormat::Bytes4 { lcluster_bits }
+            }
+            Some(lcluster_bits) if records.iter().all(is_short) => {
+                RecordFormat::Bytes8 { lcluster_bits }
+            }
+            _ if records.iter().all(|record| u32::try_from(record.logical).is_ok()) => {
+                RecordFormat::Bytes16 { count }
+            }
+            _ => RecordFormat::Bytes32 { count },
         };
-        let lcluster_bits = common.filter(|_| record_bits < 4).unwrap_or(block_size.bits());
-        let above = lcluster_bits.saturating_sub(block_size.bits());
-        // A table that counts nothing has the lcluster size in the count's highest byte (F66).
-        let count = if record_bits < 4 { u64::from(above) << 40 } else { wide(records.len()) };
-        Self { count, record_bits, lcluster_bits, is_interlaced: false, has_fragment }
+        Self { records, is_interlaced: false, has_fragment }
     }
 
     /// Whether records say where their extent starts in the file.
     #[must_use]
     pub const fn has_logical_starts(&self) -> bool {
-        self.record_bits >= 4
+        matches!(self.records, RecordFormat::Bytes16 { .. } | RecordFormat::Bytes32 { .. })
     }
 
     /// Whether records say where their data starts in the image; 4-byte ones follow each other
     /// from one start address in front of them.
     #[must_use]
     pub const fn has_physical_starts(&self) -> bool {
-        self.record_bits >= 3
-    }
-
-    /// Bytes of an extent where records do not say.
-    #[must_use]
-    pub fn lcluster_bytes(&self) -> u64 {
-        1u64.wrapping_shl(u32::from(self.lcluster_bits))
+        !matches!(self.records, RecordFormat::Bytes4 { .. })
     }
 
     /// Where the table starts, whose map header starts at `header`.
@@ -188,7 +244,8 @@ impl ExtentRecord {
         let length = u32_at(bytes, 0).ok_or_else(|| truncated(4, bytes.len()))?;
         let has_logical = table.has_logical_starts();
         let physical = field(table.has_physical_starts(), 4)? | field(has_logical, 8)? << 32;
-        let logical = field(has_logical, 12)? | field(table.record_bits >= 5, 16)? << 32;
+        let logical = field(has_logical, 12)?
+            | field(matches!(table.records, RecordFormat::Bytes32 { .. }), 16)? << 32;
         Ok(Self { length: ExtentLength(length), physical, logical })
     }
 }
@@ -208,17 +265,11 @@ pub fn write_extents(
     header_offset: u64,
     records: &[ExtentRecord],
 ) -> Result<Vec<u8>> {
-    if table.has_logical_starts() && table.count != wide(records.len()) {
-        let kind =
-            ErrorKind::ExtentSumMismatch { planned: wide(records.len()), wanted: table.count };
+    if let RecordFormat::Bytes16 { count } | RecordFormat::Bytes32 { count } = table.records
+        && count != wide(records.len())
+    {
+        let kind = ErrorKind::ExtentSumMismatch { planned: wide(records.len()), wanted: count };
         return Err(Error::new(kind, 0));
-    }
-    if !(2..=5).contains(&table.record_bits) {
-        let field = "the size of an extent record";
-        return Err(Error::new(
-            ErrorKind::TooLarge { field, value: u64::from(table.record_bits) },
-            4,
-        ));
     }
     let mut bytes = Vec::new();
     let start = table.start(header_offset);
@@ -255,8 +306,10 @@ fn check_starts(
 ) -> Result<()> {
     let is_right = match before {
         None => record.logical == 0,
-        Some(before) if table.has_logical_starts() => record.logical > before.logical,
-        Some(_) => wide(number).checked_mul(table.lcluster_bytes()) == Some(record.logical),
+        Some(before) => match table.lcluster_bytes() {
+            None => record.logical > before.logical,
+            Some(bytes) => wide(number).checked_mul(bytes) == Some(record.logical),
+        },
     };
     if is_right {
         Ok(())
@@ -304,7 +357,7 @@ fn push_record(table: &ExtentTable, record: &ExtentRecord, bytes: &mut Vec<u8>) 
     if table.has_logical_starts() {
         bytes.extend_from_slice(&record.physical.to_le_bytes());
         bytes.extend_from_slice(&low_half(record.logical).to_le_bytes());
-        if table.record_bits >= 5 {
+        if matches!(table.records, RecordFormat::Bytes32 { .. }) {
             bytes.extend_from_slice(&high_half(record.logical).to_le_bytes());
         } else {
             fit::<u32>(record.logical, "the start of an extent in a 16-byte record", 12)?;
@@ -325,34 +378,35 @@ mod tests {
     use super::*;
     use crate::DataLayout;
 
-    fn table(record_bits: u8) -> ExtentTable {
-        ExtentTable {
-            count: 1,
-            record_bits,
-            lcluster_bits: 14,
-            is_interlaced: false,
-            has_fragment: false,
-        }
+    /// A table of `count` records of `1 << record_bits` bytes, if they are counted.
+    fn table(record_bits: u8, count: u64) -> ExtentTable {
+        let records = match record_bits {
+            2 => RecordFormat::Bytes4 { lcluster_bits: 14 },
+            3 => RecordFormat::Bytes8 { lcluster_bits: 14 },
+            4 => RecordFormat::Bytes16 { count },
+            _ => RecordFormat::Bytes32 { count },
+        };
+        ExtentTable { records, is_interlaced: false, has_fragment: false }
     }
 
     #[test]
     fn each_size_has_the_fields_it_has_room_for() {
         let bytes: Vec<u8> = (1..=32).collect();
-        let parse = |bits| ExtentRecord::parse(&bytes, &table(bits)).unwrap();
+        let parse = |bits| ExtentRecord::parse(&bytes, &table(bits, 1)).unwrap();
         assert_eq!((parse(2).physical, parse(2).logical), (0, 0));
         assert_eq!((parse(3).physical, parse(3).logical), (0x0807_0605, 0));
         assert_eq!((parse(4).physical, parse(4).logical), (0x0c0b_0a09_0807_0605, 0x100f_0e0d));
         assert_eq!(parse(5).logical, 0x1413_1211_100f_0e0d);
-        assert!(ExtentRecord::parse(&bytes[..15], &table(4)).is_err());
+        assert!(ExtentRecord::parse(&bytes[..15], &table(4, 1)).is_err());
     }
 
     #[test]
     fn the_table_is_aligned_to_its_records() {
-        assert_eq!(table(5).start(40), Some(64));
-        assert_eq!(table(2).start(40), Some(48));
-        assert_eq!(table(2).record_offset(48, 2), Some(64));
-        assert_eq!(table(3).record_offset(48, 2), Some(64));
-        assert_eq!(table(3).record_offset(48, u64::MAX), None);
+        assert_eq!(table(5, 1).start(40), Some(64));
+        assert_eq!(table(2, 1).start(40), Some(48));
+        assert_eq!(table(2, 1).record_offset(48, 2), Some(64));
+        assert_eq!(table(3, 1).record_offset(48, 2), Some(64));
+        assert_eq!(table(3, 1).record_offset(48, u64::MAX), None);
     }
 
     /// Records whose extents have 16 KiB each and whose data follows each other.
@@ -375,14 +429,13 @@ mod tests {
             bits in 2u8..=5, at in 0u64..99, lengths in prop::collection::vec(0u32..5000, 1..20),
             fragment: Option<u32>,
         ) {
-            let mut table = table(bits);
             let mut all = records(&lengths);
             if let Some(offset) = fragment {
-                table.has_fragment = true;
                 let logical = (all.len() as u64) << 14;
                 all.push(ExtentRecord::fragment(u64::from(offset), logical));
             }
-            table.count = all.len() as u64;
+            let has_fragment = fragment.is_some();
+            let table = ExtentTable { has_fragment, ..table(bits, all.len() as u64) };
             let bytes = write_extents(&table, at, &all).unwrap();
             let start = table.start(at).unwrap();
             let front = at + MAP_HEADER_BYTES;
@@ -417,34 +470,35 @@ mod tests {
             let written = header.to_bytes(DataLayout::CompressedFull, size).unwrap();
             let read = MapHeader::parse(&written, DataLayout::CompressedFull, size).unwrap();
             assert_eq!(read, header);
-            (table.record_bits, table.lcluster_bits)
+            assert_eq!(table.count(bytes), records.len() as u64);
+            (table.records.bits(), table.lcluster_bytes().map(u64::trailing_zeros))
         };
         let good = records(&[10, 20, 30]);
-        assert_eq!(chosen(&good, 3 << 14), (2, 14));
-        assert_eq!(chosen(&good, (2 << 14) + 1), (2, 14));
-        assert_eq!(chosen(&good, (3 << 14) + 1), (4, 12));
-        assert_eq!(chosen(&good[..1], 5000), (2, 13));
-        assert_eq!(chosen(&good[..1], 5), (2, 12));
+        assert_eq!(chosen(&good, 3 << 14), (2, Some(14)));
+        assert_eq!(chosen(&good, (2 << 14) + 1), (2, Some(14)));
+        assert_eq!(chosen(&good, (3 << 14) + 1), (4, None));
+        assert_eq!(chosen(&good[..1], 5000), (2, Some(13)));
+        assert_eq!(chosen(&good[..1], 5), (2, Some(12)));
         let changed = |change: &dyn Fn(&mut Vec<ExtentRecord>)| {
             let mut records = good.clone();
             change(&mut records);
             records
         };
-        assert_eq!(chosen(&changed(&|records| records[2].physical += 1), 3 << 14), (3, 14));
-        assert_eq!(chosen(&changed(&|records| records[2].physical = 1 << 32), 3 << 14), (4, 12));
-        assert_eq!(chosen(&changed(&|records| records[2].logical += 1), 3 << 14), (4, 12));
-        assert_eq!(chosen(&changed(&|records| records[2].logical = 1 << 32), 1 << 33), (5, 12));
+        assert_eq!(chosen(&changed(&|records| records[2].physical += 1), 3 << 14), (3, Some(14)));
+        assert_eq!(chosen(&changed(&|records| records[2].physical = 1 << 32), 3 << 14), (4, None));
+        assert_eq!(chosen(&changed(&|records| records[2].logical += 1), 3 << 14), (4, None));
+        assert_eq!(chosen(&changed(&|records| records[2].logical = 1 << 32), 1 << 33), (5, None));
         let hole = changed(&|records| {
             records[1].length = ExtentLength::new(0, None, false).unwrap();
             records[1].physical = 0;
             records[2].physical = records[0].physical + 10;
         });
-        assert_eq!(chosen(&hole, 3 << 14), (2, 14));
+        assert_eq!(chosen(&hole, 3 << 14), (2, Some(14)));
         for (offset, bits) in [(9, 2), (1 << 33, 3)] {
             let mut tailed = good.clone();
             tailed.push(ExtentRecord::fragment(offset, 3 << 14));
             let table = ExtentTable::smallest(&tailed, 4 << 14, size, true);
-            assert_eq!(table.record_bits, bits);
+            assert_eq!(table.records.bits(), bits);
             assert!(write_extents(&table, 8, &tailed).is_ok());
         }
     }
@@ -455,7 +509,7 @@ mod tests {
         let assert_refused = |bits: u8, change: &dyn Fn(&mut Vec<ExtentRecord>)| {
             let mut changed = good.clone();
             change(&mut changed);
-            let table = ExtentTable { count: 3, ..table(bits) };
+            let table = table(bits, 3);
             write_extents(&table, 8, &good).unwrap();
             assert!(write_extents(&table, 8, &changed).is_err());
         };
@@ -466,11 +520,21 @@ mod tests {
         assert_refused(5, &|records| records[2].logical = records[1].logical);
         assert_refused(5, &|records| records[0].logical = 1);
         assert_refused(5, &|records| records.truncate(2));
-        assert!(write_extents(&table(6), 8, &good[..1]).is_err());
+        assert!(write_extents(&table(4, 2), 8, &good[..1]).is_err());
         assert!(ExtentLength::new((1 << 20) + 1, None, false).is_err());
         assert!(ExtentLength::new(0, None, true).is_err());
         let length = ExtentLength::new(77, Some(AlgorithmId::Zstd), true).unwrap();
         assert_eq!(length, ExtentLength(0x4 << 28 | PARTIAL | 77));
+    }
+
+    #[test]
+    fn records_for_lclusters_are_counted_by_the_file() {
+        for (file_bytes, count) in [(0, 0), (1, 1), (1 << 14, 1), ((1 << 14) + 1, 2)] {
+            assert_eq!(table(2, 77).count(file_bytes), count);
+            assert_eq!(table(3, 77).count(file_bytes), count);
+            assert_eq!(table(4, 77).count(file_bytes), 77);
+        }
+        assert_eq!(table(2, 0).count(u64::MAX), 1 << 50);
     }
 
     #[test]

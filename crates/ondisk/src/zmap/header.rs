@@ -3,7 +3,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::extent::ExtentTable;
+use super::extent::{ExtentTable, RecordFormat};
 use super::round_up;
 use crate::address::BlockSize;
 use crate::bytes::{fit, low_half, u64_at, view};
@@ -12,6 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::inode::DataLayout;
 
 const WHOLE_FRAGMENT: u64 = 1 << 63;
+/// Counts of extents have 47 bits.
+const COUNT_END: u64 = 1 << 47;
 const COMPACTED_2B: u16 = 0x0001;
 /// The same bit as [`COMPACTED_2B`], in inodes with a full index.
 const EXTENTS: u16 = 0x0001;
@@ -97,11 +99,8 @@ impl MapHeader {
         let advise = raw.advise.get();
         let is_full = layout == DataLayout::CompressedFull;
         if is_full && advise & EXTENTS != 0 {
-            let high = u64::from(raw.algorithms) | u64::from(raw.cluster_bits) << 8;
             return Ok(Self::Extents(ExtentTable {
-                count: u64::from(raw.union.get()) | high << 32,
-                record_bits: u8::try_from((advise >> 1) & 3).unwrap_or(0).saturating_add(2),
-                lcluster_bits: block_size.bits().saturating_add(raw.cluster_bits & 15),
+                records: record_format(raw, block_size),
                 is_interlaced: advise & INTERLACED != 0,
                 has_fragment: advise & FRAGMENT != 0,
             }));
@@ -160,7 +159,20 @@ fn cluster_bits(lcluster_bits: u8, block_size: BlockSize) -> Result<u8> {
     }
 }
 
-/// Bits 0x70 of the last byte belong to the count here, so that they may be set (F66).
+/// The records of a table. Bits 0x70 of the last byte belong to the count, so that they may be set (F66).
+fn record_format(raw: &RawMapHeader, block_size: BlockSize) -> RecordFormat {
+    let lcluster_bits = block_size.bits().saturating_add(raw.cluster_bits & 15);
+    let high = u64::from(raw.algorithms) | u64::from(raw.cluster_bits) << 8;
+    let count = u64::from(raw.union.get()) | high << 32;
+    match raw.advise.get() >> 1 & 3 {
+        0 => RecordFormat::Bytes4 { lcluster_bits },
+        1 => RecordFormat::Bytes8 { lcluster_bits },
+        2 => RecordFormat::Bytes16 { count },
+        _ => RecordFormat::Bytes32 { count },
+    }
+}
+
+/// A table with one record for each lcluster has the lcluster size in place of the count's highest byte, and no count.
 fn raw_extents(
     table: &ExtentTable,
     layout: DataLayout,
@@ -169,23 +181,27 @@ fn raw_extents(
     if layout != DataLayout::CompressedFull {
         return Err(Error::new(ErrorKind::Unwritable("encoded extents in a compact layout"), 4));
     }
-    let size = table.record_bits.checked_sub(2).filter(|size| *size <= 3);
-    let field = "the size of an extent record";
-    let value = u64::from(table.record_bits);
-    let size = size.ok_or_else(|| Error::new(ErrorKind::TooLarge { field, value }, 4))?;
-    let high: u16 = fit(table.count >> 32, "the number of extents", 6)?;
-    let [algorithms, mut high_byte] = high.to_le_bytes();
-    if !table.has_logical_starts() {
-        high_byte = cluster_bits(table.lcluster_bits, block_size)?;
+    let (size, count, clusters): (u16, u64, u8) = match table.records {
+        RecordFormat::Bytes4 { lcluster_bits } => (0, 0, cluster_bits(lcluster_bits, block_size)?),
+        RecordFormat::Bytes8 { lcluster_bits } => (1, 0, cluster_bits(lcluster_bits, block_size)?),
+        RecordFormat::Bytes16 { count } => (2, count, 0),
+        RecordFormat::Bytes32 { count } => (3, count, 0),
+    };
+    // The highest bit of the header would make it the offset of a fragment.
+    if count >= COUNT_END {
+        let field = "the number of extents";
+        return Err(Error::new(ErrorKind::TooLarge { field, value: count }, 6));
     }
+    let high: u16 = fit(count >> 32, "the number of extents", 6)?;
+    let [algorithms, high_byte] = high.to_le_bytes();
     let interlaced = if table.is_interlaced { INTERLACED } else { 0 };
     let fragment = if table.has_fragment { FRAGMENT } else { 0 };
-    let advise = EXTENTS | u16::from(size) << 1 | interlaced | fragment;
+    let advise = EXTENTS | size << 1 | interlaced | fragment;
     Ok(RawMapHeader {
-        union: low_half(table.count).into(),
+        union: low_half(count).into(),
         advise: advise.into(),
         algorithms,
-        cluster_bits: high_byte,
+        cluster_bits: high_byte | clusters,
     })
 }
 
@@ -315,8 +331,24 @@ mod tests {
         let MapHeader::Extents(table) = parse(bytes, DataLayout::CompressedFull).unwrap() else {
             panic!("a full inode with bit 0 has extents");
         };
-        assert_eq!(table.count, 3 | 0x201 << 32);
+        assert_eq!(table.records, RecordFormat::Bytes16 { count: 3 | 0x201 << 32 });
         assert_eq!(table.record_bytes(), 16);
+    }
+
+    #[test]
+    fn the_lcluster_size_of_short_records_is_no_part_of_a_count() {
+        for (advise, records) in [
+            (1, RecordFormat::Bytes4 { lcluster_bits: 16 }),
+            (3, RecordFormat::Bytes8 { lcluster_bits: 16 }),
+        ] {
+            let bytes = [0, 0, 0, 0, advise, 0, 0, 4];
+            let MapHeader::Extents(table) = parse(bytes, DataLayout::CompressedFull).unwrap()
+            else {
+                panic!("a full inode with bit 0 has extents");
+            };
+            assert_eq!(table.records, records);
+            assert_eq!(table.count(55 << 10), 1);
+        }
     }
 
     #[test]

@@ -118,18 +118,14 @@ fn extents(
     (place, stats): (&str, &mut RewriteStats),
 ) {
     let start = table.start(at).unwrap();
-    let count = if table.has_logical_starts() {
-        table.count
-    } else {
-        inode.size.div_ceil(table.lcluster_bytes())
-    };
+    let count = table.count(inode.size);
     let mut physical = u64::from_le_bytes(area[start as usize..][..8].try_into().unwrap());
     let mut records = Vec::new();
     for number in 0..count {
         let record_at = table.record_offset(start, number).unwrap() as usize;
         let mut record = ExtentRecord::parse(&area[record_at..], table).unwrap();
-        if !table.has_logical_starts() {
-            record.logical = number * table.lcluster_bytes();
+        if let Some(bytes) = table.lcluster_bytes() {
+            record.logical = number * bytes;
         }
         if !table.has_physical_starts() {
             let is_fragment = table.has_fragment && number + 1 == count;
