@@ -1,18 +1,20 @@
 //! Decompresses archives as streams: gzip, xz and zstd, which are detected by their first bytes.
 //!
-//! Several members, streams or frames in a row are one stream. Checksums are verified. A constant
-//! for each format bounds the memory, whatever a header demands. Damage is a [`CorruptStream`]
+//! Several members, streams or frames in a row are one stream. Checksums are verified. A [`WindowMemory`]
+//! bounds the memory, whatever a header demands. Damage is a [`CorruptStream`]
 //! inside the [`io::Error`], with the byte of the compressed stream. Used by `import_tar`.
 
 mod gzip;
+mod window;
+mod xz;
 mod zstd;
+
+pub(crate) use window::{WINDOW_BYTES_MAX, WindowMemory};
 
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use lzma_rust2::XzReader;
 
 /// How an archive is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +63,21 @@ impl Compression {
         }
     }
 
-    /// The decompressed stream.
-    pub(super) fn reader(self, input: CountingReader) -> Box<dyn Read + Send> {
-        match self {
+    /// The decompressed stream, whose decoder may take `window`.
+    ///
+    /// # Errors
+    /// As of reading the stream.
+    pub(super) fn reader(
+        self,
+        input: CountingReader,
+        window: WindowMemory,
+    ) -> io::Result<Box<dyn Read + Send>> {
+        Ok(match self {
             Self::Plain => Box::new(input),
             Self::Gzip => Box::new(gzip::GzipReader::new(input)),
-            Self::Xz => Box::new(XzStream::new(input)),
-            Self::Zstd => Box::new(zstd::ZstdReader::new(input)),
-        }
+            Self::Xz => Box::new(xz::XzStream::new(input, window)?),
+            Self::Zstd => Box::new(zstd::ZstdReader::new(input, window)),
+        })
     }
 }
 
@@ -200,42 +209,11 @@ fn read_some(inner: &mut dyn Read, output: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// The most memory of an xz stream, in KiB: `xz -9` needs 65 MiB, and a dictionary of 256 MiB is
-/// allowed, too. A header of a few bytes must not demand more memory of the host.
-const MEMORY_KIB_MAX: u32 = (256 << 10) + (4 << 10);
-
-/// The decompressed stream of an xz file: any number of streams with their checks.
-pub(super) struct XzStream {
-    inner: XzReader<CountingReader>,
-}
-
-impl XzStream {
-    pub(super) fn new(input: CountingReader) -> Self {
-        Self { inner: XzReader::new_mem_limit(input, true, MEMORY_KIB_MAX) }
-    }
-}
-
-impl Read for XzStream {
-    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
-        self.inner.read(output).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData
-            | io::ErrorKind::InvalidInput
-            | io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::OutOfMemory
-            | io::ErrorKind::Unsupported
-            | io::ErrorKind::Other => {
-                let at = self.inner.inner().position();
-                CorruptStream::error(format!("the xz data cannot be decoded ({error})"), at)
-            }
-            _ => error,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::gzip::Crc32;
-    use super::{Compression, CountingReader};
+    use super::{Compression, CountingReader, WindowMemory};
+    use crate::spill::{SpillOptions, SpillStore};
     use std::io::{Cursor, Read};
     use std::path::Path;
 
@@ -255,6 +233,11 @@ mod tests {
 
     /// What is in a stream that comes in pieces of `step` bytes.
     fn decode(bytes: &[u8], step: usize) -> Result<Vec<u8>, String> {
+        decode_within(bytes, step, 64 << 20)
+    }
+
+    /// The same with a window of at most `window_bytes`.
+    fn decode_within(bytes: &[u8], step: usize, window_bytes: u64) -> Result<Vec<u8>, String> {
         struct SlowReader(Cursor<Vec<u8>>, usize);
         impl Read for SlowReader {
             fn read(&mut self, output: &mut [u8]) -> std::io::Result<usize> {
@@ -265,8 +248,10 @@ mod tests {
         let mut input =
             CountingReader::new(Box::new(SlowReader(Cursor::new(bytes.to_vec()), step)));
         let compression = Compression::detect(&mut input).unwrap();
+        let window = WindowMemory::new(window_bytes, SpillStore::new(SpillOptions::default()));
         let mut output = Vec::new();
-        match compression.reader(input).read_to_end(&mut output) {
+        let reader = compression.reader(input, window);
+        match reader.and_then(|mut reader| reader.read_to_end(&mut output)) {
             Ok(_) => Ok(output),
             Err(error) => Err(error.to_string()),
         }
@@ -351,19 +336,56 @@ mod tests {
         assert_eq!(decode(cut, 3).unwrap_err(), message);
     }
 
-    #[test]
-    fn an_xz_header_that_asks_for_much_memory_is_refused() {
-        // The dictionary's size is the last byte of the block header's only filter.
+    /// `pax.tar.xz` with another window: its size is the last byte of the block header's only filter.
+    fn xz_with_window(bits: u8) -> Vec<u8> {
         let mut bytes = made("pax.tar.xz");
         let at = bytes.windows(2).position(|pair| pair == [0x21, 1]).unwrap() + 2;
-        bytes[at] = 40;
+        bytes[at] = bits;
         let size = (usize::from(bytes[12]) + 1) * 4;
         let mut checksum = Crc32::new();
         checksum.update(&bytes[12..12 + size - 4]);
         let checksum = checksum.value().to_le_bytes();
         bytes[12 + size - 4..12 + size].copy_from_slice(&checksum);
-        let error = decode(&bytes, usize::MAX).unwrap_err();
-        assert!(error.contains("memory"), "{error}");
+        bytes
+    }
+
+    #[test]
+    fn a_window_longer_than_its_memory_is_refused_with_both_lengths() {
+        let refused = |bytes: &[u8], limit: u64, window: &str| {
+            let error = decode_within(bytes, 7, limit).unwrap_err();
+            let wanted = format!("a window of {window}");
+            assert!(
+                error.contains(&wanted) && error.ends_with("a larger --memory allows more"),
+                "{error}"
+            );
+            assert!(error.contains(&limit.to_string()), "{error}");
+        };
+        // 64 MiB, as of `xz -9`.
+        let xz = xz_with_window(28);
+        assert_eq!(
+            decode_within(&xz, 7, 64 << 20).unwrap(),
+            decode(&made("pax.tar.xz"), 7).unwrap()
+        );
+        refused(&xz, (64 << 20) - 1, "67108864 bytes");
+        refused(&xz_with_window(40), 1 << 30, "4294967295 bytes");
+        let later = [made("pax.tar.xz"), xz].concat();
+        refused(&later, (64 << 20) - 1, "more than the 67108863 bytes");
+        decode_within(&later, 7, 64 << 20).unwrap();
+        // 128 MiB, as of `zstd --long=27`, and 7/8 more. The frame has one block of one byte, repeated.
+        let frame = |window: u8| [0x28, 0xB5, 0x2F, 0xFD, 0, window, 3 | 5 << 3, 0, 0, b'x'];
+        assert_eq!(decode_within(&frame(17 << 3), 1, 128 << 20).unwrap(), b"xxxxx");
+        refused(&frame(17 << 3), (128 << 20) - 1, "134217728 bytes");
+        // Its buffer has a power of two.
+        refused(&frame(17 << 3 | 7), 255 << 20, "268435456 bytes");
+        assert_eq!(decode_within(&frame(17 << 3 | 7), 1, 256 << 20).unwrap(), b"xxxxx");
+        // The length of the contents is that of the window; a later frame has a longer one.
+        let single = |bytes: u32| {
+            [&[0x28, 0xB5, 0x2F, 0xFD, 0xA0][..], &bytes.to_le_bytes(), &[3 | 5 << 3, 0, 0, b'x']]
+                .concat()
+        };
+        let both = [single(5), single(1 << 20)].concat();
+        refused(&both, 1 << 19, "1048576 bytes");
+        assert!(decode_within(&both, 7, 1 << 20).unwrap_err().contains("differs from its header"));
     }
 
     #[test]

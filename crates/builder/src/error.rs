@@ -53,6 +53,15 @@ pub enum ErrorKind {
     Workers(ferrofs_workers::Error),
     /// An archive is damaged, or contains what no archive may contain.
     Archive(String),
+    /// The decoder of an archive needs more memory for its window than it may take.
+    WindowTooLong {
+        /// The compression.
+        format: &'static str,
+        /// The bytes that the window takes. `None`: it is not the first of an xz file, whose decoder does not say.
+        window_bytes: Option<u64>,
+        /// The bytes that it may take.
+        limit_bytes: u64,
+    },
     /// [`BuildObserver::inspect`](crate::BuildObserver::inspect) rejected the image.
     Rejected(String),
     /// The build was cancelled.
@@ -127,6 +136,15 @@ impl fmt::Display for ErrorKind {
             | Self::InvalidOptions(what)
             | Self::Archive(what)
             | Self::Rejected(what) => f.write_str(what),
+            Self::WindowTooLong { format, window_bytes, limit_bytes } => {
+                write!(f, "the {format} data has a window of ")?;
+                if let Some(bytes) = window_bytes {
+                    write!(f, "{bytes} bytes, and {limit_bytes} are allowed for it")?;
+                } else {
+                    write!(f, "more than the {limit_bytes} bytes that are allowed for it")?;
+                }
+                f.write_str("; a larger --memory allows more")
+            }
             Self::Format(error) => write!(f, "{error}"),
             Self::Encoder(error) => write!(f, "{error}"),
             Self::Workers(error) => write!(f, "{error}"),

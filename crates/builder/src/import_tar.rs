@@ -42,7 +42,7 @@ use layer_merger::LayerMerger;
 use ferrofs_workers::CancelToken;
 
 use crate::context::check_cancelled;
-use crate::decompress::Compression;
+use crate::decompress::{Compression, WINDOW_BYTES_MAX, WindowMemory};
 use crate::spill::{SpillOptions, SpillStore};
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
@@ -136,6 +136,9 @@ pub struct TarImportOptions {
     pub store: Option<SpillStore>,
     /// How many bytes an archive may have.
     pub input: InputLimit,
+    /// The most bytes of the window of a decoder: xz and zstd keep so much of what they have decoded. A longer one is
+    /// refused. The store has so much less memory meanwhile.
+    pub window_bytes_max: u64,
     /// The most data ranges of a sparse file. The map of a file is in memory, with 48 bytes for each.
     pub sparse_extents_max: usize,
     /// The modification time of directories without an entry; root owns them, with permissions
@@ -153,6 +156,7 @@ option_setters! { TarImportOptions {
     spool: SpoolOptions,
     store: Option<SpillStore>,
     input: InputLimit,
+    window_bytes_max: u64,
     sparse_extents_max: usize,
     missing_mtime: Timestamp,
 } }
@@ -174,6 +178,7 @@ impl Default for TarImportOptions {
             spool: SpoolOptions::default(),
             store: None,
             input: InputLimit::default(),
+            window_bytes_max: WINDOW_BYTES_MAX,
             sparse_extents_max: SPARSE_EXTENTS_MAX,
             missing_mtime: Timestamp { seconds: 0, nanoseconds: 0 },
         }
@@ -186,6 +191,7 @@ impl Default for TarImportOptions {
 /// [`ErrorKind::Archive`]: the archive is damaged, truncated or hostile, or an ACL has a name
 /// without a number. [`ErrorKind::Input`]: the host cannot read it. [`ErrorKind::Output`]: the host
 /// has no space for the spool. [`ErrorKind::SourceChanged`]: the file has changed meanwhile.
+/// [`ErrorKind::WindowTooLong`]: decompression takes more memory than it may.
 /// [`ErrorKind::Cancelled`]: `cancel` was cancelled.
 pub fn from_tar(
     source: TarSource,
@@ -236,7 +242,8 @@ fn add(
         TarContentMode::Index => Some(layer_merger.next_device()?),
         TarContentMode::Copy | TarContentMode::HeadersOnly => None,
     };
-    let input = TarInput::open(source, options, device, cancel)?;
+    let window = WindowMemory::new(options.window_bytes_max, layer_merger.store().clone());
+    let input = TarInput::open(source, options, device, window, cancel)?;
     let mut entry_reader = EntryReader::new(input, options);
     while let Some(entry) = entry_reader.next()? {
         check_cancelled(cancel)?;

@@ -29,6 +29,8 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 const FRAMES_MIN: usize = 64;
 /// What a page in memory takes beside its bytes: its frame, its entries in tables, and the allocator.
 const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 48;
+/// What a store keeps of its memory however much it lends: one part in so many.
+const LOAN_REST_SHARE: u64 = 8;
 
 /// How much of a [`SpillStore`] is in memory, and where the rest goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +93,21 @@ impl SpillStore {
     /// file at once.
     pub fn set_memory_max(&self, bytes: u64) {
         self.lock().set_memory_max(bytes);
+    }
+
+    /// How many bytes may be in memory.
+    #[cfg(test)]
+    pub(crate) fn memory_max(&self) -> u64 {
+        self.lock().memory_bytes
+    }
+
+    /// Does with `bytes` less of its memory, but keeps an eighth, until the loan is dropped. There is one loan at a time,
+    /// during which nothing else changes the limit.
+    pub(crate) fn lend(&self, bytes: u64) -> MemoryLoan {
+        let mut cache = self.lock();
+        let before = cache.memory_bytes;
+        cache.set_memory_max(before.saturating_sub(bytes).max(before / LOAN_REST_SHARE));
+        MemoryLoan { store: self.clone(), bytes, before }
     }
 
     /// What was used so far.
@@ -173,6 +190,8 @@ struct PageCache {
     frames: Vec<CachedPage>,
     /// The bytes in memory that the options allow.
     memory_bytes_max: u64,
+    /// The bytes in memory at the moment, of which the frames are made.
+    memory_bytes: u64,
     frames_max: usize,
     frames_peak: usize,
     clock_hand: usize,
@@ -180,6 +199,27 @@ struct PageCache {
     file_pages: u64,
     /// The first error.
     error: Option<(&'static str, io::Error)>,
+}
+
+/// Memory that a store does without.
+#[derive(Debug)]
+pub(crate) struct MemoryLoan {
+    store: SpillStore,
+    bytes: u64,
+    /// What the store has afterwards.
+    before: u64,
+}
+
+impl MemoryLoan {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for MemoryLoan {
+    fn drop(&mut self) {
+        self.store.set_memory_max(self.before);
+    }
 }
 
 impl PageCache {
@@ -190,6 +230,7 @@ impl PageCache {
             free_pages: Vec::new(),
             frames: Vec::new(),
             memory_bytes_max: options.memory_bytes_max,
+            memory_bytes: options.memory_bytes_max,
             frames_max: 0,
             frames_peak: 0,
             clock_hand: 0,
@@ -203,6 +244,7 @@ impl PageCache {
 
     fn set_memory_max(&mut self, bytes: u64) {
         let bytes = bytes.min(self.memory_bytes_max);
+        self.memory_bytes = bytes;
         let frames = usize::try_from(bytes / FRAME_BYTES).unwrap_or(usize::MAX);
         self.frames_max = frames.max(FRAMES_MIN);
         while self.frames.len() > self.frames_max {

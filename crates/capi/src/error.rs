@@ -236,6 +236,7 @@ impl From<ferrofs_builder::Error> for CallError {
             ErrorKind::SourceChanged { .. } => Self::new(Code::Io, message),
             ErrorKind::Unsupported(_) => Self::new(Code::Unsupported, message),
             ErrorKind::Archive(_) => Self::new(Code::Corrupt, message),
+            ErrorKind::WindowTooLong { .. } => Self::new(Code::Limit, message),
             ErrorKind::Workers(_) => Self::new(Code::Memory, message),
             ErrorKind::Cancelled => Self::new(Code::Cancelled, message),
             ErrorKind::Encoder(_) | ErrorKind::Internal(_) => Self::new(Code::Internal, message),

@@ -113,8 +113,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     let resources = Resources::of_machine(&request.machine)?;
     request.options.jobs = Some(resources.threads);
     request.options.memory_bytes = resources.memory.budget().limit_bytes();
-    let memory_bytes = request.options.memory_bytes;
-    memory::limit_import(&mut request, memory_bytes, std::env::var_os("TMPDIR"));
+    memory::limit_import(&mut request, &resources, std::env::var_os("TMPDIR"));
     request.options.check().map_err(usage_error)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     if let Some(outputs) = &outputs {

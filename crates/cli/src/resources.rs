@@ -104,6 +104,11 @@ impl Resources {
         affordable.min(LISTENERS_MAX).max(self.listeners())
     }
 
+    /// Memory of all threads besides the budget, in bytes.
+    pub(crate) fn threads_bytes(&self) -> u64 {
+        THREAD_BYTES.saturating_mul(u64::try_from(self.threads).unwrap_or(u64::MAX))
+    }
+
     /// Cache for clusters that several files share, in bytes, when every file is read once.
     pub(crate) fn shared_bytes(&self) -> u64 {
         let threads = u64::try_from(self.threads).unwrap_or(1);

@@ -6,11 +6,11 @@ use std::io::{self, Read};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use xxhash_rust::xxh64::Xxh64;
 
+use super::window::WindowMemory;
 use super::{CorruptStream, CountingReader};
 
-/// The largest window of a frame. `zstd --ultra -22` and `--long=27` need it; the `zstd` command
-/// accepts no larger one by default.
-const WINDOW_BYTES_MAX: u64 = 128 << 20;
+/// Bytes of the header of a frame at most: magic, descriptor, window, dictionary, length of the contents.
+const FRAME_HEADER_BYTES_MAX: usize = 4 + 1 + 1 + 4 + 8;
 
 /// What the reader expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,7 @@ enum ZstdState {
 /// The decompressed stream of a zstd file.
 pub(super) struct ZstdReader {
     input: CountingReader,
+    window: WindowMemory,
     decoder: FrameDecoder,
     state: ZstdState,
     checksum: Xxh64,
@@ -34,11 +35,11 @@ pub(super) struct ZstdReader {
 }
 
 impl ZstdReader {
-    pub(super) fn new(input: CountingReader) -> Self {
+    pub(super) fn new(input: CountingReader, window: WindowMemory) -> Self {
         let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(WINDOW_BYTES_MAX);
+        decoder.set_max_window_size(window.bytes_max());
         let state = ZstdState::Start { is_first: true };
-        Self { input, decoder, state, checksum: Xxh64::new(0), frame_bytes: 0 }
+        Self { input, window, decoder, state, checksum: Xxh64::new(0), frame_bytes: 0 }
     }
 
     fn damage(&self, what: &str) -> io::Error {
@@ -49,6 +50,11 @@ impl ZstdReader {
         match *self.input.peek(4)? {
             [] if !is_first => self.state = ZstdState::End,
             [0x28, 0xB5, 0x2F, 0xFD] => {
+                if let Some(bytes) = window_bytes(self.input.peek(FRAME_HEADER_BYTES_MAX)?) {
+                    // The buffer of the decoder has a power of two.
+                    let bytes = bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
+                    self.window.reserve("zstd", bytes)?;
+                }
                 if let Err(error) = self.decoder.reset(&mut self.input) {
                     return Err(
                         self.damage(&format!("has a frame that cannot be decoded ({error})"))
@@ -135,4 +141,20 @@ impl Read for ZstdReader {
             }
         }
     }
+}
+
+/// The bytes of the window of a frame, if its header is whole; if not, the decoder reports it.
+fn window_bytes(header: &[u8]) -> Option<u64> {
+    let descriptor = *header.get(4)?;
+    if descriptor & 0x20 == 0 {
+        let window = *header.get(5)?;
+        let base = 1u64.checked_shl(10 + u32::from(window >> 3))?;
+        return base.checked_add(base / 8 * u64::from(window & 7));
+    }
+    // The window is all of the contents.
+    let at = 5 + [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let (count, more) = [(1, 0), (2, 256), (4, 0), (8, 0)][usize::from(descriptor >> 6)];
+    let bytes = header.get(at..)?.get(..count)?;
+    let value = bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+    value.checked_add(more)
 }

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive};
 use super::{TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
-use crate::decompress::{Compression, CorruptStream, CountingReader};
+use crate::decompress::{Compression, CorruptStream, CountingReader, WindowMemory};
 use crate::{Error, ErrorKind, Result};
 
 /// Read at once for headers; it includes the contents of small files.
@@ -131,6 +131,7 @@ struct ArchiveOpener<'a> {
     name: PathBuf,
     options: &'a TarImportOptions,
     device: Option<u16>,
+    window: WindowMemory,
     cancel: &'a CancelToken,
 }
 
@@ -181,7 +182,7 @@ impl ArchiveOpener<'_> {
         reader: Box<dyn Read + Send>,
         sha256: Option<[u8; 32]>,
     ) -> Result<TarInput> {
-        let Self { name, options, device, cancel } = self;
+        let Self { name, options, device, window, cancel } = self;
         let mut input = CountingReader::new(reader);
         let compression = match options.compression {
             Some(compression) => compression,
@@ -195,7 +196,8 @@ impl ArchiveOpener<'_> {
             return Err(refused(why, 0).at(&name));
         }
         let compressed_bytes = input.read_counter();
-        let inner = compression.reader(input);
+        let inner =
+            compression.reader(input, window).map_err(|error| unreadable(error).at(&name))?;
         let limited = LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes };
         let mut reader: Box<dyn Read + Send> = Box::new(limited);
         if let Some(sha256) = sha256 {
@@ -242,14 +244,16 @@ impl Read for CopyingReader {
 }
 
 impl TarInput {
-    /// Opens an archive. `device` is its number as a device of the image, if contents stay in it.
+    /// Opens an archive. `device` is its number as a device of the image, if contents stay in it. A decoder may take
+    /// `window`.
     pub(super) fn open(
         source: TarSource,
         options: &TarImportOptions,
         device: Option<u16>,
+        window: WindowMemory,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let opener = ArchiveOpener { name: source.name(), options, device, cancel };
+        let opener = ArchiveOpener { name: source.name(), options, device, window, cancel };
         match source {
             TarSource::Path(path) => {
                 let file = File::open(&path).map_err(|error| cannot_open(error).at(&path))?;
@@ -413,8 +417,12 @@ fn cannot_open(source: io::Error) -> Error {
     Error::new(ErrorKind::Input { operation: "cannot open", source })
 }
 
-/// The error of a stream: damage that a decompressor found, or an error of the host.
+/// The error of a stream: what a decompressor found, or an error of the host.
 fn unreadable(source: io::Error) -> Error {
+    let source = match source.downcast::<Error>() {
+        Ok(error) => return error,
+        Err(source) => source,
+    };
     if let Some(limit) = source.get_ref().and_then(|inner| inner.downcast_ref::<InputTooLarge>()) {
         return Error::new(ErrorKind::Archive(limit.to_string()));
     }

@@ -61,6 +61,11 @@ impl LayerMerger {
         }
     }
 
+    /// Where the tree lies.
+    pub(super) fn store(&self) -> &SpillStore {
+        self.tree.store()
+    }
+
     /// Begins the next layer, above all others.
     pub(super) fn next_layer(&mut self) {
         self.current_layer += 1;

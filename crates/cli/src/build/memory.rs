@@ -10,6 +10,7 @@ use ferrofs_builder::import::SpoolOptions;
 use ferrofs_builder::{SpillOptions, SpillStore};
 
 use super::request::BuildRequest;
+use crate::resources::Resources;
 
 /// While the tree is imported it takes one part in so many of the memory. The build gives it less.
 const TREE_SHARE: u64 = 2;
@@ -17,12 +18,20 @@ const TREE_SHARE: u64 = 2;
 const SPOOL_SHARE: u64 = 16;
 /// The map of one sparse file takes one part in so many of the memory.
 const SPARSE_MAP_SHARE: u64 = 4;
+/// The window of the decoder of an archive takes so many parts of [`WINDOW_SHARE`] of the memory, and the tree then has an
+/// eighth of what it had. With the spool and the map of a sparse file that is all of it.
+const WINDOW_PARTS: u64 = 5;
+const WINDOW_SHARE: u64 = 8;
 /// Bytes of a data range of a sparse file while an archive is imported.
 const SPARSE_EXTENT_BYTES: u64 = 48;
 
-/// Sets the options of the import that depend on the memory, of which there are `bytes`.
-/// `temporary` is `TMPDIR`.
-pub(super) fn limit_import(request: &mut BuildRequest, bytes: u64, temporary: Option<OsString>) {
+/// Sets the options of the import that depend on the memory. `temporary` is `TMPDIR`.
+pub(super) fn limit_import(
+    request: &mut BuildRequest,
+    resources: &Resources,
+    temporary: Option<OsString>,
+) {
+    let bytes = resources.memory.budget().limit_bytes();
     let directory = temporary_directory(&request.image, temporary);
     let options = SpillOptions::default()
         .memory_bytes_max(bytes / TREE_SHARE)
@@ -33,6 +42,8 @@ pub(super) fn limit_import(request: &mut BuildRequest, bytes: u64, temporary: Op
     tar.store = Some(store);
     tar.spool =
         SpoolOptions::default().memory_bytes_max(bytes / SPOOL_SHARE).directory(Some(directory));
+    // The threads of the build start after the import. With their memory, `zstd --long=27` fits on any number of CPUs.
+    tar.window_bytes_max = (bytes + resources.threads_bytes()) / WINDOW_SHARE * WINDOW_PARTS;
     let extents = bytes / SPARSE_MAP_SHARE / SPARSE_EXTENT_BYTES;
     let extents = usize::try_from(extents).unwrap_or(usize::MAX);
     tar.sparse_extents_max = tar.sparse_extents_max.min(extents);

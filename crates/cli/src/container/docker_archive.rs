@@ -38,6 +38,7 @@ pub(super) fn open(
     };
     let mut outer = TarImportOptions::default().input(options.input).spool(options.spool.clone());
     outer = outer.whiteouts(WhiteoutPolicy::Keep).store(options.store.clone());
+    outer.window_bytes_max = options.window_bytes_max;
     let source = TarSource::Path(PathBuf::from(file));
     let archive = from_tar(source, &outer, cancel).map_err(|error| error.to_string())?;
     let manifest = read_file(&archive, "manifest.json")?;

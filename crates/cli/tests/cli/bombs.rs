@@ -299,3 +299,55 @@ fn a_tar_of_endless_attributes_takes_the_memory_of_one_entry() {
     assert_eq!(run(&["extract"], &image, &limits), "");
     assert!(fs::metadata(tar).unwrap().len() > 6 * 255 * 65_535);
 }
+
+/// A tar of a file of zeros, in a frame of zstd with a window of `1 << window_log` bytes.
+fn zstd_of_zeros(window_log: u8, blocks: usize) -> Vec<u8> {
+    const BLOCK: usize = 128 << 10;
+    let mut header = vec![0u8; 512];
+    header[0] = b'z';
+    header[100..108].copy_from_slice(b"0000644\0");
+    header[124..135].copy_from_slice(format!("{:011o}", blocks * BLOCK).as_bytes());
+    header[148..156].copy_from_slice(b"        ");
+    header[156] = b'0';
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    let sum = header.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, 0, (window_log - 10) << 3];
+    // Bit 0 is set in the last block; bits 1 and 2 are 0 for bytes as they are, and 1 for one byte, repeated.
+    let mut block = |flags: usize, bytes: usize| {
+        frame.extend_from_slice(&(bytes << 3 | flags).to_le_bytes()[..3]);
+        frame.extend_from_slice(if flags == 0 { &header } else { &[0] });
+    };
+    block(0, header.len());
+    (0..blocks).for_each(|_| block(2, BLOCK));
+    block(3, 1024);
+    frame
+}
+
+/// The window of a decoder was no part of `--memory`: 136 MiB were resident at 64.
+#[test]
+fn an_archive_whose_window_does_not_fit_into_the_memory_is_refused() {
+    let dir = Dir::new();
+    let image = dir.join("image");
+    let build = |archive: &Path, memory: &str| {
+        ferrofs().args(["build", "--json", memory]).args([&image, archive])
+    };
+    let long = dir.write("long.tar.zst", &zstd_of_zeros(27, 1500));
+    let stderr = build(&long, "--memory=64m").ends_with(1).stderr;
+    assert!(
+        stderr.contains("long.tar.zst: the zstd data has a window of 134217728 bytes"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("a larger --memory allows more"), "{stderr}");
+    assert!(!image.exists());
+    for (archive, memory, peak) in [
+        (long, "--memory=212m", 212 << 20),
+        (dir.write("short.tar.zst", &zstd_of_zeros(25, 1500)), "--memory=64m", RESIDENT_MAX),
+    ] {
+        let report = build(&archive, memory).succeeds().stdout;
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        let found = report["peak_memory_bytes"].as_u64().unwrap();
+        assert!(found <= peak, "{found} bytes");
+        fs::remove_file(&image).unwrap();
+    }
+}
