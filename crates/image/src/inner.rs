@@ -19,6 +19,7 @@ use ferrofs_ondisk::{DeviceSlot, Nid, Superblock, TimeBase};
 use ferrofs_workers::memory::{AllocPolicy, Charge, ReclaimerRegistration};
 use foldhash::fast::RandomState;
 
+use crate::counted_starts::CountedStarts;
 use crate::engine::{Engine, SyncDecompress};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
 use crate::extent::AddressSpace;
@@ -63,6 +64,7 @@ pub(crate) struct ImageInner {
     pub(crate) caller_caches: bool,
     pub(crate) metabox: Option<Inode>,
     pub(crate) packed: Option<Inode>,
+    pub(crate) counted_starts: CountedStarts,
     /// The table of long prefixes of xattr names.
     pub(crate) xattr_prefixes: Vec<XattrPrefix>,
     /// Frees what the engine only keeps for speed when others need the memory.

@@ -48,6 +48,7 @@
 )]
 
 pub mod android;
+mod counted_starts;
 mod dir;
 mod engine;
 mod error;

@@ -12,6 +12,7 @@ use ferrofs_ondisk::{
 
 use ferrofs_workers::single_flight::SingleFlight;
 
+use crate::counted_starts::CountedStarts;
 use crate::engine::{
     self, ContextPool, DecodeTimer, DecodeWorkers, Engine, SlotLimits, SyncDecompress,
 };
@@ -207,6 +208,7 @@ impl OpenOptions {
             caller_caches: self.caller_caches,
             metabox: None,
             packed: None,
+            counted_starts: CountedStarts::default(),
             xattr_prefixes: Vec::new(),
             _reclaimer: reclaimer,
         };

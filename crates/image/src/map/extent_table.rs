@@ -1,9 +1,11 @@
 //! Encoded extents: a table of records, found by number or by binary search (docs/format.md F35,
 //! F36).
 
+use ferrofs_ondisk::Nid;
 use ferrofs_ondisk::zmap::{ExtentRecord, ExtentTable};
 
 use super::{ExtentDensity, MetaCursor, checked, plain};
+use crate::counted_starts::{CountedStart, CountedStarts};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
 use crate::extent::{Address, Cluster, ClusterId, Coding, DataLocation, MappedExtent};
 use crate::inner::ImageInner;
@@ -19,9 +21,11 @@ pub(super) struct ExtentTableMap {
     /// Where the table starts.
     start: u64,
     size: u64,
-    /// For records without physical starts: a record number and where its data starts, from where
-    /// counting continues. For records with logical starts: the number to try first.
-    known: (u64, u64),
+    nid: Nid,
+    /// For records without physical starts: from where counting continues.
+    counted: Option<CountedStart>,
+    /// For records with logical starts: the number to try first.
+    try_first: u64,
 }
 
 /// What a record says about an extent.
@@ -37,7 +41,16 @@ impl ExtentTableMap {
         let start = address(table.start(header_at))?;
         let size = inode.size();
         let count = table.count(size);
-        Ok(Self { cursor: MetaCursor::new(inode), table, count, start, size, known: (0, 0) })
+        Ok(Self {
+            cursor: MetaCursor::new(inode),
+            table,
+            count,
+            start,
+            size,
+            nid: inode.nid(),
+            counted: None,
+            try_first: 0,
+        })
     }
 
     pub(super) fn extent_at(&mut self, inner: &ImageInner, offset: u64) -> Result<MappedExtent> {
@@ -132,25 +145,31 @@ impl ExtentTableMap {
 
     /// Where the data of record `number` starts if records only say how long they are.
     fn counted_start(&mut self, inner: &ImageInner, number: u64) -> Result<u64> {
-        let (mut at, mut physical) = self.known;
-        if at == 0 || at > number {
-            let bytes = self.cursor.bytes(inner, self.start, 8)?;
-            let field = <[u8; 8]>::try_from(bytes).unwrap_or_default();
-            (at, physical) = (0, u64::from_le_bytes(field));
+        let own = self.counted.filter(|counted| counted.number <= number);
+        let mut at = match own.or_else(|| inner.counted_starts.before(self.nid, number)) {
+            Some(known) => known,
+            None => {
+                let bytes = self.cursor.bytes(inner, self.start, 8)?;
+                let field = <[u8; 8]>::try_from(bytes).unwrap_or_default();
+                CountedStart { number: 0, physical: u64::from_le_bytes(field) }
+            }
+        };
+        while at.number < number {
+            let length = self.record(inner, at.number)?.length.bytes();
+            at.physical = address(at.physical.checked_add(u64::from(length)))?;
+            at.number = at.number.saturating_add(1);
+            if at.number.is_multiple_of(CountedStarts::STEP) {
+                inner.counted_starts.add(self.nid, at);
+            }
         }
-        while at < number {
-            let length = self.record(inner, at)?.length.bytes();
-            physical = address(physical.checked_add(u64::from(length)))?;
-            at = at.saturating_add(1);
-        }
-        self.known = (at, physical);
-        Ok(physical)
+        self.counted = Some(at);
+        Ok(at.physical)
     }
 
     /// Records of 16 and 32 bytes: the last one that starts at or before `offset`.
     fn by_search(&mut self, inner: &ImageInner, offset: u64) -> Result<Option<PlacedRecord>> {
         let (mut low, mut high) = (0, self.count);
-        let mut try_first = Some(self.known.0).filter(|number| *number < high);
+        let mut try_first = Some(self.try_first).filter(|number| *number < high);
         while low < high {
             let middle = try_first.take().unwrap_or_else(|| low.midpoint(high));
             if self.record(inner, middle)?.logical > offset {
@@ -158,7 +177,7 @@ impl ExtentTableMap {
             } else {
                 low = middle.saturating_add(1);
                 // A sequential reader needs exactly the record after the last one.
-                let next = (low < high).then_some(low).filter(|_| middle == self.known.0);
+                let next = (low < high).then_some(low).filter(|_| middle == self.try_first);
                 try_first = next;
             }
         }
@@ -169,7 +188,7 @@ impl ExtentTableMap {
         if record.logical > offset || end <= offset || end > self.size {
             return Err(ErrorKind::ExtentOrder.into());
         }
-        self.known.0 = low;
+        self.try_first = low;
         Ok(Some(PlacedRecord { record, start: record.logical, end, is_last }))
     }
 
