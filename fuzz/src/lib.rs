@@ -79,7 +79,7 @@ impl Target {
     /// There is none.
     #[must_use]
     pub fn named(name: &str) -> Self {
-        let found = TARGETS.into_iter().find(|target| target.name == name);
+        let found = TARGETS.iter().copied().find(|target| target.name == name);
         found.unwrap_or_else(|| panic!("no target {name}"))
     }
 
@@ -125,90 +125,46 @@ const BUILD: Limits = Limits {
     time_units_a_kib: 1000,
 };
 
-// One constant for each, so that a fuzzing program contains one body: libFuzzer goes through the counters of all
+// One constant for each target, so that a fuzzing program contains one body: libFuzzer goes through the counters of all
 // code of its program after each input, which takes longer than a small body.
-/// Target `superblock`.
-pub const SUPERBLOCK: Target = Target { name: "superblock", body: superblock, limits: SMALL };
-/// Target `inode`.
-pub const INODE: Target = Target { name: "inode", body: inode, limits: SMALL };
-/// Target `dirent`.
-pub const DIRENT: Target = Target { name: "dirent", body: dirent, limits: SMALL };
-/// Target `xattr`.
-pub const XATTR: Target = Target { name: "xattr", body: xattr, limits: SMALL };
-/// Target `stats`.
-pub const STATS: Target = Target { name: "stats", body: stats, limits: SMALL };
-/// Target `lz4`.
-pub const LZ4: Target = Target { name: "lz4", body: lz4, limits: CODEC };
-/// Target `lz4_window`.
-pub const LZ4_WINDOW: Target = Target { name: "lz4_window", body: lz4_window, limits: CODEC };
-/// Target `lzma`.
-pub const LZMA: Target = Target { name: "lzma", body: lzma, limits: CODEC };
-/// Target `deflate`.
-pub const DEFLATE: Target = Target { name: "deflate", body: deflate, limits: CODEC };
-/// Target `zstd`.
-pub const ZSTD: Target = Target { name: "zstd", body: zstd, limits: CODEC };
-/// Target `zmap_full`.
-pub const ZMAP_FULL: Target = Target { name: "zmap_full", body: zmap_full, limits: MAP };
-/// Target `zmap_compact`.
-pub const ZMAP_COMPACT: Target = Target { name: "zmap_compact", body: zmap_compact, limits: MAP };
-/// Target `zmap_extents`.
-pub const ZMAP_EXTENTS: Target = Target { name: "zmap_extents", body: zmap_extents, limits: MAP };
-/// Target `chunk`.
-pub const CHUNK: Target = Target { name: "chunk", body: chunk, limits: MAP };
-/// Target `android`.
-pub const ANDROID: Target = Target { name: "android", body: android, limits: DOCUMENT };
-/// Target `remote`.
-pub const REMOTE: Target = Target { name: "remote", body: remote, limits: DOCUMENT };
-/// Target `server`.
-pub const SERVER: Target = Target { name: "server", body: server, limits: DOCUMENT };
-/// Target `hints`.
-pub const HINTS: Target = Target { name: "hints", body: hints, limits: TEXT };
-/// Target `texts`.
-pub const TEXTS: Target = Target { name: "texts", body: texts, limits: TEXT };
-/// Target `patched`.
-pub const PATCHED: Target = Target { name: "patched", body: patched, limits: IMAGE };
-/// Target `check`.
-pub const CHECK: Target = Target { name: "check", body: check, limits: IMAGE };
-/// Target `write_tar`.
-pub const WRITE_TAR: Target = Target { name: "write_tar", body: write_tar, limits: IMAGE };
-/// Target `extract`.
-pub const EXTRACT: Target = Target { name: "extract", body: extract, limits: IMAGE };
-/// Target `fuse`.
-pub const FUSE: Target = Target { name: "fuse", body: fuse, limits: IMAGE };
-/// Target `tar`.
-pub const TAR: Target = Target { name: "tar", body: tar, limits: ARCHIVE };
-/// Target `layers`.
-pub const LAYERS: Target = Target { name: "layers", body: layers, limits: ARCHIVE };
-/// Target `build_image`.
-pub const BUILD_IMAGE: Target = Target { name: "build_image", body: build_image, limits: BUILD };
+macro_rules! targets {
+    ($($constant:ident: $name:ident, $limits:ident;)+) => {
+        $(
+            #[doc = concat!("Target `", stringify!($name), "`.")]
+            pub const $constant: Target =
+                Target { name: stringify!($name), body: $name, limits: $limits };
+        )+
+        /// All targets, small structures first.
+        pub const TARGETS: &[Target] = &[$($constant),+];
+    };
+}
 
-/// All targets, small structures first.
-pub const TARGETS: [Target; 27] = [
-    SUPERBLOCK,
-    INODE,
-    DIRENT,
-    XATTR,
-    STATS,
-    LZ4,
-    LZ4_WINDOW,
-    LZMA,
-    DEFLATE,
-    ZSTD,
-    ZMAP_FULL,
-    ZMAP_COMPACT,
-    ZMAP_EXTENTS,
-    CHUNK,
-    ANDROID,
-    REMOTE,
-    SERVER,
-    HINTS,
-    TEXTS,
-    PATCHED,
-    CHECK,
-    WRITE_TAR,
-    EXTRACT,
-    FUSE,
-    TAR,
-    LAYERS,
-    BUILD_IMAGE,
-];
+targets! {
+    SUPERBLOCK: superblock, SMALL;
+    INODE: inode, SMALL;
+    DIRENT: dirent, SMALL;
+    XATTR: xattr, SMALL;
+    STATS: stats, SMALL;
+    LZ4: lz4, CODEC;
+    LZ4_WINDOW: lz4_window, CODEC;
+    LZMA: lzma, CODEC;
+    DEFLATE: deflate, CODEC;
+    ZSTD: zstd, CODEC;
+    ZMAP_FULL: zmap_full, MAP;
+    ZMAP_COMPACT: zmap_compact, MAP;
+    ZMAP_EXTENTS: zmap_extents, MAP;
+    CHUNK: chunk, MAP;
+    ANDROID: android, DOCUMENT;
+    REMOTE: remote, DOCUMENT;
+    SERVER: server, DOCUMENT;
+    HINTS: hints, TEXT;
+    TEXTS: texts, TEXT;
+    PATCHED: patched, IMAGE;
+    CHECK: check, IMAGE;
+    WRITE_TAR: write_tar, IMAGE;
+    EXTRACT: extract, IMAGE;
+    FUSE: fuse, IMAGE;
+    TAR: tar, ARCHIVE;
+    LAYERS: layers, ARCHIVE;
+    BUILD_IMAGE: build_image, BUILD;
+}

@@ -32,13 +32,19 @@ impl WindowMemory {
         self.bytes_max
     }
 
-    /// Reserves memory for a window that takes `bytes` bytes, in place of what was reserved before.
+    /// Reserves memory for a window that takes `bytes` bytes, in place of what was reserved before. The header that asks for
+    /// it is at byte `offset` of the compressed stream, or before.
     ///
     /// # Errors
     /// [`ErrorKind::WindowTooLong`], inside of the read error.
-    pub(super) fn reserve(&mut self, format: &'static str, bytes: u64) -> io::Result<()> {
+    pub(super) fn reserve(
+        &mut self,
+        format: &'static str,
+        bytes: u64,
+        offset: u64,
+    ) -> io::Result<()> {
         if bytes > self.bytes_max {
-            return Err(self.too_long(format, Some(bytes)));
+            return Err(self.too_long(format, Some(bytes), offset));
         }
         if self.loan.as_ref().is_none_or(|loan| loan.bytes() < bytes) {
             // The loan before ends first, as the store knows one at a time.
@@ -50,9 +56,15 @@ impl WindowMemory {
     }
 
     /// The error of a window of `bytes` bytes, `None`: of more than there may be. It is inside of a read error.
-    pub(super) fn too_long(&self, format: &'static str, bytes: Option<u64>) -> io::Error {
+    pub(super) fn too_long(
+        &self,
+        format: &'static str,
+        bytes: Option<u64>,
+        offset: u64,
+    ) -> io::Error {
         let (window_bytes, limit_bytes) = (bytes, self.bytes_max);
-        io::Error::other(Error::new(ErrorKind::WindowTooLong { format, window_bytes, limit_bytes }))
+        let kind = ErrorKind::WindowTooLong { format, window_bytes, limit_bytes };
+        io::Error::other(Error::new(kind).at_byte(offset))
     }
 }
 
@@ -68,13 +80,13 @@ mod tests {
         store.set_memory_max(48 << 20);
         let mut window = WindowMemory::new(40 << 20, store.clone());
         for (bytes, left) in [(8, 40), (2, 40), (16, 32), (40, 8)] {
-            window.reserve("zstd", bytes << 20).unwrap();
+            window.reserve("zstd", bytes << 20, 7).unwrap();
             assert_eq!(store.memory_max(), left << 20);
         }
-        let error = window.reserve("zstd", (40 << 20) + 1).unwrap_err().to_string();
+        let error = window.reserve("zstd", (40 << 20) + 1, 7).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the zstd data has a window of 41943041 bytes, and 41943040 are allowed for it; a larger \
+            "byte 7: the zstd data has a window of 41943041 bytes, and 41943040 are allowed for it; a larger \
              --memory allows more"
         );
         drop(window);

@@ -29,9 +29,10 @@ impl XzStream {
     pub(super) fn new(mut input: CountingReader, mut window: WindowMemory) -> io::Result<Self> {
         let header = input.peek(STREAM_HEADER_BYTES + BLOCK_HEADER_BYTES_MAX)?;
         if let Some(bytes) = first_window(header) {
-            window.reserve("xz", bytes)?;
+            let offset = input.position();
+            window.reserve("xz", bytes, offset)?;
             // A later block may have a longer one, of which only the library knows.
-            window.reserve("xz", window.bytes_max())?;
+            window.reserve("xz", window.bytes_max(), offset)?;
         }
         let kib = (window.bytes_max() / 1024).saturating_add(DECODER_KIB);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
@@ -42,7 +43,9 @@ impl XzStream {
 impl Read for XzStream {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
         self.inner.read(output).map_err(|error| match error.kind() {
-            io::ErrorKind::OutOfMemory => self.window.too_long("xz", None),
+            io::ErrorKind::OutOfMemory => {
+                self.window.too_long("xz", None, self.inner.inner().position())
+            }
             io::ErrorKind::InvalidData
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::UnexpectedEof

@@ -53,7 +53,7 @@ impl ZstdReader {
                 if let Some(bytes) = window_bytes(self.input.peek(FRAME_HEADER_BYTES_MAX)?) {
                     // The buffer of the decoder has a power of two.
                     let bytes = bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
-                    self.window.reserve("zstd", bytes)?;
+                    self.window.reserve("zstd", bytes, self.input.position())?;
                 }
                 if let Err(error) = self.decoder.reset(&mut self.input) {
                     return Err(
