@@ -7,9 +7,11 @@ use std::fmt;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::machine::{Requirement, missing};
+use crate::statistics::Figure;
 use crate::table::{Column, TableSpec};
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) title: String,
@@ -25,13 +27,14 @@ pub(crate) struct Case {
     pub(crate) shape: String,
     pub(crate) why: String,
     /// The largest spread of repetitions as a share of their median; none where the distribution itself is measured.
-    pub(crate) noise: f64,
-    /// Whether claims are about time, so that steal time by a hypervisor invalidates the run.
-    pub(crate) clocked: bool,
+    pub(crate) noise: Option<f64>,
+    /// Whether no claim is about time, so that steal time by a hypervisor does not invalidate the run.
+    pub(crate) is_untimed: bool,
     /// Arguments that `all` adds; braces hold the names of inputs.
     pub(crate) run: Vec<String>,
     /// Arguments added where a requirement is not met, which reduce what is required.
     pub(crate) otherwise: Vec<String>,
+    pub(crate) figures: BTreeMap<String, Figure>,
     pub(crate) tables: BTreeMap<String, TableSpec>,
     /// The commands that are compared.
     pub(crate) commands: Vec<CaseCommand>,
@@ -40,33 +43,9 @@ pub(crate) struct Case {
     pub(crate) thresholds: BTreeMap<String, Threshold>,
 }
 
-impl Default for Case {
-    fn default() -> Self {
-        Self {
-            title: String::new(),
-            origins: Vec::new(),
-            rounds: 5,
-            quick_rounds: 2,
-            warm_ups: 0,
-            least_rounds: 1,
-            measures: String::new(),
-            shape: String::new(),
-            why: String::new(),
-            noise: f64::INFINITY,
-            clocked: true,
-            run: Vec::new(),
-            otherwise: Vec::new(),
-            tables: BTreeMap::new(),
-            commands: Vec::new(),
-            variants: Vec::new(),
-            thresholds: BTreeMap::new(),
-        }
-    }
-}
-
 /// A command of a case. Names in braces stand for inputs, outputs and options.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct CaseCommand {
     pub(crate) name: String,
     pub(crate) program: String,
@@ -74,22 +53,44 @@ pub(crate) struct CaseCommand {
     pub(crate) called: Option<String>,
     words: Vec<String>,
     /// The variants of which it is a part; all if none is named.
-    #[serde(default)]
     only: Vec<String>,
     /// The memory that its words allow it: it runs once more in a cgroup of that size, without swap.
     pub(crate) limit_mib: Option<u32>,
     /// Whether it must extract what the first such command extracts.
-    #[serde(default)]
     pub(crate) is_compared: bool,
-    #[serde(default)]
     pub(crate) counts_threads: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct CaseVariant {
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) confine: Confinement,
     #[serde(flatten)]
     pub(crate) values: Values,
+}
+
+/// How one CPU is made available to a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Confinement {
+    #[default]
+    Free,
+    Affinity,
+    Cpuset,
+    Quota,
+}
+
+impl Confinement {
+    /// What this user or system lacks for it.
+    pub(crate) fn lacks(self) -> Option<String> {
+        let controller = match self {
+            Self::Free | Self::Affinity => return None,
+            Self::Cpuset => "cpuset",
+            Self::Quota => "cpu",
+        };
+        missing(&[Requirement::Root, Requirement::Cgroup(controller)])
+    }
 }
 
 /// Values of names in braces.
@@ -118,31 +119,25 @@ impl CaseCommand {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Threshold {
     /// What it judges in each case: numbers of the candidate that stands in the place of a title, or of all candidates.
     /// None where the experiment judges.
-    #[serde(default)]
     pub(crate) judges: Vec<Column>,
     /// The cases, by names that the experiment gives them, for which it is meant, and those for which it is not.
-    #[serde(default)]
     cases: Vec<String>,
-    #[serde(default)]
     not_cases: Vec<String>,
     /// Mails that claim it; those of the case if none is named.
-    #[serde(default)]
     pub(crate) origins: Vec<String>,
     pub(crate) value: f64,
     /// Whether it is the least that a figure must be, not the most.
-    #[serde(default)]
     pub(crate) is_least: bool,
     /// Such as "%".
     pub(crate) unit: String,
     /// The claim in words; {} stands for value and unit.
     says: String,
     /// The known cause where it is missed or not measured.
-    #[serde(default)]
     pub(crate) why_not: String,
 }
 
@@ -201,6 +196,7 @@ mod tests {
     fn every_case_is_complete() {
         for entry in EXPERIMENTS {
             let case = Case::of(entry.name).unwrap();
+            assert!(case.rounds > 0 && case.quick_rounds > 0 && case.least_rounds > 0);
             for text in [&case.title, &case.measures, &case.shape, &case.why] {
                 assert!(!text.trim().is_empty(), "{}", entry.name);
             }

@@ -10,13 +10,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use procfs::process::Process;
 
 /// Names of groups; the number of the process follows.
 const PREFIX: &str = "ferrofs-bench-";
 /// The period of a CPU quota, in microseconds.
 const PERIOD_US: u32 = 100_000;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A mounted hierarchy of groups.
 struct Hierarchy {
     is_v2: bool,
     root: PathBuf,
@@ -28,30 +29,25 @@ pub(crate) fn has_controller(controller: &str) -> bool {
 
 impl Hierarchy {
     fn find(controller: &str) -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading the mounts")?;
-        let mut found = mounts.lines().filter_map(|line| Self::of_mount(line, controller));
+        let mounts = Process::myself()?.mountinfo().context("reading the mounts")?;
         let has = |text: String| text.split_whitespace().any(|word| word == controller);
-        found
-            .find(|Self { is_v2, root }| {
-                !is_v2 || fs::read_to_string(root.join("cgroup.subtree_control")).is_ok_and(has)
-            })
-            .with_context(|| {
-                format!(
-                    "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
+        let mut found = mounts.into_iter().filter_map(|mount| {
+            let root = mount.mount_point;
+            let is_v2 = mount.fs_type == "cgroup2";
+            let is_meant = match mount.fs_type.as_str() {
+                "cgroup" => mount.super_options.contains_key(controller),
+                _ => {
+                    is_v2 && fs::read_to_string(root.join("cgroup.subtree_control")).is_ok_and(has)
+                }
+            };
+            is_meant.then_some(Self { is_v2, root })
+        });
+        found.next().with_context(|| {
+            format!(
+                "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
                  (for version 2: echo +{controller} > cgroup.subtree_control at its root)"
-                )
-            })
-    }
-
-    /// From a line of mountinfo: fields, a dash, type, source, options.
-    fn of_mount(line: &str, controller: &str) -> Option<Self> {
-        let (fields, kind) = line.split_once(" - ")?;
-        let root = PathBuf::from(fields.split(' ').nth(4)?);
-        let mut kind = kind.split(' ');
-        let is_v2 = kind.next()? == "cgroup2";
-        let is_v1 = line.contains(" - cgroup ")
-            && kind.nth(1)?.split(',').any(|option| option == controller);
-        (is_v1 || is_v2).then_some(Self { is_v2, root })
+            )
+        })
     }
 }
 
@@ -200,21 +196,5 @@ fn remove_left_over(root: &Path) {
             // A process that is still in it keeps it.
             fs::remove_dir(entry.path()).unwrap_or_default();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Hierarchy;
-
-    #[test]
-    fn hierarchies_are_read_from_the_mounts() {
-        let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
-        let v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate";
-        let cpu = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu";
-        let of = |line| Hierarchy::of_mount(line, "memory");
-        let found = |is_v2, root: &str| Some(Hierarchy { is_v2, root: root.into() });
-        assert_eq!(of(v1), found(false, "/sys/fs/cgroup/memory"));
-        assert_eq!((of(v2), of(cpu), of("nothing")), (found(true, "/sys/fs/cgroup"), None, None));
     }
 }

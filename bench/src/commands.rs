@@ -3,6 +3,7 @@
 //! name the programs with their words; names in braces stand for images, outputs and options.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -12,16 +13,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrofs_workers::cpus::CpuSet;
+use procfs::process::Process;
 
-use crate::case::Values;
+use crate::case::{CaseVariant, Confinement, Values};
 use crate::cgroup::{Group, has_controller};
 use crate::experiment::{Context, Experiment};
 use crate::image_info::ImageInfo;
-use crate::machine::{Requirement, is_root};
+use crate::machine::is_root;
 use crate::process::{self, Cost};
-use crate::programs::{Invocation, PeerArguments, Program, place_of, squashfs_of};
+use crate::programs::{Invocation, PeerArguments, place_of, squashfs_of};
 use crate::reader::{Pattern, Reader, Seen};
-use crate::statistics::{Figure, Figures};
+use crate::statistics::Figures;
 use crate::trees::{copy_part, put_away, read_in};
 
 /// A quick run uses this much of the tree.
@@ -30,12 +32,6 @@ const UNSQUASHFS: &str = "unsquashfs";
 const MIB: f64 = 1_048_576.0;
 /// How often threads are counted; those that live for less than this may be missed.
 const LOOK: Duration = Duration::from_micros(500);
-const SIZE: Figure = Figure::new("size", "bytes", 0);
-const OF_LIMIT: Figure = Figure::new("of limit", "", 2);
-const KILLED: Figure = Figure::new("killed", "", 0);
-const WALL_IN_GROUP: Figure = Figure::new("wall in a cgroup", "s", 3);
-const CHARGED: Figure = Figure::new("charged", "MiB", 1);
-const THREADS: Figure = Figure::new("threads", "", 0);
 
 #[derive(Debug, Clone, Args)]
 struct CommandArguments {
@@ -46,6 +42,7 @@ struct CommandArguments {
     peers: PeerArguments,
 }
 
+/// Of `check`, `memory` and `quota`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CheckArguments {
     /// EROFS images
@@ -75,61 +72,54 @@ pub(crate) struct BuildArguments {
     common: CommandArguments,
 }
 
-#[derive(Debug, Clone, Args)]
-pub(crate) struct MemoryArguments {
-    #[command(flatten)]
-    check: CheckArguments,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct QuotaArguments {
-    #[command(flatten)]
-    check: CheckArguments,
-}
-
 /// One run of all commands: the row of the table, and what the words of the commands name.
 struct Subject {
     case: String,
-    /// By which commands and thresholds know it.
-    name: String,
+    variant: CaseVariant,
     /// Read into the page cache before each command.
     inputs: Vec<PathBuf>,
-    values: Values,
-    confinement: Confinement,
 }
 
-/// How one CPU is made available to a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Confinement {
-    Free,
-    Affinity,
-    Cpuset,
-    Quota,
+impl Subject {
+    /// The variant with these inputs by the names that they have in words.
+    fn new(case: String, mut variant: CaseVariant, inputs: &[(&str, &PathBuf)]) -> Self {
+        let values = inputs.iter().map(|(name, path)| ((*name).to_owned(), vec![text(path)]));
+        variant.values.extend(values);
+        Self { case, variant, inputs: inputs.iter().map(|(_, path)| (*path).clone()).collect() }
+    }
 }
-
-/// With their names and the controllers that they need.
-const CONFINEMENTS: [(Confinement, &str, &str); 4] = [
-    (Confinement::Free, "free", ""),
-    (Confinement::Affinity, "bound to 1 CPU", ""),
-    (Confinement::Cpuset, "cpuset of 1 CPU", "cpuset"),
-    (Confinement::Quota, "quota of 1 CPU", "cpu"),
-];
 
 fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
 impl CheckArguments {
-    fn subjects(&self, squashfs: Option<&PathBuf>) -> Result<Vec<Subject>> {
-        let subjects = ImageInfo::read_all(&self.images)?.into_iter().map(|image| {
+    /// Runs the commands on each image in each variant of the case.
+    fn compare(
+        &self,
+        context: &mut Context<'_>,
+        squashfs: Option<&PathBuf>,
+        folder: &Path,
+    ) -> Result<()> {
+        let (mut subjects, variants) = (Vec::new(), context.report.case.variants.clone());
+        for image in ImageInfo::read_all(&self.images)? {
             let named = [("image", Some(&image.path)), ("squashfs", squashfs)];
-            let named = named.into_iter().filter_map(|(name, path)| Some((name, path?.clone())));
-            let inputs = named.clone().map(|(_, path)| path).collect();
-            let values = named.map(|(name, path)| (name.to_owned(), vec![text(&path)])).collect();
-            let (case, name) = (image.name.clone(), image.name);
-            Subject { case, name, inputs, values, confinement: Confinement::Free }
-        });
-        Ok(subjects.collect())
+            let named = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
+            let inputs: Vec<_> = named.collect();
+            for variant in variants.clone() {
+                let (verb, name) = (variant.values["verb"].join(" "), &variant.name);
+                let case = format!("{verb} {}, {name}", image.name);
+                match variant.confine.lacks() {
+                    Some(lacks) => context.report.leave_out(case, lacks),
+                    None => subjects.push(Subject::new(case, variant, &inputs)),
+                }
+            }
+            if variants.is_empty() {
+                let variant = CaseVariant { name: image.name.clone(), ..CaseVariant::default() };
+                subjects.push(Subject::new(image.name.clone(), variant, &inputs));
+            }
+        }
+        self.common.compare(context, subjects, folder)
     }
 }
 
@@ -137,7 +127,7 @@ impl Experiment for CheckArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         self.common.peers.programs.ours()?;
         let folder = self.common.peers.folder()?;
-        self.common.compare(context, self.subjects(None)?, folder.path())
+        self.compare(context, None, folder.path())
     }
 }
 
@@ -156,8 +146,7 @@ impl Experiment for ExtractArguments {
             }
         }
         context.report.remark(format!("into new folders in {}", place_of(folder.path())));
-        let subjects = self.check.subjects(squashfs.as_ref())?;
-        self.check.common.compare(context, subjects, folder.path())
+        self.check.compare(context, squashfs.as_ref(), folder.path())
     }
 }
 
@@ -176,51 +165,10 @@ impl Experiment for BuildArguments {
         let (bytes, entries) = read_in(&source)?;
         context.report.remark(format!("{:.1} MB in {entries} entries", bytes as f64 / 1e6));
         context.report.remark(format!("images go to {}", place_of(folder.path())));
-        let subjects = context.report.case.variants.clone().into_iter().map(|variant| {
-            let (case, name, mut values) = (variant.name.clone(), variant.name, variant.values);
-            values.insert("source".to_owned(), vec![text(&source)]);
-            let (inputs, confinement) = (vec![source.clone()], Confinement::Free);
-            Subject { case, name, inputs, values, confinement }
-        });
+        let variants = context.report.case.variants.clone().into_iter();
+        let subjects = variants
+            .map(|variant| Subject::new(variant.name.clone(), variant, &[("source", &source)]));
         self.common.compare(context, subjects.collect(), folder.path())
-    }
-}
-
-impl Experiment for MemoryArguments {
-    fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        if !has_controller("memory") || !is_root() {
-            context.report.leave_out("memory cgroups", "they need root and the memory controller");
-        }
-        self.check.run(context)
-    }
-}
-
-impl Experiment for QuotaArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        vec![Requirement::Root]
-    }
-
-    fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let folder = self.check.common.peers.folder()?;
-        let images = self.check.subjects(None)?;
-        let mut subjects = Vec::new();
-        for (verb, image) in ["check", "extract"]
-            .iter()
-            .flat_map(|verb| images.iter().map(move |image| (verb, image)))
-        {
-            for (confinement, name, controller) in CONFINEMENTS {
-                let case = format!("{verb} {}, {name}", image.case);
-                if !controller.is_empty() && !has_controller(controller) {
-                    context.report.leave_out(&case, format!("needs a {controller} cgroup"));
-                    continue;
-                }
-                let mut values = image.values.clone();
-                values.insert("verb".to_owned(), vec![(*verb).to_owned()]);
-                let (name, inputs) = (name.to_owned(), image.inputs.clone());
-                subjects.push(Subject { case, name, inputs, values, confinement });
-            }
-        }
-        self.check.common.compare(context, subjects, folder.path())
     }
 }
 
@@ -234,6 +182,10 @@ fn threads(jobs: Option<u16>) -> Values {
     [processors].into_iter().chain(jobs).collect()
 }
 
+fn has_memory_cgroup() -> bool {
+    has_controller("memory") && is_root()
+}
+
 impl CommandArguments {
     /// Runs the commands of the case on each subject, in turn.
     fn compare(
@@ -242,30 +194,32 @@ impl CommandArguments {
         subjects: Vec<Subject>,
         folder: &Path,
     ) -> Result<()> {
+        let commands = context.report.case.commands.clone();
+        if commands.iter().any(|command| command.limit_mib.is_some()) && !has_memory_cgroup() {
+            context.report.leave_out("memory cgroups", "they need root and the memory controller");
+        }
         context.plan(self.peers.rounds, subjects.len());
         context.report.remark("caches: inputs are read into the page cache before each run");
-        let case = context.report.case.clone();
-        let mut programs: Vec<(&str, Option<Program>)> = Vec::new();
-        for command in &case.commands {
-            let name = command.program.as_str();
-            if programs.iter().all(|(known, _)| *known != name) {
-                programs.push((name, self.peers.programs.find(name, &mut context.report)));
-            }
+        let mut programs = BTreeMap::new();
+        for command in &commands {
+            let find = || self.peers.programs.find(&command.program, &mut context.report);
+            programs.entry(command.program.as_str()).or_insert_with(find);
         }
         let output = folder.join("output");
-        let mut sheet = context.sheet("commands", "");
         for mut subject in subjects {
-            subject.values.extend(threads(self.jobs));
+            let values = &mut subject.variant.values;
+            values.extend(threads(self.jobs));
             // What is checked has no output.
-            let has_output = subject.values.get("verb").is_none_or(|verb| verb[0] != "check");
+            let has_output = values.get("verb").is_none_or(|verb| verb[0] != "check");
             let output_words = if has_output { vec![text(&output)] } else { Vec::new() };
-            subject.values.insert("output".to_owned(), output_words);
+            values.insert("output".to_owned(), output_words);
             let (subject, wanted, mut candidates) = (&subject, &Cell::new(None), Vec::new());
-            for command in &case.commands {
-                let program = programs.iter().find(|(program, _)| *program == command.program);
-                let program = program.and_then(|(_, program)| program.as_ref());
-                let words = command.fill(&subject.name, &subject.values);
-                let Some((program, words)) = program.zip(words) else { continue };
+            let name = subject.variant.name.as_str();
+            for command in &commands {
+                let words = command.fill(name, &subject.variant.values);
+                let Some((program, words)) = programs[&*command.program].as_ref().zip(words) else {
+                    continue;
+                };
                 let invocation =
                     Invocation { called: command.called.clone(), ..program.with(words) };
                 context.report.peer_command(&command.name, invocation.line());
@@ -280,10 +234,9 @@ impl CommandArguments {
                 candidates.push(program.candidate(&command.name, move || run.once()));
             }
             let all = context.measure(&subject.case, candidates)?;
-            sheet.add(&subject.case, &all);
-            context.report.judge_all(&subject.case, &[&subject.name], &all);
+            context.report.add("commands", "", &subject.case, &all)?;
+            context.report.judge_all(&subject.case, &[name], &all);
         }
-        context.report.sheet(sheet);
         Ok(())
     }
 }
@@ -297,7 +250,7 @@ struct CommandRun<'a> {
     limit_mib: Option<u32>,
     /// What the first command wrote, which this one must write, too.
     wanted: Option<&'a Cell<Option<Seen>>>,
-    threads: Option<usize>,
+    threads: Option<i64>,
 }
 
 impl CommandRun<'_> {
@@ -305,42 +258,42 @@ impl CommandRun<'_> {
         self.subject.inputs.iter().try_for_each(|input| read_in(input).map(drop))?;
         let (cost, size) = self.confined(None)?;
         let mut figures = cost.figures();
-        figures.extend(size.map(|size| (SIZE, size)));
-        figures.extend(self.threads.map(|threads| (THREADS, threads as f64)));
+        figures.extend(size.map(|size| ("size", size)));
+        figures.extend(self.threads.map(|threads| ("threads", threads as f64)));
         let Some(mib) = self.limit_mib else { return Ok(figures) };
-        figures.push((OF_LIMIT, cost.peak_kib as f64 / 1024.0 / f64::from(mib)));
-        if has_controller("memory") && is_root() {
+        figures.push(("of limit", cost.peak_kib as f64 / 1024.0 / f64::from(mib)));
+        if has_memory_cgroup() {
             // The next command must not pay for dirty pages of the last.
             rustix::fs::sync();
             let group = Group::of_memory(u64::from(mib) << 20)?;
             group.forbid_swap()?;
             let (cost, _) = self.run(&mut group.inside(&self.invocation.command()), None)?;
             figures.extend([
-                (WALL_IN_GROUP, cost.wall.as_secs_f64()),
-                (KILLED, group.killed() as f64),
-                (CHARGED, group.peak_bytes() as f64 / MIB),
+                ("wall in a cgroup", cost.wall.as_secs_f64()),
+                ("killed", group.killed() as f64),
+                ("charged", group.peak_bytes() as f64 / MIB),
             ]);
         }
         Ok(figures)
     }
 
     /// The most threads that were seen.
-    fn count_threads(&self) -> Result<usize> {
-        let mut most = 0;
-        self.confined(Some(&mut |child: &Child| most = most_threads(child.id())))?;
-        Ok(most)
+    fn count_threads(&self) -> Result<i64> {
+        let mut most = Ok(0);
+        self.confined(Some(&mut |child: &Child| most = most_threads(child)))?;
+        most
     }
 
     /// One run on the CPUs of the subject.
     fn confined(&self, watch: Option<&mut dyn FnMut(&Child)>) -> Result<(Cost, Option<f64>)> {
         let home = CpuSet::of_current_thread();
         let cpu = home.iter().next().context("no CPU")?;
-        let group = match self.subject.confinement {
+        let group = match self.subject.variant.confine {
             Confinement::Cpuset => Some(Group::of_cpu(cpu)?),
             Confinement::Quota => Some(Group::of_quota()?),
             Confinement::Free | Confinement::Affinity => None,
         };
-        if self.subject.confinement == Confinement::Affinity {
+        if self.subject.variant.confine == Confinement::Affinity {
             CpuSet::from_iter([cpu]).bind_current_thread()?;
         }
         let command = self.invocation.command();
@@ -373,17 +326,15 @@ impl CommandRun<'_> {
 }
 
 /// The most threads of a process until it ends.
-fn most_threads(process: u32) -> usize {
-    let is_running = || {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
-    };
-    let mut most = 0;
-    while is_running() {
-        most = most.max(fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count));
+fn most_threads(child: &Child) -> Result<i64> {
+    let (process, mut most) = (Process::new(i32::try_from(child.id())?)?, 0);
+    while let Ok(stat) = process.stat()
+        && stat.state != 'Z'
+    {
+        most = most.max(stat.num_threads);
         sleep(LOOK);
     }
-    most
+    Ok(most)
 }
 
 #[cfg(test)]
@@ -421,7 +372,7 @@ mod tests {
     #[test]
     fn threads_are_counted_until_the_process_ends() {
         let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
-        assert_eq!(most_threads(child.id()), 1);
+        assert_eq!(most_threads(&child).unwrap(), 1);
         assert!(child.wait().unwrap().success());
     }
 }

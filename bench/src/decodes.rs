@@ -3,14 +3,11 @@
 //! the files that are read, each place once.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::Instant;
 
-use anyhow::{Context as _, Error, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrofs_image::{Image, Inode};
 use serde::Deserialize;
@@ -20,32 +17,22 @@ use crate::image_info::regular_files;
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
 use crate::process;
-use crate::programs::{OURS, PeerArguments};
-use crate::reads::{BLOCK_BYTES, FileArguments, open, read_all};
-use crate::statistics::{Figure, Measured};
+use crate::programs::{ImageArguments, Invocation, OURS};
+use crate::reader::{read_front, read_together};
+use crate::reads::{BLOCK_BYTES, FileArguments, ReadPass, open, read_all};
+use crate::statistics::Measured;
 
 const FSCK: &str = "fsck.erofs";
-const READERS: Figure = Figure::new("readers", "", 0);
-const DISTINCT: Figure = Figure::new("clusters touched", "", 0);
-const DECODES: Figure = Figure::new("decodes", "", 0);
-const RATIO: Figure = Figure::new("decodes a cluster", "", 2);
-const SHARE: Figure = Figure::new("decoded per served", "", 2);
-const SERVED: Figure = Figure::new("served", "MiB", 0);
-const SECONDS: Figure = Figure::new("wall", "s", 2);
-const CPU_SECONDS: Figure = Figure::new("CPU", "s", 2);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DecodesArguments {
-    /// EROFS images
-    #[arg(required = true, value_name = "IMAGE")]
-    images: Vec<PathBuf>,
+    #[command(flatten)]
+    of: ImageArguments,
     #[command(flatten)]
     files: FileArguments,
-    #[command(flatten)]
-    peers: PeerArguments,
 }
 
-/// What was decoded: streams, different inputs among them, and bytes.
+/// What a decoder did: streams, different inputs among them, and bytes.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 struct DecodeCounts {
     decodes: u64,
@@ -53,38 +40,29 @@ struct DecodeCounts {
     bytes: u64,
 }
 
-/// What was served, and what that took.
-#[derive(Debug, Clone, Copy)]
-struct Served {
-    bytes: u64,
-    seconds: f64,
-    cpu_seconds: f64,
-}
-
 /// A row of the table.
-fn row(who: &str, readers: u16, counts: DecodeCounts, served: Served) -> Measured {
+fn row(who: &str, readers: u16, distinct: u64, pass: &ReadPass) -> Measured {
     let figures = vec![
-        (READERS, readers.into()),
-        (DISTINCT, counts.distinct as f64),
-        (DECODES, counts.decodes as f64),
-        (RATIO, counts.decodes as f64 / counts.distinct as f64),
-        (SHARE, counts.bytes as f64 / served.bytes as f64),
-        (SERVED, (served.bytes >> 20) as f64),
-        (SECONDS, served.seconds),
-        (CPU_SECONDS, served.cpu_seconds),
+        ("readers", readers.into()),
+        ("clusters touched", distinct as f64),
+        ("decodes", pass.clusters as f64),
+        ("decodes a cluster", pass.clusters as f64 / distinct as f64),
+        ("decoded per served", pass.decoded_bytes as f64 / pass.served_bytes as f64),
+        ("served", (pass.served_bytes >> 20) as f64),
+        ("wall", pass.seconds),
+        ("CPU", pass.cpu_seconds),
     ];
     Measured::new(who, figures)
 }
 
 impl Experiment for DecodesArguments {
     fn requirements(&self) -> Vec<Requirement<'_>> {
-        files(&self.images).collect()
+        files(&self.of.images).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let folder = self.peers.folder()?;
-        let mut sheet = context.sheet("decodes", "");
-        for path in &self.images {
+        let folder = self.of.peers.folder()?;
+        for path in &self.of.images {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             context.say(&name)?;
             let (files, inodes) = self.files.of(&open(path)?)?;
@@ -100,10 +78,9 @@ impl Experiment for DecodesArguments {
                     }
                 }
             }
-            sheet.add(&name, &all);
+            context.report.add("decodes", "", &name, &all)?;
             context.report.judge_all(&name, &[&name], &all);
         }
-        context.report.sheet(sheet);
         Ok(())
     }
 }
@@ -116,13 +93,13 @@ impl DecodesArguments {
         counter: &Counter<'_>,
         context: &mut Context<'_>,
     ) -> Result<Vec<Measured>> {
+        let programs = &self.of.peers.programs;
         if peer == FSCK {
-            let invocation =
-                self.peers.programs.peer(FSCK)?.with(["--extract"]).with([counter.image]);
+            let invocation = programs.peer(FSCK)?.with(["--extract"]).with([counter.image]);
             context.report.peer_command(FSCK, invocation.line());
-            return Ok(vec![counter.fsck(&|| invocation.command())?]);
+            return Ok(vec![counter.fsck(&invocation)?]);
         }
-        let mounter = System::Erofsfuse.find(&self.peers.programs)?;
+        let mounter = System::Erofsfuse.find(programs)?;
         let words = mounter.words(counter.image, &counter.folder.join("mount"));
         context.report.peer_command(peer, words);
         let readers = self.files.readers.iter();
@@ -134,11 +111,8 @@ impl DecodesArguments {
 fn ours(path: &Path, files: &[Inode], readers: u16) -> Result<Measured> {
     // Opened anew, so that its cache is empty.
     let image = open(path)?;
-    let pass = read_all(&image, files, BLOCK_BYTES, readers.into())?;
-    let (decodes, distinct) = (pass.clusters, touched(&image, files)?);
-    let counts = DecodeCounts { decodes, distinct, bytes: pass.decoded_bytes };
-    let (bytes, seconds, cpu_seconds) = (pass.served_bytes, pass.seconds, pass.cpu_seconds);
-    Ok(row(OURS, readers, counts, Served { bytes, seconds, cpu_seconds }))
+    let pass = read_all(&image, files, BLOCK_BYTES, readers)?;
+    Ok(row(OURS, readers, touched(&image, files)?, &pass))
 }
 
 /// The preloaded library that counts decoder calls, and what is measured with it.
@@ -162,54 +136,38 @@ impl Counter<'_> {
     }
 
     /// Counted, and then timed without the counter.
-    fn fsck(&self, command: &dyn Fn() -> Command) -> Result<Measured> {
-        process::run(command().envs(self.variables()?), None)?;
+    fn fsck(&self, invocation: &Invocation) -> Result<Measured> {
+        process::run(invocation.command().envs(self.variables()?), None)?;
         let counts = self.counts()?;
-        let (cost, _) = process::run(&mut command(), None)?;
-        let bytes = regular_files(&open(self.image)?)?.iter().map(|(_, inode)| inode.size()).sum();
+        let (cost, _) = process::run(&mut invocation.command(), None)?;
+        let files = regular_files(&open(self.image)?)?;
+        let served_bytes = files.iter().map(|(_, inode)| inode.size()).sum();
         let (seconds, cpu_seconds) = (cost.wall.as_secs_f64(), cost.cpu.as_secs_f64());
-        let served = Served { bytes, seconds, cpu_seconds };
-        Ok(row("fsck.erofs, whole image", 1, counts, served))
+        let served = ReadPass { seconds, cpu_seconds, served_bytes, ..ReadPass::default() };
+        Ok(counts.row("fsck.erofs, whole image", 1, served))
     }
 
     /// Counted, and then timed without the counter, each on a mount of its own.
     fn mounted(&self, who: &str, mounter: &Mounter, readers: u16) -> Result<Measured> {
         let counted = Mounter { variables: self.variables()?, ..mounter.clone() };
         self.read_mounted(&counted, readers)?;
-        Ok(row(who, readers, self.counts()?, self.read_mounted(mounter, readers)?))
+        Ok(self.counts()?.row(who, readers, self.read_mounted(mounter, readers)?))
     }
 
     /// All readers read the same files at the same time. CPU time is that of the daemon.
-    fn read_mounted(&self, mounter: &Mounter, readers: u16) -> Result<Served> {
+    fn read_mounted(&self, mounter: &Mounter, readers: u16) -> Result<ReadPass> {
         let directory = self.folder.join("mount");
         fs::create_dir_all(&directory)?;
         let mounted = mounter.mount(self.image, &directory, &self.folder.join("log"))?;
-        let begin = Instant::now();
-        let bytes = thread::scope(|scope| {
-            let read = || self.read_files(&directory);
-            let threads: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
-            threads.into_iter().try_fold(0, |sum, reader| {
-                Ok::<_, Error>(sum + reader.join().map_err(|_| Error::msg("a reader panicked"))??)
-            })
+        let (got, [wall, _]) = read_together(readers, |_| {
+            let mut block = vec![0; BLOCK_BYTES];
+            let read = |path| read_front(&directory.join(path), u64::MAX, &mut block, false);
+            self.files.iter().map(read).try_fold(0, |sum, seen| anyhow::Ok(sum + seen?.bytes))
         })?;
-        let seconds = begin.elapsed().as_secs_f64();
+        let (seconds, served_bytes) = (wall.as_secs_f64(), got.iter().sum());
         let cpu_seconds = mounted.daemon_cpu()?.as_secs_f64();
         mounted.end()?;
-        Ok(Served { bytes, seconds, cpu_seconds })
-    }
-
-    fn read_files(&self, directory: &Path) -> Result<u64> {
-        let (mut block, mut bytes) = (vec![0; BLOCK_BYTES], 0);
-        for path in &self.files {
-            let mut file = File::open(directory.join(path))?;
-            loop {
-                match file.read(&mut block)? {
-                    0 => break,
-                    count => bytes += count as u64,
-                }
-            }
-        }
-        Ok(bytes)
+        Ok(ReadPass { seconds, cpu_seconds, served_bytes, ..ReadPass::default() })
     }
 
     /// The sums of all processes that decoded; their file is removed.
@@ -227,6 +185,13 @@ impl Counter<'_> {
         }
         ensure!(sum.distinct > 0, "nothing was decoded");
         Ok(sum)
+    }
+}
+
+impl DecodeCounts {
+    fn row(self, who: &str, readers: u16, served: ReadPass) -> Measured {
+        let pass = ReadPass { clusters: self.decodes, decoded_bytes: self.bytes, ..served };
+        row(who, readers, self.distinct, &pass)
     }
 }
 

@@ -3,22 +3,17 @@
 //! case (`cases/*.toml`) has the tables with their columns and plots, and most thresholds:
 //!
 //! ```ignore
-//! const RATE: Figure = Figure::new("throughput", "GB/s", 3);
-//!
 //! fn run(&self, context: &mut Context<'_>) -> Result<()> {
 //!     context.plan(self.rounds, self.threads.len()); // RoundOptions, and the number of `measure` calls
-//!     let mut sheet = context.sheet("throughput", "");
 //!     for threads in &self.threads {
 //!         let candidates = vec![
-//!             Candidate::ours("ours", || pass(threads)), // answers Figures: vec![(WALL, 1.5), (RATE, 0.7)]
+//!             Candidate::ours("ours", || pass(threads)), // answers Figures: vec![("wall", 1.5), ("rate", 0.7)]
 //!             Candidate::peer("original", || other(threads)),
 //!         ];
-//!         let case = format!("{threads} threads");
-//!         // Measures, adds a row for each candidate to the sheet, and has thresholds of the case judge.
-//!         let all = context.compare(&case, candidates, &mut sheet)?;
+//!         // Measures, adds a row for each candidate to the table "rates", and has thresholds of the case judge.
+//!         let all = context.compare(["rates", "", &format!("{threads} threads")], candidates)?;
 //!         context.report.judge("special", &case, own_rule(&all)); // where a threshold needs a rule of its own
 //!     }
-//!     context.report.sheet(sheet); // table, plots, samples
 //!     Ok(()) // each threshold of the case becomes a claim by its worst figure
 //! }
 //! ```
@@ -32,7 +27,6 @@ use crate::machine::Requirement;
 use crate::report::Report;
 use crate::rounds::{Candidate, RoundOptions, Schedule, StealFilter};
 use crate::statistics::Measured;
-use crate::table::Sheet;
 
 pub(crate) trait Experiment: Debug {
     /// What must be there before it starts.
@@ -74,12 +68,6 @@ impl<'a> Context<'a> {
         self.report.remark(self.schedule.to_string());
     }
 
-    /// A table of the case, with what its title lacks.
-    pub(crate) fn sheet(&self, name: &str, title: &str) -> Sheet {
-        let spec = self.report.case.tables.get(name).cloned();
-        Sheet::new(&spec.unwrap_or_default(), title)
-    }
-
     /// Measures the candidates in turn, in the rounds of the schedule. Peers that fail are left out, with the reason. Empty
     /// if there is no time left.
     pub(crate) fn measure(
@@ -101,15 +89,14 @@ impl<'a> Context<'a> {
         Ok(all)
     }
 
-    /// The same, with rows in the sheet, and judged by thresholds.
+    /// The same, with rows in a table, and judged by thresholds.
     pub(crate) fn compare(
         &mut self,
-        case: &str,
+        [table, title, case]: [&str; 3],
         candidates: Vec<Candidate<'_>>,
-        sheet: &mut Sheet,
     ) -> Result<Vec<Measured>> {
         let all = self.measure(case, candidates)?;
-        sheet.add(case, &all);
+        self.report.add(table, title, case, &all)?;
         self.report.judge_all(case, &[case], &all);
         Ok(all)
     }

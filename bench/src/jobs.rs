@@ -19,7 +19,7 @@ use crate::experiment::{Context, Experiment};
 use crate::machine::{Requirement, Usage, available_kib, missing};
 use crate::page_store::PAGE_BYTES;
 use crate::rounds::{Candidate, RoundOptions};
-use crate::statistics::{Figure, Figures, Measured, Samples, difference_percent, find};
+use crate::statistics::{Figures, Measured, Samples, difference_percent, find};
 
 const GIB: usize = 1 << 30;
 /// Memory that must stay free, in KiB.
@@ -41,12 +41,10 @@ const THREAD_ROUNDS: u64 = 80_000_000;
 /// Where the slow chunk is, in halves of the job.
 const PLACES: [(&str, u64); 3] = [("first", 0), ("in the middle", 1), ("last", 2)];
 
-const TIME: Figure = Figure::new("wall", "ms", 1);
+const TIME: &str = "wall";
 /// It leaves out steal time.
-const CPU_TIME: Figure = Figure::new("CPU", "ms", 1);
-const READY: Figure = Figure::new("ready", "ms", 1);
-const FAULTING: Figure = Figure::new("faulting in", "ms", 1);
-const OF_IDEAL: Figure = Figure::new("of the ideal", "", 3);
+const CPU_TIME: &str = "CPU";
+const READY: &str = "ready";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JobsArguments {
@@ -137,23 +135,22 @@ impl Plan {
         let kinds = [Variant::Threads, Variant::Resident, Variant::Registers];
         let of = kinds.iter().flat_map(|kind| self.threads.iter().map(move |&count| kind(count)));
         let variants: Vec<Variant> = [Variant::OneCall].into_iter().chain(of).collect();
-        let mut sheet = context.sheet("faults", &(self.bytes >> 20).to_string());
+        let mib = (self.bytes >> 20).to_string();
         for (pages, case) in KINDS {
             let candidate = |&variant: &Variant| {
                 Candidate::ours(variant.name(), move || time(variant, pages, self.bytes))
             };
             let candidates = variants.iter().map(candidate).collect();
-            let all = context.compare(case, candidates, &mut sheet)?;
+            let all = context.compare(["faults", &mib, case], candidates)?;
             explain(case, &all, context);
         }
-        context.report.sheet(sheet);
         Ok(())
     }
 
     /// Faulting in on each NUMA node by its CPUs, which places the memory there.
     fn on_nodes(&self, context: &mut Context<'_>) -> Result<()> {
         let home = CpuSet::of_current_thread();
-        let mut sheet = context.sheet("nodes", &(self.bytes >> 20).to_string());
+        let mib = (self.bytes >> 20).to_string();
         for node in AvailableCpus::read().nodes() {
             let case = format!("{}: {}", node.id, node.cpus.len());
             let bound = node.cpus.bind_current_thread();
@@ -165,9 +162,8 @@ impl Plan {
             let ways = [("1 thread", 1), ("one thread a CPU", node.cpus.len())];
             let measured = context.measure(&case, ways.map(candidate).into());
             home.bind_current_thread().context("unbinding from a node")?;
-            sheet.add(&case, &measured?);
+            context.report.add("nodes", &mib, &case, &measured?)?;
         }
-        context.report.sheet(sheet);
         Ok(())
     }
 
@@ -195,9 +191,7 @@ impl Plan {
             Candidate::ours(name, || start_mount(*threads, image, directory.path()))
         });
         let all = context.measure(MOUNT, candidates.collect())?;
-        let mut sheet = context.sheet("starts", &(MOUNT_BYTES >> 30).to_string());
-        sheet.add("", &all);
-        context.report.sheet(sheet);
+        context.report.add("starts", &(MOUNT_BYTES >> 30).to_string(), "", &all)?;
         let saved = all.iter().skip(1).map(|one| one.median(READY)).collect::<Vec<_>>();
         if let [alone, .., together] = saved[..] {
             let saved = difference_percent(alone, together);
@@ -216,13 +210,11 @@ impl Plan {
         }
         let ways = CHUNKS_PER_THREAD.iter().flat_map(|&chunks| PLACES.map(|place| (chunks, place)));
         let candidates = ways.map(|(chunks, (name, halves))| {
-            let run = move || Ok(vec![(OF_IDEAL, run_imbalanced(halves, threads, chunks)?)]);
+            let run = move || Ok(vec![("of the ideal", run_imbalanced(halves, threads, chunks)?)]);
             Candidate::ours(format!("{chunks} chunks per thread, slow chunk {name}"), run)
         });
-        let mut sheet = context.sheet("imbalance", &threads.to_string());
         let case = format!("a job with one slow chunk, {threads} threads");
-        context.compare(&case, candidates.collect(), &mut sheet)?;
-        context.report.sheet(sheet);
+        context.compare(["imbalance", &threads.to_string(), &case], candidates.collect())?;
         Ok(())
     }
 }
@@ -230,7 +222,7 @@ impl Plan {
 /// Remarks and noise for one kind of pages, where the variants were run.
 fn explain(case: &str, all: &[Measured], context: &mut Context<'_>) {
     let samples = |variant: Variant, figure| {
-        find(all, &variant.name()).map_or_else(Samples::default, |one| one.samples(figure))
+        find(all, &variant.name()).map_or_else(Samples::default, |one| one.samples(figure).clone())
     };
     let differ = |before, after, figure| {
         difference_percent(samples(before, figure).median(), samples(after, figure).median())
@@ -333,7 +325,7 @@ fn start_mount(threads: Option<usize>, image: &Path, directory: &Path) -> Result
     let daemon = Daemon::start(image, directory, threads, mode, &memory)?;
     let ready = begin.elapsed();
     daemon.end()?;
-    Ok(vec![(READY, ready.as_secs_f64() * 1e3), (FAULTING, faulting.as_secs_f64() * 1e3)])
+    Ok(vec![(READY, ready.as_secs_f64() * 1e3), ("faulting in", faulting.as_secs_f64() * 1e3)])
 }
 
 /// Wall time as a multiple of the ideal: all work spread evenly, but no less than the slow chunk. The cost of an ordinary

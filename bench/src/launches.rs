@@ -5,14 +5,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use ferrofs_image::{MemoryPool, SyncDecompress};
 use ferrofs_workers::cpus::AvailableCpus;
+use procfs::process::{Process, Task};
 
 use crate::child::start_load;
 use crate::daemon::{Daemon, Launcher, PROGRAMS, ThreadPolicy, mount_folder};
@@ -21,18 +21,18 @@ use crate::machine::Requirement;
 use crate::mounted::{Mounter, System};
 use crate::programs::ProgramArguments;
 use crate::rounds::{Candidate, RoundOptions};
-use crate::statistics::{Figure, Figures, Measured, Statistic};
+use crate::statistics::{Figures, Measured, Statistic};
 use crate::trees::read_in;
 
 /// Threads of our daemon that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
 /// The figures of a round.
-const RUN_DELAY: Figure = Figure::new("run delay", "us", 0);
-const QUEUED: Figure = Figure::new("from submission to start", "us", 0);
-const LAST: Figure = Figure::new("last launch", "us", 0);
-const ALL: Figure = Figure::new("all launches", "us", 0);
+const RUN_DELAY: &str = "run delay";
+const QUEUED: &str = "from submission to start";
+const LAST: &str = "last launch";
+const ALL: &str = "all launches";
 /// The tables of the case, and what they are of.
-const TABLES: [(&str, Figure); 4] =
+const TABLES: [(&str, &str); 4] =
     [("delay", RUN_DELAY), ("queued", QUEUED), ("last", LAST), ("all", ALL)];
 
 const POLICIES: [(ThreadPolicy, &str); 3] = [
@@ -78,7 +78,7 @@ impl Experiment for LaunchesArguments {
         let case = format!("beside {} load generators a CPU", self.load);
         let all = context.measure(&case, candidates.collect())?;
         for (_, decoding) in DECODING {
-            add_tables(context, decoding, &mounts, &all);
+            add_tables(context, decoding, &mounts, &all)?;
         }
         for mount in &mounts {
             match &mount.source {
@@ -171,7 +171,8 @@ impl LaunchMount {
             Source::Ours(threads, mode) => {
                 let memory = MemoryPool::with_default_limit()?;
                 let daemon = Daemon::start(image, directory, *threads, *mode, &memory)?;
-                let look = || Ok((RunDelays::of("self")?, Some(daemon.queued_micros())));
+                let own = Process::myself()?;
+                let look = || Ok((RunDelays::of(&own)?, Some(daemon.queued_micros())));
                 let figures = launch(directory, &look, &AWAITED)?;
                 let mut seen = self.workers.borrow_mut();
                 let items = daemon.items();
@@ -183,10 +184,10 @@ impl LaunchMount {
             Source::Peer(mounter) => {
                 let log = tempfile::NamedTempFile::new()?;
                 let mounted = mounter.mount(image, directory, log.path())?;
-                let process = mounted.process();
+                let process = mounted.daemon()?;
                 let look = || {
-                    let delays = process.map(|process| RunDelays::of(&process.to_string()));
-                    Ok((delays.transpose()?.unwrap_or_default(), None))
+                    let delays = process.as_ref().map(RunDelays::of).transpose()?;
+                    Ok((delays.unwrap_or_default(), None))
                 };
                 let mut figures = launch(directory, &look, &[""])?;
                 // The kernel has no daemon.
@@ -221,27 +222,18 @@ fn launch(directory: &Path, look: Look<'_>, awaited: &[&str]) -> Result<Figures>
     Ok(figures.into_iter().chain(queued).collect())
 }
 
-/// How long the threads of a process were ready to run and did not: the kernel's count, the second number of
-/// `/proc/PID/task/TID/schedstat`, by thread, in nanoseconds and with the thread's name. The mail calls it scheduling
-/// latency.
+/// How long the threads of a process were ready to run and did not, by thread, in nanoseconds and with the thread's name. The
+/// mail calls it scheduling latency.
 #[derive(Debug, Default)]
-struct RunDelays(HashMap<String, (String, u64)>);
+struct RunDelays(HashMap<i32, (String, u64)>);
 
 impl RunDelays {
-    /// Of a process by number, or `self`.
-    fn of(process: &str) -> Result<Self> {
-        let folder = format!("/proc/{process}/task");
-        let mut threads = HashMap::new();
-        for entry in fs::read_dir(&folder).with_context(|| folder.clone())? {
-            let id = entry?.file_name().to_string_lossy().into_owned();
-            let read = |file: &str| fs::read_to_string(format!("{folder}/{id}/{file}"));
-            // A thread may end meanwhile.
-            let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
-            let delay = times.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-            let nanoseconds = delay.with_context(|| format!("schedstat of a thread: {times}"))?;
-            threads.insert(id, (name.trim_end().to_owned(), nanoseconds));
-        }
-        Ok(Self(threads))
+    fn of(process: &Process) -> Result<Self> {
+        // A thread may end meanwhile.
+        let of = |task: Task| {
+            Some((task.tid, (task.stat().ok()?.comm, task.schedstat().ok()?.run_delay)))
+        };
+        Ok(Self(process.tasks()?.filter_map(|task| of(task.ok()?)).collect()))
     }
 
     /// The delay since `before` of threads whose names begin so, in us.
@@ -261,7 +253,7 @@ fn add_tables(
     decoding: &'static str,
     mounts: &[LaunchMount],
     all: &[Measured],
-) {
+) -> Result<()> {
     let columns =
         mounts.iter().zip(all).filter(|(mount, _)| [decoding, ""].contains(&mount.decoding));
     let columns =
@@ -270,38 +262,41 @@ fn add_tables(
     // The subject of the mail is work that workers do.
     context.report.judge_all(decoding, &[decoding], &columns);
     for (table, figure) in TABLES {
-        let only = columns.iter().filter_map(|one| {
-            let found = one.named(figure.name)?.clone();
-            Some(Measured { name: one.name.clone(), figures: vec![found] })
+        let only = columns.iter().map(|one| {
+            let (name, mut figures) = (one.name.clone(), one.figures.clone());
+            figures.retain(|(name, _)| name == figure);
+            Measured { name, figures }
         });
-        let only: Vec<Measured> = only.collect();
+        let mut only: Vec<Measured> = only.collect();
+        only.retain(|one| !one.figures.is_empty());
         let is_nothing = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
         if figure == QUEUED && only.iter().all(is_nothing) {
             // LZ4 is left to the thread that reads.
-            context.report.remark(format!("{}, {decoding}: nothing was submitted", figure.name));
+            context.report.remark(format!("{figure}, {decoding}: nothing was submitted"));
             continue;
         }
-        let mut sheet = context.sheet(table, decoding);
-        sheet.add(decoding, &only);
-        context.report.sheet(sheet);
+        context.report.add(table, decoding, decoding, &only)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs::process::Process;
+
     use super::RunDelays;
 
     #[test]
     fn threads_are_told_by_their_names_and_new_ones_count_from_their_start() {
-        let delays = |threads: &[(&str, &str, u64)]| {
-            let of = threads.iter().map(|&(id, name, ns)| (id.to_owned(), (name.to_owned(), ns)));
+        let delays = |threads: &[(i32, &str, u64)]| {
+            let of = threads.iter().map(|&(id, name, ns)| (id, (name.to_owned(), ns)));
             RunDelays(of.collect())
         };
-        let before = delays(&[("1", "fuse-0", 5_000), ("2", "bench", 1_000)]);
-        let after = delays(&[("1", "fuse-0", 7_000), ("2", "bench", 90_000), ("3", "fuse-1", 500)]);
+        let before = delays(&[(1, "fuse-0", 5_000), (2, "bench", 1_000)]);
+        let after = delays(&[(1, "fuse-0", 7_000), (2, "bench", 90_000), (3, "fuse-1", 500)]);
         for (prefix, micros) in [("fuse-", 2.5), ("", 91.5), ("erofs_", 0.0)] {
             assert_eq!(after.since(&before, &[prefix]), micros, "{prefix}");
         }
-        assert!(!RunDelays::of("self").unwrap().0.is_empty());
+        assert!(!RunDelays::of(&Process::myself().unwrap()).unwrap().0.is_empty());
     }
 }

@@ -9,32 +9,34 @@ use std::{fmt, fs};
 
 use anyhow::{Context, Result, ensure};
 use ferrofs_workers::cpus::AvailableCpus;
+use procfs::process::Process;
+use procfs::{CpuInfo, Current, LoadAverage, Meminfo};
+use rustix::system::uname;
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cgroup::has_controller;
 use crate::page_store::zlib_version;
 
-/// Position of the minor faults behind the name in `/proc/self/stat`.
-const MINOR_FAULTS_FIELD: usize = 7;
-
 /// The machine, in a line. What the system does not tell is empty.
 pub(crate) fn describe() -> String {
     let (available, version) = (AvailableCpus::read(), env!("CARGO_PKG_VERSION"));
-    let memory = leading_number(&field_of("/proc/meminfo", "MemTotal")) / 1024;
+    let cpus = CpuInfo::current().ok();
     format!(
-        "Linux {}, {}, CPUs {} ({} at once), {memory} MiB; ferrofs-bench {version}, zlib {}",
-        line_of("/proc/sys/kernel/osrelease"),
-        field_of("/proc/cpuinfo", "model name"),
+        "Linux {}, {}, CPUs {} ({} at once), {} MiB; ferrofs-bench {version}, zlib {}",
+        uname().release().to_string_lossy(),
+        cpus.as_ref().and_then(|cpus| cpus.model_name(0)).unwrap_or_default(),
         available.cpus(),
         available.parallelism(),
+        Meminfo::current().map_or(0, |memory| memory.mem_total >> 20),
         zlib_version()
     )
 }
 
 /// The load of the last 1, 5 and 15 minutes.
 pub(crate) fn load_average() -> String {
-    line_of("/proc/loadavg").split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+    let text = |load: LoadAverage| format!("{:.2} {:.2} {:.2}", load.one, load.five, load.fifteen);
+    LoadAverage::current().map_or_else(|_| String::new(), text)
 }
 
 /// Something that an experiment needs and that is checked before it starts.
@@ -90,7 +92,7 @@ pub(crate) fn is_root() -> bool {
 /// Built in, or a module that the first mount loads.
 fn knows_erofs() -> bool {
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let modules = format!("/lib/modules/{}/modules.dep", line_of("/proc/sys/kernel/osrelease"));
+    let modules = format!("/lib/modules/{}/modules.dep", uname().release().to_string_lossy());
     let modules = fs::read_to_string(modules).unwrap_or_default();
     known.lines().any(|line| line.split_whitespace().last() == Some("erofs"))
         || modules.lines().any(|line| line.split(':').next().unwrap_or("").contains("/erofs.ko"))
@@ -113,27 +115,9 @@ pub(crate) fn check_stop() -> Result<()> {
     Ok(())
 }
 
-/// The first line of a file.
-pub(crate) fn line_of(path: &str) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().next().unwrap_or_default().trim().to_owned()
-}
-
-/// The value of `name:` in a file of such lines.
-pub(crate) fn field_of(path: &str, name: &str) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-    let found = fields.find(|(key, _)| key.trim() == name);
-    found.map_or_else(String::new, |(_, value)| value.trim().to_owned())
-}
-
-/// The number at the start of a field such as "23 kB", or 0.
-pub(crate) fn leading_number(text: &str) -> u64 {
-    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
-}
-
 pub(crate) fn available_kib() -> u64 {
-    leading_number(&field_of("/proc/meminfo", "MemAvailable"))
+    let memory = Meminfo::current().ok();
+    memory.and_then(|memory| memory.mem_available).unwrap_or(0) / 1024
 }
 
 /// Resources that all threads of this process used, since it started or between two looks.
@@ -149,19 +133,16 @@ pub(crate) struct Usage {
 
 impl Usage {
     pub(crate) fn now() -> Self {
-        let stat = line_of("/proc/self/stat");
-        // The name may hold anything, but it ends at the last parenthesis.
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let faults = behind_name.split_whitespace().nth(MINOR_FAULTS_FIELD);
         let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
-        let minor_faults = faults.map_or(0, leading_number);
+        let process = Process::myself().ok();
+        let stat = process.as_ref().and_then(|process| process.stat().ok());
+        let minor_faults = stat.map_or(0, |stat| stat.minflt);
         let mut usage = Self { cpu, minor_faults, ..Self::default() };
-        for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-            // A thread may end between the listing and the look.
-            let status = task.path().join("status").display().to_string();
-            let number = |name| leading_number(&field_of(&status, name));
-            usage.voluntary_switches += number("voluntary_ctxt_switches");
-            usage.involuntary_switches += number("nonvoluntary_ctxt_switches");
+        // A thread may end between the listing and the look.
+        let tasks = process.into_iter().filter_map(|process| process.tasks().ok()).flatten();
+        for status in tasks.filter_map(|task| task.ok()?.status().ok()) {
+            usage.voluntary_switches += status.voluntary_ctxt_switches.unwrap_or(0);
+            usage.involuntary_switches += status.nonvoluntary_ctxt_switches.unwrap_or(0);
         }
         usage
     }
@@ -181,14 +162,13 @@ impl Usage {
 mod tests {
     use std::path::Path;
 
-    use super::{Requirement, Usage, describe, leading_number, missing};
+    use super::{Requirement, Usage, describe, missing};
 
     #[test]
     fn a_machine_has_a_kernel_and_memory() {
         let text = describe();
         assert!(text.starts_with("Linux ") && !text.contains("Linux ,"), "{text}");
         assert!(text.contains(" MiB;") && !text.contains(" 0 MiB"), "{text}");
-        assert_eq!((leading_number("23 kB"), leading_number("none")), (23, 0));
     }
 
     #[test]

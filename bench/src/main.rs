@@ -10,7 +10,6 @@ mod commands;
 mod daemon;
 mod decodes;
 mod experiment;
-mod frames;
 mod image_info;
 mod jobs;
 mod launches;
@@ -91,9 +90,9 @@ experiments! {
     "mount": mounts::MountArguments,
     "random": mounts::RandomArguments,
     "build": commands::BuildArguments,
-    "memory": commands::MemoryArguments,
+    "memory": commands::CheckArguments,
     "mount-memory": mounts::MountMemoryArguments,
-    "quota": commands::QuotaArguments,
+    "quota": commands::CheckArguments,
     "decodes": decodes::DecodesArguments,
     "model": simulation::ModelArguments,
 }
@@ -238,7 +237,7 @@ fn run_child(arguments: &ChildArguments) -> Result<()> {
         Role::Load => child::generate_load(arguments),
         Role::Launcher => daemon::launch_all(&arguments.start()?),
         Role::Reader => reader::read(&arguments.start()?),
-        Role::Frames => child::answer(|| frames::measure(&arguments.start()?)),
+        Role::Frames => child::answer(|| pages::measure(&arguments.start()?)),
         Role::PoolLaunches => child::answer(|| page_pool::measure(&arguments.start()?)),
     }
 }

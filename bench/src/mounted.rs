@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use procfs::process::Process;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::machine::{Requirement, field_of, is_root, leading_number, missing};
+use crate::machine::{Requirement, is_root, missing};
 use crate::process;
 use crate::programs::{OURS, Program, ProgramArguments, on_path};
 
@@ -161,20 +162,15 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     /// The process that serves it; none of a driver's.
-    pub(crate) fn process(&self) -> Option<u32> {
-        self.daemon.as_ref().map(Child::id)
+    pub(crate) fn daemon(&self) -> Result<Option<Process>> {
+        let id = self.daemon.as_ref().map(|child| i32::try_from(child.id())).transpose()?;
+        Ok(id.map(Process::new).transpose()?)
     }
 
     /// CPU time of its daemon so far.
     pub(crate) fn daemon_cpu(&self) -> Result<Duration> {
         let time = self.daemon.as_ref().map(process::cpu_of).transpose();
         Ok(time.context("the daemon's CPU time")?.unwrap_or_default())
-    }
-
-    /// A size of its daemon such as VmHWM.
-    pub(crate) fn daemon_mib(&self, field: &str) -> Option<f64> {
-        let size = field_of(&format!("/proc/{}/status", self.process()?), field);
-        Some(leading_number(&size) as f64 / 1024.0)
     }
 
     /// Unmounts, and waits for the daemon.

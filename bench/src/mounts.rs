@@ -16,11 +16,10 @@ use crate::experiment::{Context, Experiment};
 use crate::image_info::ImageInfo;
 use crate::machine::Requirement;
 use crate::mounted::{Mounted, Mounter, System};
-use crate::programs::{OURS, PeerArguments, squashfs_of};
+use crate::programs::{ImageArguments, OURS, squashfs_of};
 use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
 use crate::rounds::Candidate;
-use crate::statistics::{CPU, Figure, Figures, Measured, PEAK, WALL, find};
-use crate::table::Sheet;
+use crate::statistics::{Figures, Measured, find};
 use crate::trees::read_in;
 
 /// A quick run reads this many files of a tree, and this much of a large file; with large LZMA clusters, a daemon that keeps
@@ -33,22 +32,9 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 const BUSY_MIB: u32 = 64;
 /// A mount counts as idle this long after the last read.
 const QUIET: Duration = Duration::from_secs(10);
-const DAEMON_CPU: Figure = Figure::new("daemon CPU", "s", 3);
-const MEAN: Figure = Figure::new("mean", "us", 1);
-const P50: Figure = Figure::new("p50", "us", 1);
-const P99: Figure = Figure::new("p99", "us", 0);
-const P999: Figure = Figure::new("p999", "us", 0);
-const FILES: Figure = Figure::new("files", "", 0);
-const BYTES: Figure = Figure::new("bytes", "B", 0);
-const OF_LIMIT: Figure = Figure::new("of limit", "", 2);
-const RESIDENT: Figure = Figure::new("resident while idle", "MiB", 1);
-const SHARE: Figure = Figure::new("share of a CPU while idle", "%", 4);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountArguments {
-    /// EROFS images
-    #[arg(required = true, value_name = "IMAGE")]
-    images: Vec<PathBuf>,
     /// The systems that mount
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::value_variants().to_vec())]
@@ -65,14 +51,11 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "FILE")]
     squashfs: Option<PathBuf>,
     #[command(flatten)]
-    peers: PeerArguments,
+    of: ImageArguments,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RandomArguments {
-    /// EROFS images, with a large file in each
-    #[arg(required = true, value_name = "IMAGE")]
-    images: Vec<PathBuf>,
     /// The systems that mount
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::EROFS)]
@@ -86,14 +69,11 @@ pub(crate) struct RandomArguments {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Vec<u16>,
     #[command(flatten)]
-    peers: PeerArguments,
+    of: ImageArguments,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountMemoryArguments {
-    /// EROFS images
-    #[arg(required = true, value_name = "IMAGE")]
-    images: Vec<PathBuf>,
     /// Threads that read the whole tree together
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -103,14 +83,16 @@ pub(crate) struct MountMemoryArguments {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     idle: u16,
     #[command(flatten)]
-    peers: PeerArguments,
+    of: ImageArguments,
 }
 
-/// The systems that take part, with what they mount and where.
+/// The images, and the systems that mount them, with where they do so.
 struct MountRunner {
-    mounters: Vec<Mounter>,
+    images: Vec<ImageInfo>,
     squashfs: Option<PathBuf>,
+    mounters: Vec<Mounter>,
     folder: TempDir,
+    directory: PathBuf,
     /// Whether this user may drop the system's caches.
     drops_caches: bool,
 }
@@ -120,24 +102,27 @@ impl MountRunner {
     fn new(
         context: &mut Context<'_>,
         systems: &[System],
-        image: &ImageInfo,
+        ImageArguments { images, peers }: &ImageArguments,
         squashfs: Option<&Path>,
-        peers: &PeerArguments,
     ) -> Result<Self> {
-        let (folder, is_quick) = (peers.folder()?, context.is_quick);
-        for name in ["mount", "warm"] {
-            fs::create_dir(folder.path().join(name)).context("making a directory to mount on")?;
+        let (images, folder) = (ImageInfo::read_all(images)?, peers.folder()?);
+        let [directory, warm] = ["mount", "warm"].map(|name| folder.path().join(name));
+        for directory in [&directory, &warm] {
+            fs::create_dir(directory).context("making a directory to mount on")?;
         }
         let drops_caches = OpenOptions::new().write(true).open(DROP_CACHES).is_ok();
-        let mut runner = Self { mounters: Vec::new(), squashfs: None, folder, drops_caches };
+        let (mounters, no_squashfs) = (Vec::new(), None);
+        let mut runner =
+            Self { images, squashfs: no_squashfs, mounters, folder, directory, drops_caches };
         for system in systems {
             let found = system.find(&peers.programs).and_then(|mounter| {
+                let (first, folder) = (&runner.images[0], runner.folder.path());
                 if system.takes_squashfs() && runner.squashfs.is_none() {
-                    let folder = runner.folder.path();
-                    let made = squashfs_of(image, squashfs, &peers.programs, is_quick, folder)?;
+                    let is_quick = context.is_quick;
+                    let made = squashfs_of(first, squashfs, &peers.programs, is_quick, folder)?;
                     runner.squashfs = Some(made.map_err(anyhow::Error::msg)?);
                 }
-                runner.mount(&mounter, image)?.end()?;
+                runner.mount(&mounter, first)?.end()?;
                 Ok(mounter)
             });
             match found {
@@ -157,10 +142,9 @@ impl MountRunner {
                 "the image is read into the page cache; other caches are kept, since only root may drop them"
             }
         };
-        context.report.remark(format!("before each run {caches}, and it is mounted anew"));
-        context
-            .report
-            .remark("CPU is that of the readers and of the daemon, without the kernel's threads");
+        let report = &mut context.report;
+        report.remark(format!("before each run {caches}, and it is mounted anew"));
+        report.remark("CPU is that of the readers and of the daemon, without the kernel's threads");
         Ok(runner)
     }
 
@@ -169,13 +153,9 @@ impl MountRunner {
         squashfs.unwrap_or(&image.path)
     }
 
-    fn directory(&self) -> PathBuf {
-        self.folder.path().join("mount")
-    }
-
     fn mount(&self, mounter: &Mounter, image: &ImageInfo) -> Result<Mounted> {
         let log = self.folder.path().join("daemon");
-        mounter.mount(self.image_of(mounter, image), &self.directory(), &log)
+        mounter.mount(self.image_of(mounter, image), &self.directory, &log)
     }
 
     /// A fresh mount, with the image in the page cache and nothing else.
@@ -200,18 +180,21 @@ impl MountRunner {
         // The reader's own program is in memory again before it is measured.
         Reader::new(Pattern::Find).run(&self.folder.path().join("warm"))?;
         let before = mounted.daemon_cpu()?;
-        let (cost, seen) = reader.run(&self.directory())?;
+        let (cost, seen) = reader.run(&self.directory)?;
         let daemon = mounted.daemon_cpu()?.saturating_sub(before);
         let mut figures = vec![
-            (WALL, cost.wall.as_secs_f64()),
-            (CPU, cost.cpu.as_secs_f64()),
-            (DAEMON_CPU, daemon.as_secs_f64()),
-            (FILES, seen.files as f64),
-            (BYTES, seen.bytes as f64),
+            ("wall", cost.wall.as_secs_f64()),
+            ("CPU", cost.cpu.as_secs_f64()),
+            ("daemon CPU", daemon.as_secs_f64()),
+            ("files", seen.files as f64),
+            ("bytes", seen.bytes as f64),
         ];
-        figures.extend(mounted.daemon_mib("VmHWM").map(|peak| (PEAK, peak)));
-        figures
-            .extend([MEAN, P50, P99, P999].into_iter().zip(seen.latencies.into_iter().flatten()));
+        if let Some(daemon) = mounted.daemon()? {
+            let peak = daemon.status()?.vmhwm;
+            figures.extend(peak.map(|kib| ("peak", kib as f64 / 1024.0)));
+        }
+        let latencies = seen.latencies.into_iter().flatten();
+        figures.extend(["mean", "p50", "p99", "p999"].into_iter().zip(latencies));
         mounted.end()?;
         Ok((figures, seen))
     }
@@ -221,12 +204,12 @@ impl MountRunner {
     fn compare(
         &self,
         context: &mut Context<'_>,
-        case: &str,
+        [table, title]: [&str; 2],
         names: &[&str],
         image: &ImageInfo,
         reader: &Reader,
-        sheet: &mut Sheet,
     ) -> Result<()> {
+        let case = &format!("{title}, {}", image.name);
         let candidates = self.mounters.iter().map(|mounter| {
             let run = move || Ok(self.run(mounter, image, reader)?.0);
             let name = mounter.system.name();
@@ -236,7 +219,7 @@ impl MountRunner {
         for (name, why) in agree(&mut all) {
             context.report.leave_out(format!("{name} in {case}"), why);
         }
-        sheet.add(case, &all);
+        context.report.add(table, title, case, &all)?;
         context.report.judge_all(case, names, &all);
         Ok(())
     }
@@ -251,19 +234,20 @@ impl MountRunner {
     ) -> Result<Figures> {
         let mounted = self.mount_cold(mounter, image)?;
         before()?;
-        let resident = mounted.daemon_mib("VmRSS").unwrap_or(f64::NAN);
+        let daemon = mounted.daemon()?.context("no daemon")?;
+        let resident = daemon.status()?.vmrss.context("the daemon's memory")? as f64 / 1024.0;
         let (used, begin) = (mounted.daemon_cpu()?, Instant::now());
         sleep(idle);
         let used = mounted.daemon_cpu()?.saturating_sub(used).as_secs_f64();
         let share = used / begin.elapsed().as_secs_f64() * 100.0;
         mounted.end()?;
-        Ok(vec![(RESIDENT, resident), (SHARE, share)])
+        Ok(vec![("resident while idle", resident), ("share of a CPU while idle", share)])
     }
 }
 
 /// Takes out who did other work than ours; answers their names, and what they did.
 fn agree(all: &mut Vec<Measured>) -> Vec<(String, String)> {
-    let work = |one: &Measured| [FILES, BYTES].map(|figure| one.median(figure));
+    let work = |one: &Measured| ["files", "bytes"].map(|figure| one.median(figure));
     let Some(wanted) = find(all, OURS).map(work) else { return Vec::new() };
     let (same, other) = std::mem::take(all).into_iter().partition(|one| work(one) == wanted);
     *all = same;
@@ -301,37 +285,30 @@ impl Experiment for MountArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let images = ImageInfo::read_all(&self.images)?;
-        let first = images.first().context("no image")?;
-        let squashfs = self.squashfs.as_deref();
-        let runner = MountRunner::new(context, &self.systems, first, squashfs, &self.peers)?;
+        let runner = MountRunner::new(context, &self.systems, &self.of, self.squashfs.as_deref())?;
         if context.is_quick {
             context.report.remark(format!(
                 "quick: the first {QUICK_FILES} files of a tree, the first {QUICK_BYTES} bytes of a file"
             ));
         }
         let readers = |what| if what == Pattern::Tree { self.readers.as_slice() } else { &[1] };
-        let cases = self
-            .what
-            .iter()
-            .flat_map(|&what| readers(what).iter().map(move |&readers| (what, readers)));
+        let cases =
+            self.what.iter().flat_map(|&what| readers(what).iter().map(move |&n| (what, n)));
         let cases: Vec<(Pattern, u16)> = cases.collect();
-        context.plan(self.peers.rounds, cases.len() * images.len());
+        context.plan(self.of.peers.rounds, cases.len() * runner.images.len());
         for (what, jobs) in cases {
             let title = title_of(what, jobs);
-            let mut sheet = context.sheet("mount", &title);
-            for image in &images {
+            for image in &runner.images {
                 let none = (what != Pattern::Large).then(PathBuf::new);
                 let Some(file) = image.largest.clone().or(none) else { continue };
                 let mut reader = Reader { jobs, file, ..Reader::new(what) };
                 if context.is_quick {
                     (reader.files, reader.bytes) = (QUICK_FILES, QUICK_BYTES);
                 }
-                let (case, names) = (format!("{title}, {}", image.name), names_of(what, image));
+                let names = names_of(what, image);
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                runner.compare(context, &case, &names, image, &reader, &mut sheet)?;
+                runner.compare(context, ["mount", &title], &names, image, &reader)?;
             }
-            context.report.sheet(sheet);
         }
         Ok(())
     }
@@ -343,26 +320,20 @@ impl Experiment for RandomArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let images = ImageInfo::read_all(&self.images)?;
-        let first = images.first().context("no image")?;
-        let runner = MountRunner::new(context, &self.systems, first, None, &self.peers)?;
-        context.plan(self.peers.rounds, self.jobs.len() * images.len());
+        let runner = MountRunner::new(context, &self.systems, &self.of, None)?;
+        context.plan(self.of.peers.rounds, self.jobs.len() * runner.images.len());
         context.report.remark(format!(
             "reads: pread of {RANDOM_BLOCK} bytes, every block once, in the same random order, with POSIX_FADV_RANDOM"
         ));
-        let most = if context.is_quick { QUICK_RANDOM_BYTES } else { u64::MAX };
+        let bytes = self.bytes.min(if context.is_quick { QUICK_RANDOM_BYTES } else { u64::MAX });
         for &jobs in &self.jobs {
             let title = format!("random, {jobs} {}", if jobs == 1 { "job" } else { "jobs" });
-            let mut sheet = context.sheet("random", &title);
-            for image in &images {
+            for image in &runner.images {
                 let what = || format!("{} has no file with contents", image.path.display());
                 let file = image.largest.clone().with_context(what)?;
-                let bytes = self.bytes.min(most);
                 let reader = Reader { jobs, bytes, file, ..Reader::new(Pattern::Random) };
-                let case = format!("{title}, {}", image.name);
-                runner.compare(context, &case, &[&case], image, &reader, &mut sheet)?;
+                runner.compare(context, ["random", &title], &[], image, &reader)?;
             }
-            context.report.sheet(sheet);
         }
         Ok(())
     }
@@ -374,31 +345,28 @@ impl Experiment for MountMemoryArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let images = ImageInfo::read_all(&self.images)?;
-        let first = images.first().context("no image")?;
-        let runner = MountRunner::new(context, &[System::Ferrofs], first, None, &self.peers)?;
+        let runner = MountRunner::new(context, &[System::Ferrofs], &self.of, None)?;
         let mounter = runner.mounters.first().context("ferrofs does not mount")?;
         let options = vec!["--memory".to_owned(), format!("{BUSY_MIB}M")];
         let limited = Mounter { options, ..mounter.clone() };
         let quiet = if context.is_quick { Duration::from_secs(1) } else { QUIET };
         let idle = Duration::from_secs(u64::from(if context.is_quick { 2 } else { self.idle }));
-        context.plan(self.peers.rounds, images.len());
-        let mut sheet = context.sheet("mount-memory", &idle.as_secs().to_string());
+        context.plan(self.of.peers.rounds, runner.images.len());
         let reader = |jobs| Reader { jobs, sums: true, ..Reader::new(Pattern::Tree) };
-        for image in &images {
+        for image in &runner.images {
             let read_by_many = Cell::new(None);
             let under_readers = || {
                 let (mut figures, seen) = runner.run(&limited, image, &reader(self.readers))?;
                 read_by_many.set(Some(seen));
-                let peak = figures.iter().find(|(figure, _)| *figure == PEAK);
-                let peak = peak.map(|(_, peak)| (OF_LIMIT, peak / f64::from(BUSY_MIB)));
+                let peak = figures.iter().find(|(figure, _)| *figure == "peak");
+                let peak = peak.map(|(_, peak)| ("of limit", peak / f64::from(BUSY_MIB)));
                 figures.extend(peak);
                 Ok(figures)
             };
             let after_mount = || runner.rest(mounter, image, idle, || Ok(()));
             let after_tree = || {
                 runner.rest(mounter, image, idle, || {
-                    let (_, seen) = reader(4).run(&runner.directory())?;
+                    let (_, seen) = reader(4).run(&runner.directory)?;
                     let is_same = read_by_many.get().is_none_or(|other| other == seen);
                     ensure!(is_same, "{} readers read other bytes than 4", self.readers);
                     sleep(quiet);
@@ -411,9 +379,9 @@ impl Experiment for MountMemoryArguments {
                 Candidate::ours("right after the mount", after_mount),
                 Candidate::ours("after the whole tree", after_tree),
             ];
-            context.compare(&image.name, candidates, &mut sheet)?;
+            let title = idle.as_secs().to_string();
+            context.compare(["mount-memory", &title, &image.name], candidates)?;
         }
-        context.report.sheet(sheet);
         Ok(())
     }
 }
@@ -424,8 +392,9 @@ mod tests {
 
     #[test]
     fn whoever_read_something_else_is_out() {
-        let measured =
-            |(name, bytes): (&str, f64)| Measured::new(name, vec![(FILES, 1.0), (BYTES, bytes)]);
+        let measured = |(name, bytes): (&str, f64)| {
+            Measured::new(name, vec![("files", 1.0), ("bytes", bytes)])
+        };
         let mut all = [("kernel", 7.0), ("erofsfuse", 8.0), ("ferrofs", 7.0)].map(measured).into();
         let said = "it read 8 bytes of 1 files where ours read 7 of 1";
         assert_eq!(agree(&mut all), [("erofsfuse".to_owned(), said.to_owned())]);

@@ -123,15 +123,14 @@ mod tests {
 
     use super::{Section, render};
     use crate::report::Report;
-    use crate::statistics::{Measured, WALL};
-    use crate::table::Sheet;
+    use crate::statistics::Measured;
 
     fn written() -> Section {
         let mut report = Report::new("jobs").unwrap();
-        let spec = "title = 'A <b>table</b>'\nnames = 'way'\ncolumns = [['ms', 'wall']]\nplots = [['bars', 'wall']]";
-        let mut sheet = Sheet::new(&toml::from_str(spec).unwrap(), "");
-        sheet.add("", &[Measured::new("one & two", vec![(WALL, 3.0)])]);
-        report.sheet(sheet);
+        let spec = "title = 'A <b>table</b>'\nnames = 'way'\nplots = [['bars', 'wall']]";
+        report.case.tables.insert("faults".to_owned(), toml::from_str(spec).unwrap());
+        let one = Measured::new("one & two", vec![("wall", 3.0)]);
+        report.add("faults", "", "", &[one]).unwrap();
         report.remark("a <script> that is none");
         report.judge("two-threads", "", -12.0);
         report.explain("two-threads", "memory");

@@ -14,10 +14,10 @@ use crate::cgroup::Group;
 use crate::child::{Role, run_in};
 use crate::daemon::{Daemon, Launcher, PROGRAMS, ThreadPolicy, listeners, mount_folder};
 use crate::experiment::{Context, Experiment};
-use crate::frames::{DirtyPages, FILE_BYTES, GroupMemory, REFILL_BYTES};
 use crate::machine::{Requirement, files};
+use crate::pages::{DirtyPages, FILE_BYTES, GroupMemory, REFILL_BYTES};
 use crate::rounds::{Deadline, RoundOptions};
-use crate::statistics::{Figure, Figures, Measured};
+use crate::statistics::{Figures, Measured};
 use crate::trees::read_in;
 
 /// Memory that the group may use, and that of the mount as by `ferrofs mount --memory`.
@@ -27,14 +27,11 @@ const MOUNT_BYTES: u64 = 32 << 20;
 const BALLAST_BYTES: usize = 32 << 20;
 /// Pages of 4 KiB that stay resident for decoding, a row for each number.
 const RESERVES: [u32; 3] = [0, 64, 256];
-const GETTING: Figure = Figure::new("getting memory in the last launch", "ms", 3);
-const FROM_RESERVE: Figure = Figure::new("buffers from the reserve", "buffers", 0);
-const FROM_SYSTEM: Figure = Figure::new("buffers from the system", "buffers", 0);
-const FRAMES_FROM_RESERVE: Figure = Figure::new("frames from the reserve", "frames", 0);
-const FRAMES_FROM_SYSTEM: Figure = Figure::new("frames from the system", "frames", 0);
-const COVERED: Figure = Figure::new("covered", "%", 1);
-const FRAMES_COVERED: Figure = Figure::new("frames covered", "%", 1);
-const LAUNCH: Figure = Figure::new("last launch", "ms", 1);
+const FROM_RESERVE: &str = "buffers from the reserve";
+const FROM_SYSTEM: &str = "buffers from the system";
+const FRAMES_FROM_RESERVE: &str = "frames from the reserve";
+const FRAMES_FROM_SYSTEM: &str = "frames from the system";
+const LAUNCH: &str = "last launch";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PagePoolArguments {
@@ -77,8 +74,8 @@ impl Experiment for PagePoolArguments {
         for one in &mut all {
             let sum = |figure| one.samples(figure).0.iter().sum::<f64>();
             let shares = [
-                (COVERED, FROM_RESERVE, FROM_SYSTEM),
-                (FRAMES_COVERED, FRAMES_FROM_RESERVE, FRAMES_FROM_SYSTEM),
+                ("covered", FROM_RESERVE, FROM_SYSTEM),
+                ("frames covered", FRAMES_FROM_RESERVE, FRAMES_FROM_SYSTEM),
             ]
             .map(|(share, reserve, system)| {
                 (share, sum(reserve) / (sum(reserve) + sum(system)) * 100.0)
@@ -86,9 +83,7 @@ impl Experiment for PagePoolArguments {
             // A decoder that takes no frames has no share of them.
             one.add(shares.into_iter().filter(|(_, share)| !share.is_nan()).collect());
         }
-        let mut sheet = context.sheet("page-pool", "");
-        sheet.add("", &all);
-        context.report.sheet(sheet);
+        context.report.add("page-pool", "", "", &all)?;
         // Of the first image; its rows bear the names of the thresholds.
         let mut first: Vec<Measured> = all.iter().take(RESERVES.len()).cloned().collect();
         for (one, reserve) in first.iter_mut().zip(RESERVES) {
@@ -157,7 +152,7 @@ fn launch(image: &Path, reserve: u32, directory: &Path, dirty: &mut DirtyPages) 
     let listed = frames.from_list - frames_before.from_list;
     let reserved = frames.from_reserve - frames_before.from_reserve;
     Ok(vec![
-        (GETTING, (mapping + faulting) as f64 / 1e6),
+        ("getting memory in the last launch", (mapping + faulting) as f64 / 1e6),
         (FROM_RESERVE, (after.from_idle - before.from_idle) as f64),
         (FROM_SYSTEM, (after.mapped - before.mapped) as f64),
         (FRAMES_FROM_RESERVE, (listed + reserved) as f64),

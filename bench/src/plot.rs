@@ -14,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, Palette, RGBColor, TextStyle};
 use serde::Deserialize;
 
-use crate::statistics::{Figure, Samples, Statistic};
+use crate::statistics::{Samples, Statistic};
 
 const PAPER: RGBColor = RGBColor(0xfd, 0xfd, 0xfc);
 const INK: RGBColor = RGBColor(0x22, 0x24, 0x28);
@@ -78,7 +78,8 @@ struct PlotSeries {
 pub(crate) struct Plot {
     kind: PlotKind,
     title: String,
-    label: String,
+    /// Of the values: the figure and its unit.
+    pub(crate) label: String,
     series: Vec<PlotSeries>,
     /// The first row and the name of each group of bars.
     groups: Vec<(usize, String)>,
@@ -94,11 +95,9 @@ impl Plot {
     pub(crate) fn add(
         &mut self,
         [first, second]: [&str; 2],
-        figure: Figure,
         samples: &Samples,
         statistic: Statistic,
     ) {
-        self.label = format!("{}, {}", figure.name, figure.unit).trim_end_matches(", ").to_owned();
         let name = if self.kind.is_cdf() && second.is_empty() { first } else { second };
         let rows: usize = self.series.iter().map(|series| series.bars.len()).sum();
         let place = self.series.iter().position(|series| series.name == name);
@@ -160,12 +159,12 @@ impl Plot {
         mesh.x_label_formatter(&texts.0).y_label_formatter(&texts.1);
         match self.kind {
             PlotKind::Bars | PlotKind::BarsLog => {
-                mesh.x_desc(&self.label).disable_y_mesh().y_labels(0)
+                mesh.x_desc(self.label.trim_end_matches(", ")).disable_y_mesh().y_labels(0)
             }
             PlotKind::Cdf | PlotKind::CdfLog => {
-                mesh.x_desc(&self.label).y_desc("share of samples, %")
+                mesh.x_desc(self.label.trim_end_matches(", ")).y_desc("share of samples, %")
             }
-            PlotKind::Lines | PlotKind::LinesLog => mesh.y_desc(&self.label),
+            PlotKind::Lines | PlotKind::LinesLog => mesh.y_desc(self.label.trim_end_matches(", ")),
         };
         mesh.draw()?;
         for (row, name) in &self.groups {
@@ -284,7 +283,7 @@ impl Axis {
 #[cfg(test)]
 mod tests {
     use super::{Axis, Plot, PlotKind};
-    use crate::statistics::{Samples, Statistic, WALL};
+    use crate::statistics::{Samples, Statistic};
 
     #[test]
     fn every_kind_shows_its_names_and_numbers_and_nothing_of_a_network() {
@@ -293,7 +292,7 @@ mod tests {
                 PlotKind::Lines,
                 ["64", "ours <&>"],
                 &[0.5][..],
-                &["ours &lt;&amp;&gt;", ">\n64\n<", "wall, s"][..],
+                &["ours &lt;&amp;&gt;", ">\n64\n<"][..],
             ),
             (
                 PlotKind::CdfLog,
@@ -306,7 +305,7 @@ mod tests {
         ] {
             let mut plot = Plot::new(kind, "The title");
             assert!(plot.svg().unwrap().contains("</svg>"), "{kind:?}: an empty plot is drawn");
-            plot.add(names, WALL, &Samples(values.to_vec()), Statistic::Median);
+            plot.add(names, &Samples(values.to_vec()), Statistic::Median);
             let svg = plot.svg().unwrap();
             for text in texts.iter().chain(&["The title"]) {
                 assert!(svg.contains(text), "{text} is missing in {svg}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::statistics::{CPU, Figures, PEAK, WALL};
+use crate::statistics::Figures;
 
 /// The part of an output that is kept, and the characters of an error that are shown.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
@@ -29,7 +29,7 @@ pub(crate) struct Cost {
 impl Cost {
     pub(crate) fn figures(self) -> Figures {
         let peak = self.peak_kib as f64 / 1024.0;
-        vec![(WALL, self.wall.as_secs_f64()), (CPU, self.cpu.as_secs_f64()), (PEAK, peak)]
+        vec![("wall", self.wall.as_secs_f64()), ("CPU", self.cpu.as_secs_f64()), ("peak", peak)]
     }
 }
 

@@ -56,6 +56,16 @@ pub(crate) struct PeerArguments {
     pub(crate) programs: ProgramArguments,
 }
 
+/// The images of an experiment, beside what every experiment with peers has.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ImageArguments {
+    /// EROFS images
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) peers: PeerArguments,
+}
+
 impl PeerArguments {
     /// The folder of this process. From then on a signal does not end the process at once.
     pub(crate) fn folder(&self) -> Result<TempDir> {

@@ -6,18 +6,21 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Write, stdout};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::RwLock;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use clap::ValueEnum;
 use crossbeam_channel::{Receiver, bounded};
+use fastrand::Rng;
 use rustix::fs::{Advice, fadvise, lgetxattr};
 use rustix::process::chdir;
 use serde::{Deserialize, Serialize};
 use walkdir::WalkDir;
 
 use crate::child::{self, Role};
+use crate::machine::Usage;
 use crate::process::{self, Cost};
 use crate::statistics::Samples;
 use crate::trees::{entries, is_denied};
@@ -116,7 +119,7 @@ pub(crate) fn read(reader: &Reader) -> Result<()> {
 }
 
 /// Reads a file to its end, or so many bytes.
-fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -> Result<Seen> {
+pub(crate) fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -> Result<Seen> {
     let what = || path.display().to_string();
     let mut file = File::open(path).with_context(what)?.take(most);
     let (mut hasher, mut bytes) = (DefaultHasher::new(), 0);
@@ -165,7 +168,7 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
         outbox.send(batch).unwrap_or_default();
         drop(outbox);
         for reader in readers {
-            seen.add(reader.join().map_err(|_| anyhow!("a reader panicked"))??);
+            seen.add(reader.join().map_err(|_| panicked())??);
         }
         Ok(seen)
     })
@@ -208,18 +211,44 @@ fn look_at(entry: &walkdir::DirEntry) -> Result<()> {
     Ok(())
 }
 
+/// Has as many threads read from the same moment on, each by its number: what they got, and the wall and CPU time of this
+/// process until the last one was done.
+pub(crate) fn read_together<T: Send>(
+    readers: u16,
+    read: impl Fn(u16) -> Result<T> + Sync,
+) -> Result<(Vec<T>, [Duration; 2])> {
+    // Readers wait for the write lock. Should one of them not start, the others find it free.
+    let start = RwLock::new(());
+    thread::scope(|scope| {
+        let held = start.write();
+        let (start, read) = (&start, &read);
+        let begin = |number: u16| {
+            let name = thread::Builder::new().name(format!("reader/{number}"));
+            name.spawn_scoped(scope, move || {
+                drop(start.read());
+                read(number)
+            })
+        };
+        let running: Vec<_> = (0..readers).map(begin).collect::<Result<_, _>>()?;
+        let (usage, clock) = (Usage::now(), Instant::now());
+        drop(held);
+        let got = running.into_iter().map(|reader| reader.join().map_err(|_| panicked())?);
+        let got = got.collect::<Result<_>>()?;
+        Ok((got, [clock.elapsed(), Usage::now().since(usage).cpu]))
+    })
+}
+
+fn panicked() -> Error {
+    anyhow!("a reader panicked")
+}
+
 /// As fio's psync engine: pread of 4 KiB, every block of each job's own part once, with the kernel's readahead off.
 fn read_random(path: &Path, jobs: u16, most_bytes: u64) -> Result<Seen> {
     let length = fs::metadata(path).with_context(|| path.display().to_string())?.len();
     let blocks = length.min(most_bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
     ensure!(blocks > 0, "{} is shorter than {jobs} blocks of {RANDOM_BLOCK} bytes", path.display());
-    let parts = thread::scope(|scope| {
-        let start = |job| scope.spawn(move || read_random_part(path, job * blocks, blocks));
-        let jobs: Vec<_> = (0..u64::from(jobs)).map(start).collect();
-        let parts = jobs.into_iter();
-        let parts = parts.map(|job| job.join().map_err(|_| anyhow!("a reader panicked"))?);
-        parts.collect::<Result<Vec<_>>>()
-    })?;
+    let read = |job| read_random_part(path, u64::from(job) * blocks, blocks);
+    let (parts, _) = read_together(jobs, read)?;
     let all: Samples = parts.into_iter().flatten().collect();
     let latencies = [all.mean(), all.median(), all.percentile(990), all.percentile(999)];
     let bytes = (all.0.len() * RANDOM_BLOCK) as u64;
@@ -231,7 +260,9 @@ fn read_random_part(path: &Path, first: u64, blocks: u64) -> Result<Vec<f64>> {
     fadvise(&file, 0, None, Advice::Random).context("fadvise")?;
     let mut block = [0; RANDOM_BLOCK];
     let mut latencies = Vec::with_capacity(usize::try_from(blocks)?);
-    for index in shuffled(blocks, RANDOM_SEED ^ first) {
+    let mut order: Vec<u64> = (0..blocks).collect();
+    Rng::with_seed(RANDOM_SEED ^ first).shuffle(&mut order);
+    for index in order {
         let offset = (first + index) * RANDOM_BLOCK as u64;
         let begin = Instant::now();
         let read = file.read_exact_at(&mut block, offset);
@@ -241,32 +272,9 @@ fn read_random_part(path: &Path, first: u64, blocks: u64) -> Result<Vec<f64>> {
     Ok(latencies)
 }
 
-/// The numbers below `count`, each once (Fisher and Yates), by xorshift64.
-fn shuffled(count: u64, seed: u64) -> Vec<u64> {
-    let mut state = seed.max(1);
-    let mut order: Vec<u64> = (0..count).collect();
-    for last in (1..order.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(last, usize::try_from(state % (last as u64 + 1)).unwrap_or_default());
-    }
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_block_comes_once_and_not_in_order() {
-        let mut order = shuffled(1000, 7);
-        assert_eq!(order, shuffled(1000, 7));
-        assert!(!order.is_sorted());
-        order.sort_unstable();
-        assert!(order.into_iter().eq(0..1000));
-        assert_eq!(shuffled(1, 0), [0]);
-    }
 
     #[test]
     fn a_file_is_read_to_its_end_or_to_a_limit_and_jobs_share_its_front() {

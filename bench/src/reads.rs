@@ -3,28 +3,20 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
-use std::thread::{self, ScopedJoinHandle};
-use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrofs_image::{Image, Inode};
 
 use crate::experiment::{Context, Experiment};
 use crate::image_info::files_up_to;
-use crate::machine::{Requirement, Usage};
+use crate::machine::Requirement;
+use crate::reader::read_together;
 use crate::rounds::{Candidate, RoundOptions};
-use crate::statistics::{CPU, Figure, WALL};
 
 /// Bytes of one read.
 pub(crate) const BLOCK_BYTES: usize = 128 << 10;
 const MIB: f64 = 1_048_576.0;
-const SERVED: Figure = Figure::new("MiB served", "MiB", 1);
-const CLUSTERS: Figure = Figure::new("clusters decoded", "clusters", 0);
-const DECODED: Figure = Figure::new("MiB decoded", "MiB", 1);
-const SHARE: Figure = Figure::new("decoded per served", "", 3);
-const RATE: Figure = Figure::new("MiB/s", "MiB/s", 1);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReadsArguments {
@@ -77,43 +69,41 @@ impl Experiment for ReadsArguments {
                 // An image of its own, so that nothing is decoded before the first read.
                 let image = open(&self.image)?;
                 let (_, files) = self.files.of(&image)?;
-                let pass = read_all(&image, &files, BLOCK_BYTES, readers.into())?;
+                let pass = read_all(&image, &files, BLOCK_BYTES, readers)?;
                 let is_first = first_sum.replace(Some(pass.sum)).is_none_or(|sum| sum == pass.sum);
                 ensure!(is_first, "{readers} readers got other bytes than those before them");
                 let [served, decoded] =
                     [pass.served_bytes, pass.decoded_bytes].map(|bytes| bytes as f64 / MIB);
                 Ok(vec![
-                    (WALL, pass.seconds),
-                    (CPU, pass.cpu_seconds),
-                    (SERVED, served),
-                    (CLUSTERS, pass.clusters as f64),
-                    (DECODED, decoded),
-                    (SHARE, decoded / served),
-                    (RATE, served / pass.seconds),
+                    ("wall", pass.seconds),
+                    ("CPU", pass.cpu_seconds),
+                    ("MiB served", served),
+                    ("clusters decoded", pass.clusters as f64),
+                    ("MiB decoded", decoded),
+                    ("decoded per served", decoded / served),
+                    ("MiB/s", served / pass.seconds),
                 ])
             })
         });
-        let candidates = candidates.collect();
         let title = format!("at least {} bytes in blocks of {BLOCK_BYTES}", self.files.at_least);
-        let mut sheet = context.sheet("reads", &title);
-        context.compare(&self.image.display().to_string(), candidates, &mut sheet)?;
-        context.report.sheet(sheet);
+        let case = self.image.display().to_string();
+        context.compare(["reads", &title, &case], candidates.collect())?;
         Ok(())
     }
 }
 
 /// Until the last reader was done.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReadPass {
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
     /// To all readers together.
     pub(crate) served_bytes: u64,
-    /// What the image decoded for it.
+    /// What was decoded for it.
     pub(crate) clusters: u64,
     pub(crate) decoded_bytes: u64,
     /// A checksum of what each reader got.
-    sum: u64,
+    pub(crate) sum: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -127,31 +117,12 @@ pub(crate) fn read_all(
     image: &Image,
     files: &[Inode],
     block_bytes: usize,
-    readers: usize,
+    readers: u16,
 ) -> Result<ReadPass> {
-    // Readers wait for the write lock. Should one of them not start, the others find it free.
-    let start = RwLock::new(());
     let before = image.stats();
-    let (got, seconds, usage) = thread::scope(|scope| {
-        let begin = |number| {
-            let name = thread::Builder::new().name(format!("reader/{number}"));
-            name.spawn_scoped(scope, || {
-                let mut block = vec![0; block_bytes];
-                drop(start.read());
-                let mut files = files.iter();
-                files.try_fold(ReadSum::default(), |got, file| read(image, file, &mut block, got))
-            })
-        };
-        let held = start.write();
-        let running: Vec<_> = (0..readers).map(begin).collect::<Result<_, _>>()?;
-        let (usage, clock) = (Usage::now(), Instant::now());
-        drop(held);
-        let join = |reader: ScopedJoinHandle<'_, Result<ReadSum>>| {
-            reader.join().map_err(|_| anyhow!("a reader panicked"))?
-        };
-        let got = running.into_iter().map(join).collect::<Result<Vec<ReadSum>>>()?;
-        let seconds = clock.elapsed().as_secs_f64();
-        anyhow::Ok((got, seconds, Usage::now().since(usage)))
+    let (got, [wall, cpu]) = read_together(readers, |_| {
+        let mut block = vec![0; block_bytes];
+        files.iter().try_fold(ReadSum::default(), |got, file| read(image, file, &mut block, got))
     })?;
     let first = *got.first().context("no readers")?;
     ensure!(got.iter().all(|other| *other == first), "two readers got different bytes");
@@ -159,8 +130,8 @@ pub(crate) fn read_all(
     ensure!(first.bytes == size, "readers got {} of {size} bytes", first.bytes);
     let after = image.stats();
     Ok(ReadPass {
-        seconds,
-        cpu_seconds: usage.cpu.as_secs_f64(),
+        seconds: wall.as_secs_f64(),
+        cpu_seconds: cpu.as_secs_f64(),
         served_bytes: got.iter().map(|reader| reader.bytes).sum(),
         clusters: after.clusters_decoded - before.clusters_decoded,
         decoded_bytes: after.bytes_decoded - before.bytes_decoded,

@@ -12,10 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::{Case, Threshold};
 use crate::machine::{describe, load_average};
-use crate::plot::Plot;
 use crate::rounds::{Steal, StealDelta};
 use crate::statistics::{Measured, Samples};
-use crate::table::{Series, Sheet, Table};
+use crate::table::Table;
 
 /// The largest steal time of a run. With 5 to 10 % thresholds were met that are also met without steal; with 25 % a
 /// cold launch's average wait was 10 % of the unbound one's instead of 4 %.
@@ -110,6 +109,17 @@ struct Judged {
     explanation: String,
 }
 
+/// The samples of one figure of a candidate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Series {
+    /// Who was measured, such as "original".
+    row: String,
+    /// What, and under which conditions, such as "4 threads, wall".
+    case: String,
+    unit: String,
+    samples: Samples,
+}
+
 /// The result of one experiment.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -133,8 +143,6 @@ pub(crate) struct Report {
     pub(crate) noise: Vec<String>,
     left_out: Vec<LeftOut>,
     peer_commands: Vec<PeerCommand>,
-    #[serde(skip)]
-    plots: Vec<Plot>,
     series: Vec<Series>,
 }
 
@@ -155,16 +163,41 @@ impl Report {
         self.remarks.push(remark.into());
     }
 
-    /// Adds the table, plots and samples of a sheet that has rows.
-    pub(crate) fn sheet(&mut self, sheet: Sheet) {
-        if sheet.has_rows() {
-            self.tables.push(sheet.table);
-            self.plots.extend(sheet.plots);
-            self.series.extend(sheet.series);
-            for (what, samples) in &sheet.repetitions {
-                self.judge_noise(what, samples);
-            }
+    /// Adds the rows of a case to a table, with their plots and samples. {} in its title stands for `title`. The run is
+    /// refused if repetitions that must be steady are not.
+    pub(crate) fn add(
+        &mut self,
+        table: &str,
+        title: &str,
+        case: &str,
+        all: &[Measured],
+    ) -> Result<()> {
+        if all.is_empty() {
+            return Ok(());
         }
+        let spec = self.case.tables.get(table).with_context(|| format!("no table {table}"))?;
+        let new = Table::new(spec.clone(), title);
+        let place = self.tables.iter().position(|table| table.title == new.title);
+        let place = place.unwrap_or(self.tables.len());
+        if place == self.tables.len() {
+            self.tables.push(new);
+        }
+        self.tables[place].add(&self.case.figures, case, all);
+        for one in all {
+            for (name, samples) in &one.figures {
+                let figure = self.case.figures.get(name);
+                let figure = figure.with_context(|| format!("the case has no figure {name}"))?;
+                self.series.push(Series {
+                    row: one.name.clone(),
+                    case: format!("{case}, {name}").trim_start_matches(", ").to_owned(),
+                    unit: figure.unit.clone(),
+                    samples: samples.clone(),
+                });
+            }
+            let steady = one.samples(&self.tables[place].spec.steady);
+            self.judge_noise(&format!("{} in {case}", one.name), steady);
+        }
+        Ok(())
     }
 
     /// Has a threshold of the case judge a figure, if there is one. Its claim is by the worst of all figures.
@@ -229,7 +262,8 @@ impl Report {
 
     /// Refuses the run if samples of the same work spread by more of their median than the case allows.
     pub(crate) fn judge_noise(&mut self, what: &str, samples: &Samples) {
-        let (spread, percent) = (samples.spread() * 100.0, self.case.noise * 100.0);
+        let (spread, most) = (samples.spread() * 100.0, self.case.noise.unwrap_or(f64::INFINITY));
+        let percent = most * 100.0;
         if spread > percent {
             self.noise.push(format!(
                 "too noisy: {what} spreads by {spread:.0} % of its median (at most {percent:.0} %)"
@@ -267,7 +301,7 @@ impl Report {
         self.load_averages[1] = load_average();
         let steal = Steal::now().since(self.steal_before);
         self.steal_percent = steal.percent();
-        if self.case.clocked {
+        if !self.case.is_untimed {
             self.judge_steal(steal);
         }
         self.claim_judged()
@@ -289,7 +323,7 @@ impl Report {
         self.print(&mut text)?;
         let json = serde_json::to_vec_pretty(self)?;
         let mut files = vec![(format!("{name}.json"), json), (format!("{name}.md"), text)];
-        for (index, plot) in self.plots.iter().enumerate() {
+        for (index, plot) in self.tables.iter().flat_map(|table| &table.plots).enumerate() {
             files.push((plot_name(name, index), plot.svg()?.into_bytes()));
         }
         for (file, bytes) in files {
@@ -309,9 +343,8 @@ pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, Steal};
-    use crate::statistics::{Measured, Samples, WALL};
-    use crate::table::Sheet;
+    use super::{Report, StealDelta};
+    use crate::statistics::{Measured, Samples};
 
     #[test]
     fn a_claim_is_by_the_worst_of_its_figures() {
@@ -355,10 +388,10 @@ mod tests {
         let mut report = Report::new("pages").unwrap();
         report.remark("a remark");
         let spec =
-            "names = 'of'\ncolumns = [['s', 'wall']]\nplots = [['bars', 'wall'], ['cdf', 'wall']]";
-        let mut sheet = Sheet::new(&toml::from_str(spec).unwrap(), "");
-        sheet.add("", &[Measured::new("reserve", vec![(WALL, 1.0), (WALL, 2.0)])]);
-        report.sheet(sheet);
+            "names = 'of'\ncolumns = [['ns', 'pair']]\nplots = [['bars', 'pair'], ['cdf', 'pair']]";
+        report.case.tables.insert("pair".to_owned(), toml::from_str(spec).unwrap());
+        let reserve = Measured::new("reserve", vec![("pair", 1.0), ("pair", 2.0)]);
+        report.add("pair", "", "", &[reserve]).unwrap();
         for _ in 0..2 {
             report.peer_command("cat", vec!["cat".to_owned(), "a b".to_owned()]);
             report.leave_out("mount", "no /dev/fuse");
@@ -372,7 +405,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(value["series"][0]["samples"][1], 2.0);
         let text = std::fs::read_to_string(inner.join("pages.md")).unwrap();
-        assert!(text.contains("| reserve | 1.500 |") && text.contains("a remark"), "{text}");
+        assert!(text.contains("| reserve | 1.5 |") && text.contains("a remark"), "{text}");
         assert_eq!(text.matches("left out: mount: no /dev/fuse").count(), 1, "{text}");
         assert!(text.contains("-95 % or more: -97.0 % here, met\n"), "{text}");
         let claims = value["claims"].as_array().unwrap();
@@ -383,18 +416,18 @@ mod tests {
 
     #[test]
     fn a_run_that_spreads_too_far_or_lost_much_time_is_refused() {
-        let refusal = |noise, line: &str| {
+        let refusal = |noise, ticks, share| {
             let mut report = Report::new("jobs").unwrap();
-            report.case.noise = noise;
+            report.case.noise = Some(noise);
             report.judge_noise("ours", &Samples(vec![10.0, 20.0, 12.0]));
-            report.judge_steal(Steal::of(line).since(Steal::of("cpu  0 0 0 0 0 0 0 0")));
+            report.judge_steal(StealDelta { ticks, share });
             report.noise.join("")
         };
-        assert_eq!(refusal(0.9, "cpu  900 0 0 9000 0 0 0 100"), "");
+        assert_eq!(refusal(0.9, 100, 0.1), "");
         let said = "too noisy: ours spreads by 83 % of its median (at most 25 %)";
         // The second is hardly any time at all.
-        assert_eq!(refusal(0.25, "cpu  3 0 0 9000 0 0 0 9"), said);
+        assert_eq!(refusal(0.25, 9, 0.75), said);
         let said = "too noisy: steal time 30.0 % of CPU time (at most 10 %)";
-        assert_eq!(refusal(0.9, "cpu  700 0 0 9000 0 0 0 300"), said);
+        assert_eq!(refusal(0.9, 300, 0.3), said);
     }
 }

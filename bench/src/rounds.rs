@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use procfs::{CurrentSI, KernelStats};
 
 use crate::case::Case;
-use crate::machine::{check_stop, line_of};
+use crate::machine::check_stop;
 use crate::statistics::{Figures, Measured};
 
 /// A quick experiment starts nothing new after this; what runs then ends within a minute in all.
@@ -229,18 +230,10 @@ pub(crate) struct Steal {
 
 impl Steal {
     pub(crate) fn now() -> Self {
-        Self::of(&line_of("/proc/stat"))
-    }
-
-    /// From the line of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal.
-    pub(crate) fn of(line: &str) -> Self {
-        let ticks = line.split_whitespace().skip(1).take(8).map(|word| word.parse().unwrap_or(0));
-        let ticks: Vec<u64> = ticks.collect();
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        Self {
-            stolen: ticks.get(7).copied().unwrap_or(0),
-            wanted: ticks.iter().sum::<u64>() - idle,
-        }
+        let Ok(KernelStats { total, .. }) = KernelStats::current() else { return Self::default() };
+        let stolen = total.steal.unwrap_or(0);
+        let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
+        Self { stolen, wanted: total.user + total.nice + total.system + interrupts + stolen }
     }
 
     pub(crate) fn since(self, before: Self) -> StealDelta {
@@ -253,9 +246,9 @@ impl Steal {
 /// The steal time of a sample or a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StealDelta {
-    ticks: u64,
+    pub(crate) ticks: u64,
     /// Of the wanted time, of 1.
-    share: f64,
+    pub(crate) share: f64,
 }
 
 impl StealDelta {
@@ -303,7 +296,6 @@ mod tests {
     use anyhow::ensure;
 
     use super::*;
-    use crate::statistics::WALL;
 
     fn schedule(rounds: u16, warm_ups: u16, seconds: Option<u64>) -> Schedule {
         let deadline = Deadline::after(seconds.map(Duration::from_secs));
@@ -322,12 +314,10 @@ mod tests {
 
     #[test]
     fn steal_time_is_a_share_of_the_wanted_time() {
-        let before = Steal::of("cpu  100 0 50 9000 7 1 2 10 55 0");
-        let after = Steal::of("cpu  150 10 70 9900 9 1 2 30 60 0");
+        let before = Steal { stolen: 10, wanted: 163 };
+        let after = Steal { stolen: 30, wanted: 263 };
         assert!((after.since(before).percent() - 20.0).abs() < 1e-9);
         assert_eq!(after.since(after).percent(), 0.0);
-        // Kernels that do not count it, and no such file.
-        assert_eq!(Steal::of("cpu  1 2 3 4").since(Steal::of("")).percent(), 0.0);
     }
 
     #[test]
@@ -375,7 +365,7 @@ mod tests {
         schedule: Schedule,
     ) -> Result<(Vec<Measured>, Failures)> {
         let candidates = ["a", "b", "ours"].map(|name| {
-            let run = move || Ok(vec![(WALL, run(name)?)]);
+            let run = move || Ok(vec![("wall", run(name)?)]);
             if name == "ours" { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
         });
         schedule.measure(candidates.into(), &mut StealFilter::default())
@@ -389,7 +379,7 @@ mod tests {
             Ok(turns.borrow().len() as f64)
         };
         let (all, _) = measure(&run, schedule(2, 1, None)).unwrap();
-        assert_eq!(all[0].samples(WALL).0, [6.0, 8.0]);
+        assert_eq!(all[0].samples("wall").0, [6.0, 8.0]);
         assert_eq!(turns.into_inner(), "aboboaoab");
     }
 

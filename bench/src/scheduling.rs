@@ -17,11 +17,8 @@ use ferrofs_workers::unbound::{self, UnboundPool};
 use crate::child::start_load;
 use crate::experiment::{Context, Experiment};
 use crate::rounds::{Candidate, RoundOptions};
-use crate::statistics::{Figure, Figures};
+use crate::statistics::Figures;
 
-/// The sum over a burst, and each item of it, from submission to start.
-const LAUNCH: Figure = Figure::new("launch", "us", 0);
-const ITEM: Figure = Figure::new("item", "us", 1);
 /// Items of one launch.
 const ITEMS: usize = 16;
 /// Bytes that an item hashes: some 30 us of computing.
@@ -77,9 +74,7 @@ fn measure(
     });
     let all = context.measure(case, candidates.collect())?;
     for table in ["launches", "items"] {
-        let mut sheet = context.sheet(table, case);
-        sheet.add(case, &all);
-        context.report.sheet(sheet);
+        context.report.add(table, case, case, &all)?;
     }
     context.report.judge_all(case, &[name], &all);
     Ok(())
@@ -98,8 +93,8 @@ fn launch(pool: usize, cpu: Option<usize>, pools: &Pools) -> Result<Figures> {
         reader.join().unwrap_or_else(|_| bail!("the reader panicked"))
     })?;
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let items = latencies.iter().map(|&item| (ITEM, micros(item)));
-    Ok([(LAUNCH, micros(latencies.iter().sum()))].into_iter().chain(items).collect())
+    let items = latencies.iter().map(|&item| ("item", micros(item)));
+    Ok([("launch", micros(latencies.iter().sum()))].into_iter().chain(items).collect())
 }
 
 type Work = Box<dyn FnOnce() + Send>;

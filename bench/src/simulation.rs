@@ -23,7 +23,7 @@ use crate::ours::{PoolShape, Row};
 use crate::page_store::PageStore;
 use crate::rounds::Candidate;
 use crate::rows;
-use crate::statistics::{Figure, Figures, Measured, difference_percent, find};
+use crate::statistics::{Figures, Measured, difference_percent, find};
 
 /// CPUs of a socket: for queues, and for jobs, half of the 96 of the mail's machine.
 const SOCKET_OF_QUEUES: usize = 64;
@@ -55,17 +55,10 @@ enum Subject {
 }
 
 /// In the model, and on this machine.
-const MODEL: Figure = Figure::new("model", "thousand requests/s", 2);
-const HERE: Figure = Figure::new("here", "thousand requests/s", 2);
-const MOVES: Figure = Figure::new("cache lines that move", "lines a request", 2);
-const UPGRADES: Figure = Figure::new("lines taken from other readers", "lines a request", 2);
-const WAKES: Figure = Figure::new("wake-ups by system call", "a request", 3);
-const RATIO: Figure = Figure::new("model/here", "", 2);
-const FAULTING: Figure = Figure::new("model", "ms", 1);
-const FAULTING_HERE: Figure = Figure::new("here", "ms", 1);
-const TOOK_PART: Figure = Figure::new("took part", "threads", 0);
-const CHUNKS: Figure = Figure::new("chunks", "", 0);
-const MOVED: Figure = Figure::new("lines that moved", "lines", 0);
+const MODEL: &str = "model";
+const HERE: &str = "here";
+const FAULTING: &str = "time in the model";
+const FAULTING_HERE: &str = "time here";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArguments {
@@ -114,9 +107,9 @@ fn flow(queue: &'static str, shape: Shape, costs: Costs, load: Load) -> Result<F
     let flow = flow.with_context(|| format!("{queue} on {} CPUs", shape.cpus))?;
     Ok(vec![
         (MODEL, flow.per_second() / 1e3),
-        (MOVES, flow.per_request(flow.counts.moves)),
-        (UPGRADES, flow.per_request(flow.counts.upgrades)),
-        (WAKES, flow.per_request(flow.wakes)),
+        ("cache lines that move", flow.per_request(flow.counts.moves)),
+        ("lines taken from other readers", flow.per_request(flow.counts.upgrades)),
+        ("wake-ups by system call", flow.per_request(flow.wakes)),
     ])
 }
 
@@ -124,7 +117,6 @@ impl ModelArguments {
     fn simulate_queues(&self, context: &mut Context<'_>) -> Result<()> {
         let count = usize::try_from(self.count)? / if context.is_quick { 10 } else { 1 };
         let load = Load { slots: SLOTS, request: REQUEST_NS, warm_up: count, requests: count };
-        let mut sheet = context.sheet("queues", "");
         let mut best = f64::NAN;
         for &cpus in &self.cpus {
             context.say(format!("model: the queues on {cpus} CPUs"))?;
@@ -132,7 +124,7 @@ impl ModelArguments {
             let simulate =
                 |queue| Ok(Measured::new(queue, flow(queue, shape, Costs::default(), load)?));
             let all = QUEUES.into_iter().map(simulate).collect::<Result<Vec<_>>>()?;
-            sheet.add(&cpus.to_string(), &all);
+            context.report.add("queues", "", &cpus.to_string(), &all)?;
             let case = format!("{cpus} CPUs");
             context.report.judge_all(&case, &["queues"], &all);
             // The more CPUs, the more are used, until the submitter is what limits; from then on nothing may fall.
@@ -140,7 +132,6 @@ impl ModelArguments {
             best = best.max(own);
             context.report.judge("flat", &case, own / best);
         }
-        context.report.sheet(sheet);
         Ok(())
     }
 }
@@ -149,7 +140,6 @@ impl ModelArguments {
 fn compare_queues(context: &mut Context<'_>) -> Result<()> {
     let home = CpuSet::of_current_thread();
     let costs = measured_costs(&home)?;
-    let mut sheet = context.sheet("queues-here", "");
     for cpus in CPUS {
         if cpus > home.len() {
             let what = format!("the comparison on {cpus} CPUs");
@@ -168,9 +158,8 @@ fn compare_queues(context: &mut Context<'_>) -> Result<()> {
             one.add(flow(queue, shape, costs, load)?);
             compare(one, MODEL, HERE, context);
         }
-        sheet.add(&cpus.to_string(), &all);
+        context.report.add("queues-here", "", &cpus.to_string(), &all)?;
     }
-    context.report.sheet(sheet);
     let Costs { near, pause, .. } = costs;
     context.report.remark(format!(
         "here: a cache line takes {near:.1} ns from CPU to CPU, a hint to wait {pause:.1} ns; other costs as stated"
@@ -218,15 +207,13 @@ fn simulate_jobs(context: &mut Context<'_>) -> Result<()> {
         let run = run.with_context(|| format!("{threads} threads"))?;
         let figures = vec![
             (FAULTING, run.nanoseconds / 1e6),
-            (TOOK_PART, run.threads as f64),
-            (CHUNKS, run.chunks as f64),
-            (MOVED, run.moves as f64),
+            ("took part", run.threads as f64),
+            ("chunks", run.chunks as f64),
+            ("lines that moved", run.moves as f64),
         ];
         all.push(Measured::new(threads.to_string(), figures));
     }
-    let mut sheet = context.sheet("jobs", &gib.to_string());
-    sheet.add("model", &all);
-    context.report.sheet(sheet);
+    context.report.add("jobs", &gib.to_string(), "model", &all)?;
     let millis = all.iter().map(|one| one.median(FAULTING));
     let alone = all.first().map_or(f64::NAN, |one| one.median(FAULTING));
     let saved = millis.skip(1).map(|together| difference_percent(alone, together));
@@ -260,16 +247,14 @@ fn compare_jobs(context: &mut Context<'_>) -> Result<()> {
     alone.add(vec![(FAULTING, alone.median(FAULTING_HERE))]);
     both.add(vec![(FAULTING, model.nanoseconds / 1e6)]);
     compare(both, FAULTING, FAULTING_HERE, context);
-    let mut sheet = context.sheet("jobs-here", &mib.to_string());
-    sheet.add("here", &all);
-    context.report.sheet(sheet);
+    context.report.add("jobs-here", &mib.to_string(), "here", &all)?;
     Ok(())
 }
 
 /// Adds the ratio, and has it judged, whichever of both is larger.
-fn compare(one: &mut Measured, model: Figure, here: Figure, context: &mut Context<'_>) {
+fn compare(one: &mut Measured, model: &str, here: &str, context: &mut Context<'_>) {
     let ratio = one.median(model) / one.median(here);
-    one.add(vec![(RATIO, ratio)]);
+    one.add(vec![("model/here", ratio)]);
     context.report.judge("agrees", &one.name, ratio.max(1.0 / ratio));
 }
 

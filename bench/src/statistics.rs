@@ -1,39 +1,17 @@
 //! Measured quantities, their samples and what is read off them. Values are few and kept exactly: a histogram with buckets
 //! would round the medians of five samples that tables show.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-type Text = &'static str;
-
-/// A quantity: its name in series, its unit, and the digits that tables show behind the point.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// How a quantity is shown: its unit, and the digits behind the point. In a case it is a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Figure {
-    #[serde(deserialize_with = "keep")]
-    pub(crate) name: Text,
-    #[serde(deserialize_with = "keep")]
-    pub(crate) unit: Text,
+    pub(crate) unit: String,
     pub(crate) digits: usize,
 }
 
-/// A child process answers a few figures, once: their names are kept for as long as this process lives.
-fn keep<'de, D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
-    Ok(String::deserialize(from)?.leak())
-}
-
-impl Figure {
-    pub(crate) const fn new(name: Text, unit: Text, digits: usize) -> Self {
-        Self { name, unit, digits }
-    }
-}
-
-pub(crate) const WALL: Figure = Figure::new("wall", "s", 3);
-/// User and system time of all threads.
-pub(crate) const CPU: Figure = Figure::new("CPU", "s", 3);
-/// The largest resident set.
-pub(crate) const PEAK: Figure = Figure::new("peak", "MiB", 1);
-
-/// What one run measured. A figure that occurs several times gives several samples.
-pub(crate) type Figures = Vec<(Figure, f64)>;
+/// What one run measured, by the names of the case. A figure that occurs several times gives several samples.
+pub(crate) type Figures = Vec<(&'static str, f64)>;
 
 /// A number that describes samples. Cells show a spread and a range with the least and the most; their number is the median.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -120,7 +98,7 @@ impl FromIterator<f64> for Samples {
 pub(crate) struct Measured {
     pub(crate) name: String,
     /// In the order in which the runs named them.
-    pub(crate) figures: Vec<(Figure, Samples)>,
+    pub(crate) figures: Vec<(String, Samples)>,
 }
 
 impl Measured {
@@ -133,24 +111,21 @@ impl Measured {
     /// Adds the figures of a run.
     pub(crate) fn add(&mut self, figures: Figures) {
         for (figure, value) in figures {
-            match self.figures.iter_mut().find(|(other, _)| *other == figure) {
+            match self.figures.iter_mut().find(|(other, _)| other == figure) {
                 Some((_, samples)) => samples.0.push(value),
-                None => self.figures.push((figure, Samples(vec![value]))),
+                None => self.figures.push((figure.to_owned(), Samples(vec![value]))),
             }
         }
     }
 
-    pub(crate) fn named(&self, name: &str) -> Option<&(Figure, Samples)> {
-        self.figures.iter().find(|(figure, _)| figure.name == name)
-    }
-
     /// Empty if it was not measured.
-    pub(crate) fn samples(&self, figure: Figure) -> Samples {
-        self.named(figure.name).map(|(_, samples)| samples.clone()).unwrap_or_default()
+    pub(crate) fn samples(&self, figure: &str) -> &Samples {
+        static NONE: Samples = Samples(Vec::new());
+        self.figures.iter().find(|(name, _)| name == figure).map_or(&NONE, |(_, samples)| samples)
     }
 
     /// NaN if it was not measured.
-    pub(crate) fn median(&self, figure: Figure) -> f64 {
+    pub(crate) fn median(&self, figure: &str) -> f64 {
         self.samples(figure).median()
     }
 }

@@ -1,20 +1,25 @@
-//! Tables, as text and for the page. A sheet is a table of samples: a row for each candidate of each case, and columns that
-//! the case of the experiment describes. It carries its plots and its samples with it.
+//! Tables, as text and for the page: a row for each candidate of each case, and columns that the case of the experiment
+//! describes. A table carries its plots with it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::plot::{Plot, PlotKind};
-use crate::statistics::{Measured, Samples, Statistic, difference_percent, find};
+use crate::statistics::{Figure, Measured, Statistic, difference_percent, find};
 
 /// A Markdown table under a title; it also reads well as plain text. The first column holds names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Table {
-    title: String,
+    pub(crate) title: String,
     header: Vec<String>,
     /// A row may be shorter than the header.
     rows: Vec<Vec<String>>,
+    #[serde(skip)]
+    pub(crate) spec: TableSpec,
+    #[serde(skip)]
+    pub(crate) plots: Vec<Plot>,
 }
 
 impl fmt::Display for Table {
@@ -43,33 +48,6 @@ impl fmt::Display for Table {
     }
 }
 
-/// The samples of one figure in one row.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Series {
-    /// Who was measured, such as "original".
-    row: String,
-    /// What, and under which conditions, such as "4 threads, wall".
-    case: String,
-    unit: String,
-    samples: Samples,
-}
-
-impl Series {
-    /// All samples of a candidate.
-    pub(crate) fn of(case: &str, one: &Measured) -> impl Iterator<Item = Self> {
-        one.figures.iter().map(move |(figure, samples)| Self {
-            row: one.name.clone(),
-            case: if case.is_empty() {
-                figure.name.to_owned()
-            } else {
-                format!("{case}, {}", figure.name)
-            },
-            unit: figure.unit.to_owned(),
-            samples: samples.clone(),
-        })
-    }
-}
-
 /// What a number is compared with: the number of another candidate of the same case, the first if none is named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -84,42 +62,38 @@ pub(crate) enum Against {
     Difference,
 }
 
-/// A column of a sheet, or what a threshold judges. In a case it is a list: title, figure, statistic, comparison, other.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// A column of a table, or what a threshold judges. In a case it is a list: title, figure, statistic, comparison, other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub(crate) struct Column {
     /// Of a threshold: the candidate; all of them if it is empty.
     pub(crate) title: String,
     figure: String,
-    #[serde(default)]
     statistic: Statistic,
-    #[serde(default)]
     pub(crate) against: Against,
-    #[serde(default)]
     other: String,
 }
 
 impl Column {
     /// None if the figure was not measured, or would be compared with itself.
     pub(crate) fn number(&self, one: &Measured, all: &[Measured]) -> Option<f64> {
-        let of = |one: &Measured| Some(one.named(&self.figure)?.1.number(self.statistic));
-        let number = of(one)?;
+        let of = |one: &Measured| one.samples(&self.figure).number(self.statistic);
         let other = if self.other.is_empty() { all.first() } else { find(all, &self.other) };
         let is_other =
             |other: &&Measured| self.against == Against::Difference || other.name != one.name;
-        let other = || of(other.filter(is_other)?);
+        let (number, other) = (of(one), other.filter(is_other).map_or(f64::NAN, of));
         let compared = match self.against {
-            Against::Nothing => return Some(number),
-            Against::To => number / other()?,
-            Against::Of => other()? / number,
-            Against::Difference => difference_percent(other()?, number),
+            Against::Nothing => number,
+            Against::To => number / other,
+            Against::Of => other / number,
+            Against::Difference => difference_percent(other, number),
         };
         compared.is_finite().then_some(compared)
     }
 
-    fn cell(&self, one: &Measured, all: &[Measured]) -> String {
-        let number = self.number(one, all).zip(one.named(&self.figure));
-        let Some((number, (figure, samples))) = number else { return String::new() };
-        let digits = figure.digits;
+    fn cell(&self, one: &Measured, all: &[Measured], digits: usize) -> String {
+        let Some(number) = self.number(one, all) else { return String::new() };
+        let samples = one.samples(&self.figure);
         let [least, most] = [Statistic::Least, Statistic::Most].map(|end| samples.number(end));
         match (self.against, self.statistic) {
             (Against::Difference, _) => format!("{number:+.2} %"),
@@ -133,7 +107,7 @@ impl Column {
     }
 }
 
-/// A plot of a sheet. In a case it is a list: kind, figure, statistic.
+/// A plot of a table. In a case it is a list: kind, figure, statistic.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct PlotSpec {
     kind: PlotKind,
@@ -142,7 +116,7 @@ struct PlotSpec {
     statistic: Statistic,
 }
 
-/// The description of a sheet in a case.
+/// The description of a table in a case.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TableSpec {
@@ -157,63 +131,53 @@ pub(crate) struct TableSpec {
     raised: String,
     plots: Vec<PlotSpec>,
     /// The run is refused if repetitions of this figure spread by more than the case allows.
-    steady: String,
+    pub(crate) steady: String,
 }
 
-/// A table with its plots and its samples.
-#[derive(Debug)]
-pub(crate) struct Sheet {
-    spec: TableSpec,
-    pub(crate) table: Table,
-    pub(crate) plots: Vec<Plot>,
-    pub(crate) series: Vec<Series>,
-    /// Samples that must not spread, and what they are.
-    pub(crate) repetitions: Vec<(String, Samples)>,
-}
-
-impl Sheet {
-    pub(crate) fn new(spec: &TableSpec, title: &str) -> Self {
-        let spec = TableSpec { title: spec.title.replace("{}", title), ..spec.clone() };
+impl Table {
+    /// Without rows. {} in the title of the description stands for `title`.
+    pub(crate) fn new(spec: TableSpec, title: &str) -> Self {
+        let title = spec.title.replace("{}", title);
         let titles = spec.columns.iter().map(|column| column.title.as_str());
         let header = spec.names.split(" | ").chain(titles).map(str::to_owned).collect();
-        let table = Table { title: spec.title.clone(), header, rows: Vec::new() };
-        let plots = spec.plots.iter().map(|plot| Plot::new(plot.kind, &spec.title)).collect();
-        Self { spec, table, plots, series: Vec::new(), repetitions: Vec::new() }
+        let plots = spec.plots.iter().map(|plot| Plot::new(plot.kind, &title)).collect();
+        Self { title, header, rows: Vec::new(), spec, plots }
     }
 
-    /// Adds the rows of a case.
-    pub(crate) fn add(&mut self, case: &str, all: &[Measured]) {
+    /// Adds the rows of a case, and what they show in the plots.
+    pub(crate) fn add(&mut self, figures: &BTreeMap<String, Figure>, case: &str, all: &[Measured]) {
         let has_cases = self.spec.names.contains(" | ");
-        if !self.spec.latency.is_empty() && !all.is_empty() {
-            self.add_latency(all);
+        let digits = |figure: &str| figures.get(figure).map_or(0, |figure| figure.digits);
+        if !self.spec.latency.is_empty() {
+            self.add_latency(figures, all);
         }
         for one in all {
             if self.spec.latency.is_empty() {
                 let names = [Some(case).filter(|_| has_cases), Some(one.name.as_str())];
                 let names = names.into_iter().flatten().map(str::to_owned);
-                let cells = self.spec.columns.iter().map(|column| column.cell(one, all));
-                self.table.rows.push(names.chain(cells).collect());
+                let cells = self.spec.columns.iter();
+                let cells = cells.map(|column| column.cell(one, all, digits(&column.figure)));
+                self.rows.push(names.chain(cells).collect());
             }
             for (plot, spec) in self.plots.iter_mut().zip(&self.spec.plots) {
-                if let Some((figure, samples)) = one.named(&spec.figure) {
+                let samples = one.samples(&spec.figure);
+                if let Some(figure) = figures.get(&spec.figure).filter(|_| !samples.0.is_empty()) {
+                    plot.label = format!("{}, {}", spec.figure, figure.unit);
                     let names = if has_cases { [case, &one.name] } else { [&one.name, ""] };
-                    plot.add(names, *figure, samples, spec.statistic);
+                    plot.add(names, samples, spec.statistic);
                 }
-            }
-            self.series.extend(Series::of(case, one));
-            if let Some((_, samples)) = one.named(&self.spec.steady) {
-                self.repetitions.push((format!("{} in {case}", one.name), samples.clone()));
             }
         }
     }
 
-    fn add_latency(&mut self, all: &[Measured]) {
+    /// Statistics in rows, and the candidates in columns, with the difference of one of them.
+    fn add_latency(&mut self, figures: &BTreeMap<String, Figure>, all: &[Measured]) {
         let TableSpec { latency, raised, .. } = &self.spec;
-        let unit = all[0].named(latency).map_or("", |(figure, _)| figure.unit);
+        let Figure { unit, digits } = figures.get(latency).cloned().unwrap_or_default();
         let place = all.iter().position(|one| one.name == *raised).unwrap_or(all.len() - 1);
-        self.table.header = all.iter().map(|one| one.name.clone()).collect();
-        self.table.header.insert(place + 1, "diff".to_owned());
-        self.table.header.insert(0, String::new());
+        self.header = all.iter().map(|one| one.name.clone()).collect();
+        self.header.insert(place + 1, "diff".to_owned());
+        self.header.insert(0, String::new());
         for (title, statistic) in [
             ("Average", Statistic::Mean),
             ("Median", Statistic::Median),
@@ -221,42 +185,38 @@ impl Sheet {
             ("Maximum", Statistic::Most),
             ("Standard deviation", Statistic::Deviation),
         ] {
-            let (title, figure, other) =
-                (format!("{title} ({unit})"), latency.clone(), String::new());
-            let column = Column { title, figure, statistic, against: Against::Nothing, other };
-            let mut cells: Vec<String> = all.iter().map(|one| column.cell(one, all)).collect();
+            let column = Column { figure: latency.clone(), statistic, ..Column::default() };
+            let cell = |one| column.cell(one, all, digits);
+            let mut cells: Vec<String> = all.iter().map(cell).collect();
             let difference = Column { against: Against::Difference, ..column.clone() };
-            cells.insert(place + 1, difference.cell(&all[place], all));
-            cells.insert(0, column.title);
-            self.table.rows.push(cells);
+            cells.insert(place + 1, difference.cell(&all[place], all, digits));
+            cells.insert(0, format!("{title} ({unit})"));
+            self.rows.push(cells);
         }
-    }
-
-    pub(crate) fn has_rows(&self) -> bool {
-        !self.table.rows.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::statistics::WALL;
 
     fn measured(name: &str, walls: &[f64]) -> Measured {
-        Measured::new(name, walls.iter().map(|wall| (WALL, *wall)).collect())
+        Measured::new(name, walls.iter().map(|wall| ("wall", *wall)).collect())
     }
 
-    fn sheet(spec: &str, case: &str, all: &[Measured]) -> Sheet {
-        let mut sheet = Sheet::new(&toml::from_str(spec).unwrap(), "x");
-        sheet.add(case, all);
-        sheet
+    fn table(spec: &str, case: &str, all: &[Measured]) -> Table {
+        let figures = [("wall".to_owned(), Figure { unit: "s".to_owned(), digits: 3 })];
+        let mut table = Table::new(toml::from_str(spec).unwrap(), "x");
+        table.add(&figures.into(), case, all);
+        table
     }
 
     #[test]
     fn columns_are_padded_and_short_rows_are_filled() {
         let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let (title, header) = ("GB/s".to_owned(), text(&["threads", "ours"]));
         let rows = vec![text(&["1", "0.77"]), text(&["16"])];
-        let table = Table { title: "GB/s".to_owned(), header: text(&["threads", "ours"]), rows };
+        let table = Table { title, header, rows, ..Table::default() };
         let expected = "**GB/s**\n\n\
             | threads | ours |\n\
             | ------- | ---: |\n\
@@ -279,30 +239,21 @@ mod tests {
             (r#"["", "wall", "median", "to", "nobody"]"#, "", ""),
             (r#"["", "CPU"]"#, "", ""),
         ] {
-            let sheet = sheet(&format!("names = 'of'\ncolumns = [{column}]"), "", &all);
-            assert_eq!(
-                [&sheet.table.rows[0][1], &sheet.table.rows[1][1]],
-                [ours, theirs],
-                "{column}"
-            );
+            let table = table(&format!("names = 'of'\ncolumns = [{column}]"), "", &all);
+            assert_eq!([&table.rows[0][1], &table.rows[1][1]], [ours, theirs], "{column}");
         }
     }
 
     #[test]
-    fn a_sheet_has_rows_samples_and_a_plot() {
+    fn a_table_has_rows_and_a_plot() {
         let spec = "title = 'of {}'\nnames = 'case | program'\ncolumns = [['wall, s', 'wall']]\n\
-            plots = [['bars', 'wall']]\nsteady = 'wall'";
-        let sheet = sheet(spec, "lz4", &[measured("a", &[1.0]), measured("b", &[2.0])]);
-        let text = sheet.table.to_string();
-        assert!(
-            text.contains("**of x**") && text.contains("| lz4  |       b |   2.000 |"),
-            "{text}"
-        );
-        assert_eq!(
-            (sheet.series[1].case.as_str(), sheet.repetitions[0].0.as_str()),
-            ("lz4, wall", "a in lz4")
-        );
-        assert!(sheet.plots[0].svg().unwrap().contains("lz4"));
+            plots = [['bars', 'wall']]";
+        let table = table(spec, "lz4", &[measured("a", &[1.0]), measured("b", &[2.0])]);
+        let text = table.to_string();
+        let has_row = text.contains("| lz4  |       b |   2.000 |");
+        assert!(text.contains("**of x**") && has_row, "{text}");
+        let plot = table.plots[0].svg().unwrap();
+        assert!(plot.contains("lz4") && plot.contains("wall, s"));
     }
 
     #[test]
@@ -313,7 +264,7 @@ mod tests {
             measured("per-CPU raised", &[9.0, 11.0]),
             measured("kernel", &[3.0, 5.0]),
         ];
-        let text = sheet("latency = 'wall'\nraised = 'per-CPU raised'", "", &all).table.to_string();
+        let text = table("latency = 'wall'\nraised = 'per-CPU raised'", "", &all).to_string();
         assert!(text.contains("| per-CPU raised |     diff | kernel |"), "{text}");
         assert!(text.contains("| Average (s)            | 100.000 |  50.000 |         10.000 | -90.00 % |  4.000 |"), "{text}");
     }

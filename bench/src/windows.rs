@@ -16,17 +16,11 @@ use ferrofs_ondisk::compression::AlgorithmId;
 use crate::experiment::{Context, Experiment};
 use crate::image_info::regular_files;
 use crate::machine::{Requirement, files};
-use crate::statistics::{Figure, Measured, Samples, Statistic, difference_percent};
+use crate::statistics::{Measured, Samples, Statistic, difference_percent};
 
 /// The smaller window of the mails.
 const SMALL_WINDOW_BYTES: u16 = 16 << 10;
 const FRAMES_MAX: usize = lz4_window_pages(u16::MAX, usize::MAX);
-const SIZE: Figure = Figure::new("image", "KB", 0);
-const OF_FIRST: Figure = Figure::new("of the first", "", 5);
-const WINDOW: Figure = Figure::new("window", "bytes", 0);
-const EXTENTS: Figure = Figure::new("LZ4 extents", "", 0);
-const FRAMES: Figure = Figure::new("frames", "of an extent", 2);
-const PEAK_FRAMES: Figure = Figure::new("frames, peak", "", 0);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WindowsArguments {
@@ -53,20 +47,17 @@ impl Experiment for WindowsArguments {
                 context.report.judge("size", "", difference_percent(first, bytes).abs());
             }
             let figures = vec![
-                (SIZE, decoded.image_bytes.div_ceil(1024) as f64),
-                (OF_FIRST, bytes / first),
-                (WINDOW, decoded.window_bytes.into()),
-                (EXTENTS, decoded.frames.0.len() as f64),
-                (PEAK_FRAMES, peak),
+                ("image", decoded.image_bytes.div_ceil(1024) as f64),
+                ("of the first", bytes / first),
+                ("window", decoded.window_bytes.into()),
+                ("LZ4 extents", decoded.frames.0.len() as f64),
+                ("frames, peak", peak),
             ];
-            let frames = decoded.frames.0.into_iter().map(|frames| (FRAMES, frames));
+            let frames = decoded.frames.0.into_iter().map(|frames| ("frames", frames));
             let figures = figures.into_iter().chain(frames).collect();
             all.push(Measured::new(path.display().to_string(), figures));
         }
-        let mut sheet = context.sheet("windows", "");
-        sheet.add("", &all);
-        context.report.sheet(sheet);
-        Ok(())
+        context.report.add("windows", "", "", &all)
     }
 }
 

@@ -14,19 +14,15 @@ use crate::page_store::{PAGE_BYTES, PAGES_PER_GIB, PageStore};
 use crate::report::Report;
 use crate::rounds::{Candidate, RoundOptions};
 use crate::rows;
-use crate::statistics::{Figure, Figures, Measured, WALL, find};
+use crate::statistics::{Figures, Measured, find};
 
 const QUICK_PAGES: usize = PAGES_PER_GIB / 8;
 /// The queues of the mail and the peers that do the same: a stream from one submitter.
 const OTHERS: [&str; 6] =
     ["original", "batching", "per-thread", "round-robin", "rayon", "crossbeam"];
 
-const RATE: Figure = Figure::new("throughput", "GB/s", 3);
-/// User and system, all threads.
-const CPU: Figure = Figure::new("CPU time", "us a request", 2);
-const SLEEPS: Figure = Figure::new("voluntary switches", "a thousand requests", 2);
-const SWITCHES: Figure = Figure::new("involuntary switches", "a thousand requests", 2);
-const COMPRESSION: Figure = Figure::new("compression", "", 6);
+const RATE: &str = "throughput";
+const COMPRESSION: &str = "compression";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WorkqueueArguments {
@@ -74,15 +70,14 @@ impl Experiment for WorkqueueArguments {
         let all = context.measure("one submitter", candidates)?;
         let cases = self.threads.iter().copied().zip(all.chunks(names.len()));
         let cases: Vec<(u16, &[Measured])> = cases.collect();
-        let mut sheet = context.sheet("throughput", "");
         for (threads, all) in &cases {
             self.print_like_qemu(*threads, all, pages.count(), context)?;
-            sheet.add(&threads.to_string(), all);
-            let own = find(all, "ours").map(|ours| ours.samples(WALL));
-            let what = format!("ours, {threads} threads");
-            context.report.judge_noise(&what, &own.unwrap_or_default());
+            context.report.add("throughput", "", &threads.to_string(), all)?;
+            if let Some(ours) = find(all, "ours") {
+                let what = format!("ours, {threads} threads");
+                context.report.judge_noise(&what, ours.samples("wall"));
+            }
         }
-        context.report.sheet(sheet);
         judge(&cases, &mut context.report);
         Ok(())
     }
@@ -99,7 +94,7 @@ impl WorkqueueArguments {
     ) -> Result<()> {
         let (gib, requests) = (count as f64 / PAGES_PER_GIB as f64, self.requests);
         for one in all {
-            let (walls, ratios) = (one.samples(WALL), one.samples(COMPRESSION));
+            let (walls, ratios) = (one.samples("wall"), one.samples(COMPRESSION));
             let repeat = walls.0.len();
             context.say(format!("row {}", one.name))?;
             context.say(format!(
@@ -129,11 +124,11 @@ fn time(row: &mut dyn Row, pages: &PageStore) -> Result<Figures> {
     ensure!(done == count as u64, "{done} requests done, {count} were submitted");
     let thousands = count as f64 / 1e3;
     Ok(vec![
-        (WALL, wall),
+        ("wall", wall),
         (RATE, count as f64 / PAGES_PER_GIB as f64 / wall),
-        (CPU, usage.cpu.as_secs_f64() * 1e3 / thousands),
-        (SLEEPS, usage.voluntary_switches as f64 / thousands),
-        (SWITCHES, usage.involuntary_switches as f64 / thousands),
+        ("CPU time", usage.cpu.as_secs_f64() * 1e3 / thousands),
+        ("voluntary switches", usage.voluntary_switches as f64 / thousands),
+        ("involuntary switches", usage.involuntary_switches as f64 / thousands),
         (COMPRESSION, (done * PAGE_BYTES as u64) as f64 / stats.bytes as f64),
     ])
 }
