@@ -63,19 +63,15 @@ CHANGES = {"shrinks": shrink, "grows": lambda path, noise: write(path, "ab", noi
 
 def digest(path):
     """Of the bytes; None where nothing is."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return None
+    return harness.digest(path) if os.path.exists(path) else None
 
 
 class Abuse(harness.Report):
     """The program, a tree, a place to work, and what failed."""
 
     def __init__(self, given, work):
-        super().__init__()
-        self.given, self.work, self.dice = given, work, random.Random(given.seed)
+        super().__init__(given, work)
+        self.dice, self.given.tree = random.Random(given.seed), given.tree or test_trees.zoo(os.path.join(work, "zoo"))
         self.place = os.path.join(work, "place")
         os.mkdir(self.place)
 
@@ -235,12 +231,7 @@ class Abuse(harness.Report):
 def main():
     given = harness.parse(__doc__, "FERROFS [TREE]", cases=["kill", "space", "source"], kills=200, sizes=50, changes=60, seed=6,
                           work="/tmp")
-    with harness.work_folder(given.work) as work:
-        given.tree = given.tree or test_trees.zoo(os.path.join(work, "zoo"))
-        abuse = Abuse(given, work)
-        for case in given.cases:
-            getattr(abuse, case)()
-    return abuse.end()
+    return Abuse.of_cases(given)
 
 
 harness.main(main)

@@ -2,7 +2,7 @@
 """Treats mounts badly, and checks that nothing leaks, hangs or spreads; run it as root.
 
   abuse_mount.py [--cases=cycles,kill,truncate,overwrite,hang] [--cycles=10000] [--options=ARGUMENTS] [--work=DIR]
-                 [--outer=PROGRAM] FERROFS IMAGE
+                 FERROFS IMAGE
 
 IMAGE should hold compressed files, and no fragments or shared data (what lies where is asked of the kernel's EROFS).
   cycles     mounts, reads a file, and ends the mount by turns with umount, fusermount3 -u, SIGTERM, SIGINT and SIGHUP;
@@ -11,7 +11,7 @@ IMAGE should hold compressed files, and no fragments or shared data (what lies w
   truncate   half of the image is cut off under the mount, and put back: files that lie in the other half stay right, the
              rest is right or gives EIO or EUCLEAN; then all is right
   overwrite  a part is overwritten: files that lie elsewhere stay right; the daemon lives
-  hang       the image lies on a mount (by --outer, else FERROFS) whose daemon is stopped: one who reads, stats, lists or
+  hang       the image lies on a mount whose daemon is stopped: one who reads, stats, lists or
              faults, several who read, and then the daemon die of SIGKILL (once SIGTERM) within 5 s; with --timeout
              they get EIO; and another daemon gives right bytes when the stopped one goes on
 Exit status 1 if anything is not as said.
@@ -19,11 +19,11 @@ Exit status 1 if anything is not as said.
 import collections
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -32,6 +32,7 @@ import time
 
 import harness
 import mounted
+import snapshot
 
 # Number, logical and physical offset, as filefrag prints them.
 EXTENT = re.compile(r"^ *\d+: *\d+\.\. *\d+: *(\d+)\.\.", re.MULTILINE)
@@ -93,18 +94,13 @@ def ways_to_end(mount):
 
 def files_of(root):
     """Regular files of more than nothing, by path below the root."""
-    paths = [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
-    return sorted(os.path.relpath(path, root) for path in paths
-                  if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path))
+    found = snapshot.walk(os.fsencode(root)).items()
+    return sorted(os.fsdecode(path) for path, status in found if stat.S_ISREG(status.st_mode) and status.st_size)
 
 
 def digest(path):
     """Of the bytes; or the name of the error."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        return errno.errorcode.get(error.errno, str(error.errno))
+    return harness.answer(harness.digest, path)
 
 
 def places(path):
@@ -126,10 +122,10 @@ def needs(root, image):
     ends = dict(zip(edges, edges[1:]))
 
     def own(path):
-        stat = os.lstat(os.path.join(root, path))
-        inode = metadata + stat.st_ino * 32
+        status = os.lstat(os.path.join(root, path))
+        inode = metadata + status.st_ino * 32
         # Inode, xattrs and inline tail fit into two blocks; an index takes 8 bytes for each 4 KiB at most.
-        return [(inode, inode + 8192 + stat.st_size // 512), *((place, ends.get(place, place + 1)) for place in begins[path])]
+        return [(inode, inode + 8192 + status.st_size // 512), *((place, ends.get(place, place + 1)) for place in begins[path])]
 
     return {path: [part for one in (path, *ancestors(path)) for part in own(one)] for path in files}
 
@@ -144,9 +140,8 @@ class Abuse(harness.Report):
     """The image, a place to work, and the cases."""
 
     def __init__(self, given, work):
-        super().__init__()
-        self.given, self.work, self.image = given, work, os.path.realpath(given.image)
-        self.command = [given.ferrofs, "mount", *given.options.split()]
+        super().__init__(given, work)
+        self.image, self.command = os.path.realpath(given.image), [given.ferrofs, "mount", *given.options.split()]
         self.system, self.directory = mounted.Daemon(*self.command), os.path.join(work, "mount")
 
     def cycles(self):
@@ -192,7 +187,7 @@ class Abuse(harness.Report):
             mounted.wait_until(lambda: mount.daemon_cpu_seconds() > 0.2, END_SECONDS)
             self.check(all(reader.poll() is None for reader in readers), f"{READERS} readers are at work")
             mount.signal(signal.SIGKILL)
-            took, is_over = waited(lambda: all(reader.poll() is not None for reader in readers))
+            took, is_over = mounted.waited(lambda: all(reader.poll() is not None for reader in readers), END_SECONDS)
             self.check(is_over, f"all have ended {took:.2f} s after SIGKILL of the daemon")
             for reader, out in zip(readers, said):
                 out.seek(0)
@@ -271,8 +266,7 @@ class Abuse(harness.Report):
         shutil.copyfile(self.image, os.path.join(source, "inner.erofs"))
         harness.run_well(self.given.ferrofs, "build", "--quiet", outer_image, source)
         shutil.rmtree(source)
-        outer_system = mounted.Daemon(self.given.outer) if self.given.outer else self.system
-        with mounted.Mount(outer_system, outer_image, os.path.join(self.work, "outer")) as outer:
+        with mounted.Mount(self.system, outer_image, os.path.join(self.work, "outer")) as outer:
             self.hung(outer, os.path.join(outer.directory, "inner.erofs"))
         os.unlink(outer_image)
 
@@ -307,7 +301,7 @@ class Abuse(harness.Report):
             self.wait_in_time(name, children, time_limit) if time_limit else self.wait_for_death(name, children)
             number = signal.SIGTERM if name == "a reader" else signal.SIGKILL
             inner.signal(number)
-            took, is_over = waited(lambda: not any(map(mounted.is_alive, inner.daemons)))
+            took, is_over = mounted.waited(lambda: not any(map(mounted.is_alive, inner.daemons)), END_SECONDS)
             self.check(is_over and inner.daemons, f"{name}: the daemon ends {took:.2f} s after {number.name}")
         finally:
             outer.signal(signal.SIGCONT)
@@ -321,25 +315,18 @@ class Abuse(harness.Report):
         self.check(len(waiting) == len(children), f"{name}: {len(waiting)} wait for a hung source {state_of(children[0].pid)}")
         for child in children:
             child.kill()
-        took, is_over = waited(lambda: all(child.poll() is not None for child in children))
+        took, is_over = mounted.waited(lambda: all(child.poll() is not None for child in children), END_SECONDS)
         left = next((child.pid for child in children if child.poll() is None), 0)
         self.check(is_over, f"{name}: dead {took:.2f} s after SIGKILL {state_of(left)}")
 
     def wait_in_time(self, name, children, time_limit):
         # Several requests of a reader may run out one after the other.
-        took, is_over = waited(lambda: all(child.poll() is not None for child in children), time_limit * 3 + END_SECONDS)
+        took, is_over = mounted.waited(lambda: all(child.poll() is not None for child in children), time_limit * 3 + END_SECONDS)
         for child in children:
             child.kill()
         said = [child.stderr.read().decode(errors="replace") for child in children]
         self.check(is_over and all(os.strerror(errno.EIO) in text for text in said),
                    f"{name}: {len(children)} readers have EIO after {took:.2f} s")
-
-
-def waited(is_so, seconds=END_SECONDS):
-    """How long it took until it was so, and whether it became so in time."""
-    began = time.monotonic()
-    is_over = mounted.wait_until(is_so, seconds)
-    return time.monotonic() - began, is_over
 
 
 def state_of(pid):
@@ -350,16 +337,8 @@ def state_of(pid):
 
 def main():
     given = harness.parse(__doc__, "FERROFS IMAGE", cases=["cycles", "kill", "truncate", "overwrite", "hang"], cycles=10000,
-                          options="", work="/tmp", outer="")
-    with harness.work_folder(given.work) as work:
-        abuse = Abuse(given, work)
-        for case in given.cases:
-            print(f"\n## {case}", flush=True)
-            try:
-                getattr(abuse, case)()
-            except mounted.MountFailed as reason:
-                abuse.check(False, f"{case}: {reason}")
-    return abuse.end()
+                          options="", work="/tmp")
+    return Abuse.of_cases(given, mounted.MountFailed)
 
 
 harness.main(main)

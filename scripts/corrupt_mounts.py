@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Mounts damaged images, looks at everything in them through the mount, and checks that the daemon stays well.
 
-  corrupt_mounts.py [--only=REGEX] [--options=ARGUMENTS] [--work=DIR] [--verbose] FERROFS DIR
+  corrupt_mounts.py [--only=REGEX] [--options=ARGUMENTS] [--work=DIR] FERROFS DIR
 
 DIR holds a list.json: {"images": [{"file", "what", "expect"}]}, and maybe blob.bin, the extra device of images with
 `blob` in their name. Each may be refused (`reject_mount` must be). What is mounted is walked, and read, within
@@ -12,11 +12,10 @@ Exit status 1 if anything is not as said.
 import collections
 import errno
 import json
+import multiprocessing
 import os
 import re
 import stat
-import subprocess
-import sys
 import time
 
 import harness
@@ -29,7 +28,6 @@ MOST_PATHS, MOST_POINTS = 20_000, 1000
 # Damage; what the kernel says of a directory that holds itself and of numbers that no inode can have; and what is no
 # damage at all: no attribute, no data behind a place, a name that goes nowhere.
 ERRORS = {"EIO", "EUCLEAN", "ELOOP", "ENODATA", "ENXIO", "ENOENT", "EOPNOTSUPP", "ENOTSUP"}
-FINDINGS = "--findings"
 
 
 class Look:
@@ -76,19 +74,18 @@ class Look:
 
 
 def look(root):
-    """In a process of its own, which may hang."""
+    """In a process of its own, which may hang: how many paths, and {(question, error): times}."""
     found = Look()
     found.walk(root)
-    json.dump({"paths": found.paths, "errors": [[*what, count] for what, count in found.errors.items()]}, sys.stdout)
+    return found.paths, found.errors
 
 
 class Corrupt(harness.Report):
     """Options, and what was found of all images."""
 
     def __init__(self, given, work):
-        super().__init__()
-        self.given, self.work, self.refused = given, work, 0
-        self.errors, self.slowest, self.largest = collections.Counter(), (0, ""), (0, "")
+        super().__init__(given, work)
+        self.refused, self.errors, self.slowest, self.largest = 0, collections.Counter(), (0, ""), (0, "")
 
     def expect(self, entry, is_so, text):
         super().expect(is_so, f"{entry['file']} ({entry['what']}): {text}")
@@ -109,34 +106,26 @@ class Corrupt(harness.Report):
             said = str(reason).partition("status ")[2]
             self.refused += 1
             self.expect(entry, said.startswith("1: ") and "panick" not in said, f"refused with status {said}")
-            self.tell(entry, said)
 
     def looked_at(self, entry, mount, began):
-        child = subprocess.Popen([sys.executable, __file__, FINDINGS, mount.directory], stdout=subprocess.PIPE)
-        try:
-            said = json.loads(child.communicate(timeout=LIMIT_SECONDS)[0])
-        except subprocess.TimeoutExpired:
-            self.expect(entry, False, f"looking at it takes more than {LIMIT_SECONDS} s")
-            mount.signal(9)
-            child.kill()
-            child.wait()
-            return
+        with multiprocessing.Pool(1) as pool:
+            try:
+                paths, errors = pool.apply_async(look, [mount.directory]).get(LIMIT_SECONDS)
+            except multiprocessing.TimeoutError:
+                self.expect(entry, False, f"looking at it takes more than {LIMIT_SECONDS} s")
+                mount.signal(9)
+                return
         seconds, peak = time.monotonic() - began, mount.daemon_peak_bytes()
         self.slowest = max(self.slowest, (seconds, entry["file"]))
         self.largest = max(self.largest, (peak, entry["file"]))
-        for what, name, count in said["errors"]:
-            self.errors[what, name] += count
+        self.errors.update(errors)
+        for (what, name), count in errors.items():
             self.expect(entry, name in ERRORS, f"{count} times {what}: {name}")
         self.expect(entry, all(map(mounted.is_alive, mount.daemons)) and bool(mount.daemons), "the daemon lives")
         self.expect(entry, peak < MEMORY_BYTES, f"memory {peak}")
-        self.expect(entry, said["paths"] < MOST_PATHS, "the walk does not end")
-        damage = sum(count for _, name, count in said["errors"] if name in ("EIO", "EUCLEAN"))
+        self.expect(entry, paths < MOST_PATHS, "the walk does not end")
+        damage = sum(count for (_, name), count in errors.items() if name in ("EIO", "EUCLEAN"))
         self.expect(entry, damage > 0 or entry["expect"] != "reject_read", "nothing was refused")
-        self.tell(entry, f"{said} {seconds:.2f} s {peak >> 20} MiB")
-
-    def tell(self, entry, text):
-        if self.given.verbose:
-            print(f"{entry['file']} ({entry['what']}): {text}")
 
     def summary(self, count):
         for (what, name), times in sorted(self.errors.items()):
@@ -148,9 +137,7 @@ class Corrupt(harness.Report):
 
 
 def main():
-    if sys.argv[1:2] == [FINDINGS]:
-        return look(sys.argv[2])
-    given = harness.parse(__doc__, "FERROFS DIR", only="", options="", work="/tmp", verbose=False)
+    given = harness.parse(__doc__, "FERROFS DIR", only="", options="", work="/tmp")
     with open(os.path.join(given.dir, "list.json")) as file:
         entries = [entry for entry in json.load(file)["images"] if re.search(given.only, entry["file"])]
     with harness.work_folder(given.work) as work:

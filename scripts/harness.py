@@ -1,8 +1,11 @@
 """What the scripts share: command lines, programs that end in time, folders to work in, and the list of failed checks."""
 import argparse
 import contextlib
+import errno
+import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,16 +42,40 @@ def parse(usage, operands, **options):
     return given
 
 
-def run(argv, **how):
-    """Runs a program without input; its exit status and all that it printed, as one text."""
-    how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "timeout": LIMIT_SECONDS, **how}
-    ran = subprocess.run(argv, **how)
-    return ran.returncode, (ran.stdout or b"").decode(errors="replace")
+def run(argv, timeout=LIMIT_SECONDS, **how):
+    """Runs a program without input; its exit status and all that it printed, as one text. A daemon that it leaves behind keeps
+    what it inherited, so that a pipe would never end: what it says goes to a file."""
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(argv, **{"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said, **how})
+        try:
+            status = child.wait(timeout)
+        except subprocess.TimeoutExpired as expired:
+            os.killpg(child.pid, signal.SIGKILL) if how.get("start_new_session") else child.kill()
+            child.wait()
+            said.seek(0)
+            expired.output = said.read().decode(errors="replace")
+            raise
+        said.seek(0)
+        return status, said.read().decode(errors="replace")
 
 
 def run_well(*argv):
     """Runs a program that must not fail."""
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def answer(action, *arguments, **named):
+    """What an action answers: its value, or the name of its error."""
+    try:
+        return action(*arguments, **named)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error.errno))
+
+
+def digest(path):
+    """Of the bytes of a file, as hex."""
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -64,10 +91,23 @@ def script():
 
 
 class Report:
-    """What was checked, and what of it was not as it should be."""
+    """The command line, a folder to work in, what was checked there, and what of it was not as it should be."""
 
-    def __init__(self):
-        self.failed = []
+    def __init__(self, given, work):
+        self.given, self.work, self.failed = given, work, []
+
+    @classmethod
+    def of_cases(cls, given, forgiven=()):
+        """Runs the methods that --cases names; the exit status. A forgiven error is one case that failed."""
+        with work_folder(given.work) as work:
+            report = cls(given, work)
+            for case in given.cases:
+                print(f"\n## {case}", flush=True)
+                try:
+                    getattr(report, case)()
+                except forgiven as reason:
+                    report.check(False, f"{case}: {reason}")
+        return report.end()
 
     def check(self, is_so, text):
         print(f"{'ok  ' if is_so else 'FAIL'} {text}", flush=True)

@@ -12,7 +12,6 @@
 Needs GNU tar, gzip, xz, zstd, setfattr, overlayfs and EROFS in the kernel. Exit status 1 on any difference.
 """
 import contextlib
-import hashlib
 import os
 import subprocess
 
@@ -56,11 +55,7 @@ for name in o/base w/base d/base file; do echo base >base/$name; done
 
 
 class Layers(harness.Report):
-    """The programs and a folder to work in."""
-
-    def __init__(self, given, work):
-        super().__init__()
-        self.given, self.work = given, work
+    """Layers in a folder to work in."""
 
     def at(self, name):
         return os.path.join(self.work, name)
@@ -107,8 +102,7 @@ class Layers(harness.Report):
         for system in (mounted.Kernel(), mounted.Daemon(self.given.ferrofs, "mount")):
             with mounted.Mount(system, image, self.at("mnt")) as mount:
                 self.compare(f"{label}: {type(system).__name__}", self.at("wanted"), mount.directory)
-        with open(image, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = harness.digest(image)
         os.unlink(image)
         return digest
 
@@ -142,26 +136,16 @@ class Layers(harness.Report):
                 harness.run_well(self.given.fsck, "--extract", *devices, result)
             os.unlink(result)
 
-    @contextlib.contextmanager
     def overlay(self, *lower):
         """What overlayfs shows of folders, the uppermost first."""
-        directory = self.at("overlay-" + "-".join(lower))
-        os.makedirs(directory, exist_ok=True)
-        harness.run_well("mount", "-t", "overlay", "overlay", "-o", "lowerdir=" + ":".join(map(self.at, lower)), directory)
-        try:
-            yield directory
-        finally:
-            harness.run_well("umount", directory)
+        lowers = "lowerdir=" + ":".join(map(self.at, lower))
+        return mounted.mounted_by(self.at("overlay-" + "-".join(lower)), "-t", "overlay", "-o", lowers, "overlay")
 
 
 def main():
     os.environ.update(LC_ALL="C", TZ="UTC")
     given = harness.parse(__doc__, "FERROFS", cases=["piped", "merged"], fsck="", work="/tmp")
-    with harness.work_folder(given.work) as work:
-        layers = Layers(given, work)
-        for case in given.cases:
-            getattr(layers, case)()
-    return layers.end()
+    return Layers.of_cases(given)
 
 
 harness.main(main)

@@ -49,11 +49,6 @@ def encoded(name):
         return "hex:" + name.hex()
 
 
-def scan(root):
-    """{path: entry of the manifest} of a tree."""
-    return {path: manifest_entry(path, look) for path, look in snapshot.take(root).items()}
-
-
 def manifest_entry(path, look):
     entry = {"path": encoded(b"/" + path), "type": TYPES[look["type"]], "mode": f"{look['mode']:04o}", "uid": look["uid"],
              "gid": look["gid"], "mtime": look["mtime"] // 10**9, "mtime_nsec": look["mtime"] % 10**9, "nlink": look["nlink"]}
@@ -72,20 +67,9 @@ def manifest_entry(path, look):
     return entry
 
 
-def differences(source, found, allowed):
-    for path in sorted(source.keys() | found.keys()):
-        one, other = source.get(path), found.get(path)
-        if one is None or other is None:
-            if other is not None or "missing" not in allowed:
-                yield f"{path!r} is only in the {'image' if one is None else 'source'}"
-            continue
-        for field in sorted(one.keys() | other.keys()):
-            if one.get(field) != other.get(field) and field not in allowed:
-                yield f"{path!r} {field}: {one.get(field)!s:.80} in the source, {other.get(field)!s:.80} in the image"
-
-
-def listing(found):
+def listing(looks):
     """The entries of a tree as they stand in the manifest: a hard-linked inode is written out once."""
+    found = {path: manifest_entry(path, look) for path, look in looks.items()}
     return [{"path": entry["path"], "same_as": entry["hardlink_group"]}
             if entry.get("hardlink_group", entry["path"]) != entry["path"] else entry for _, entry in sorted(found.items())]
 
@@ -136,17 +120,19 @@ class Images:
     def record(self, entry, tree, image, content):
         name, offset, allowed = entry["name"], entry["offset"], entry["differs"]
         block_size = 1 << content[offset + 1024 + 12]
-        source = self.sources[tree] = self.sources.get(tree) or scan(os.path.join(self.trees, tree))
+        source = self.sources[tree] = self.sources.get(tree) or snapshot.take(os.path.join(self.trees, tree))
         devices = [os.path.join(self.made, device) for device in entry["devices"]]
         is_refused = False
         try:
             with mounted.Mount(mounted.Kernel(offset, devices), image, os.path.join(self.work, "mount")) as mount:
-                found = scan(mount.directory)
+                found = snapshot.take(mount.directory)
         except mounted.MountFailed as reason:
             found, is_refused = source, True
             if block_size <= os.sysconf("SC_PAGESIZE") or allowed:
                 self.failed.append(f"{name}: the kernel refuses it: {reason}")
-        self.failed += [f"{name}: {line}" for line in list(differences(source, found, allowed))[:10]]
+        kept = [{path: {**look, "mtime": look["mtime"] // 10**9} if "mtime_nsec" in allowed else look
+                 for path, look in looks.items()} for looks in (source, found)]
+        self.failed += [f"{name}: {line}" for line in snapshot.differences(*kept, allowed)[:10]]
         entries = listing(found)
         if entries != listing(source):
             tree += "-" + hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:8]

@@ -9,7 +9,6 @@ refuse, the status is not 0, the message names what is missing, and nothing is l
 all may read. WORK must be reachable by all. Exit status 1 if a case goes otherwise. What is refused whoever mounts and
 wherever (wrong arguments and images) is tested in crates/cli/tests/cli/mount.rs (what_is_missing_is_named_…).
 """
-import hashlib
 import os
 import re
 import shlex
@@ -69,8 +68,7 @@ class Circumstances(harness.Report):
     """A place with all that the cases need."""
 
     def __init__(self, given, work):
-        super().__init__()
-        self.given, self.work = given, work
+        super().__init__(given, work)
         os.chmod(work, 0o755)
         program, copy, secret, self.directory = (os.path.join(work, name) for name in
                                                  ("ferrofs", "image.erofs", "secret.erofs", "mount"))
@@ -96,17 +94,12 @@ class Circumstances(harness.Report):
         os.mkdir(self.directory)
         os.chown(self.directory, self.given.user, self.given.user)
         before = mounted.pids()
-        # A daemon would hold a pipe open; files it may hold.
-        with open(os.path.join(self.work, "said"), "w+") as said:
-            argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", self.script(case)]
-            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
-            try:
-                child.wait(LIMIT_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, 9)
-                child.wait()
-            said.seek(0)
-            self.judge(case, said.read(), before)
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", self.script(case)]
+        try:
+            _, said = harness.run(argv, timeout=LIMIT_SECONDS, start_new_session=True)
+        except subprocess.TimeoutExpired as expired:
+            said = expired.output
+        self.judge(case, said, before)
         os.rmdir(self.directory)
         if case.prepared.startswith("mknod"):
             os.unlink(os.path.join(self.work, "fuse"))
@@ -142,8 +135,7 @@ def public_file(root):
         for path in (os.path.join(folder, name) for name in sorted(names)):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode) and status.st_mode & 0o4 and status.st_size:
-                with open(path, "rb") as file:
-                    return os.path.relpath(path, root), hashlib.sha256(file.read()).hexdigest()
+                return os.path.relpath(path, root), harness.digest(path)
     raise OSError("the image holds no file that all may read")
 
 

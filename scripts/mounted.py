@@ -52,31 +52,28 @@ class Daemon:
         self.command = command
 
     def attach(self, image, directory):
-        # A daemon keeps what it inherited, so a pipe would never end: what it says goes to a file.
-        with open(directory + ".said", "w+b") as said:
-            argv = [*self.command, image, directory]
-            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-            try:
-                status = child.wait(LIMIT_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-                status = f"still running after {LIMIT_SECONDS} s"
-            said.seek(0)
-            text = said.read().decode(errors="replace").strip()
-        os.unlink(directory + ".said")
+        argv = [*self.command, image, directory]
+        try:
+            status, text = harness.run(argv, timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired as expired:
+            status, text = f"still running after {LIMIT_SECONDS} s", expired.output
         if status or not wait_until(lambda: is_mounted(directory), 5):
-            raise MountFailed(f"{' '.join(argv)}: status {status}: {text[-500:]}")
+            raise MountFailed(f"{' '.join(argv)}: status {status}: {text.strip()[-500:]}")
 
 
 def wait_until(is_so, seconds):
     """Whether it became so within the time."""
-    end = time.monotonic() + seconds
+    return waited(is_so, seconds)[1]
+
+
+def waited(is_so, seconds):
+    """How long it took until it was so, and whether it became so within the time."""
+    begin = time.monotonic()
     while not is_so():
-        if time.monotonic() > end:
-            return False
+        if time.monotonic() > begin + seconds:
+            return time.monotonic() - begin, False
         time.sleep(0.005)
-    return True
+    return time.monotonic() - begin, True
 
 
 def mount_points():
@@ -182,22 +179,29 @@ def cool():
 
 
 @contextlib.contextmanager
-def new_file_system(directory, size_bytes=None, ext4=()):
-    """A new file system on a directory that is made for it: ext4 if there are arguments for mke2fs, else a tmpfs."""
+def mounted_by(directory, *words):
+    """What mount(8) with these words mounts on a directory that is made if it is not there."""
     os.makedirs(directory, exist_ok=True)
+    harness.run_well("mount", *words, directory)
+    try:
+        yield directory
+    finally:
+        harness.run_well("umount", directory)
+
+
+@contextlib.contextmanager
+def new_file_system(directory, size_bytes=None, ext4=()):
+    """A new file system on a directory: ext4 if there are arguments for mke2fs, else a tmpfs."""
+    if not ext4:
+        with mounted_by(directory, "-t", "tmpfs", "-o", f"size={size_bytes or 0}", "none"):
+            yield directory
+        return
     disk = directory + ".disk"
     try:
-        if ext4:
-            with open(disk, "wb") as file:
-                file.truncate(size_bytes)
-            harness.run_well("mke2fs", "-q", "-F", "-t", "ext4", *ext4, disk)
-            harness.run_well("mount", "-o", "loop,acl,user_xattr", disk, directory)
-        else:
-            harness.run_well("mount", "-t", "tmpfs", "-o", f"size={size_bytes or 0}", "none", directory)
-        try:
+        with open(disk, "wb") as file:
+            file.truncate(size_bytes)
+        harness.run_well("mke2fs", "-q", "-F", "-t", "ext4", *ext4, disk)
+        with mounted_by(directory, "-o", "loop,acl,user_xattr", disk):
             yield directory
-        finally:
-            harness.run_well("umount", directory)
     finally:
-        if ext4:
-            os.unlink(disk)
+        os.unlink(disk)

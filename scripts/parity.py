@@ -39,6 +39,7 @@ import struct
 
 import harness
 import mounted
+import snapshot
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 GETDENTS64 = {"x86_64": 217}.get(platform.machine(), 61)
@@ -68,14 +69,10 @@ OPENS = {
 FUSE_HAS_NO = "the kernel's FUSE has no request for it"
 # Fields that no FUSE daemon can answer as the kernel's EROFS does.
 ALLOWED = {
-    "stat.attributes": "immutable and compressed are not passed on by the kernel's FUSE",
-    "stat.attributes_mask": "immutable and compressed are not passed on by the kernel's FUSE",
+    "stat.attributes*": "immutable and compressed are not passed on by the kernel's FUSE",
     "stat.mask": "EROFS has no access times and says so; FUSE cannot",
     "*open.direct": "the kernel's EROFS answers differently itself, over a loop device and without",
-    "do.ioctl label": FUSE_HAS_NO,
-    "do.ioctl uuid": FUSE_HAS_NO,
-    "do.ioctl sysfs": FUSE_HAS_NO,
-    "do.ioctl fiemap": FUSE_HAS_NO,
+    **dict.fromkeys((f"do.ioctl {name}" for name in ("label", "uuid", "sysfs", "fiemap")), FUSE_HAS_NO),
     "do.ioctl fibmap": "block numbers of a mount that has no block device mean nothing",
 }
 # Where no inode has an attribute: `field=KERNEL>OURS` allows these two answers only.
@@ -85,18 +82,10 @@ ALLOWED_WITHOUT_XATTRS = {"*xattr.*=ENODATA>ENOTSUP": NO_XATTRS, "*xattr.user.*=
 ALLOWED_IN = {"crafted-li-hole-full": {"seek.map": "holes in full indexes are of Linux 7.2; before, they are zeros"}}
 
 
-def answer(action, *arguments, **named):
-    """What an action answers: its value, or the name of its error."""
-    try:
-        return action(*arguments, **named)
-    except OSError as error:
-        return errno.errorcode.get(error.errno, error.errno)
-
-
 @contextlib.contextmanager
 def opened(path, flags):
     """A descriptor, or the name of the error."""
-    fd = answer(os.open, path, flags)
+    fd = harness.answer(os.open, path, flags)
     try:
         yield fd
     finally:
@@ -105,7 +94,7 @@ def opened(path, flags):
 
 
 def listed(path):
-    names = answer(os.listxattr, path, follow_symlinks=False)
+    names = harness.answer(os.listxattr, path, follow_symlinks=False)
     return sorted(names) if isinstance(names, list) else names
 
 
@@ -161,9 +150,9 @@ def directory(path):
         for point in sorted({0, len(found) // 2, len(found) - 1})[:SEEK_POINTS]:
             os.lseek(fd, found[point][3], os.SEEK_SET)
             out["dirent.seek"] &= [n for n, _, _, _ in entries(fd, 4096)] == names[point + 1:]
-        out["dirent.read"] = answer(os.read, fd, 10)
-        out["dirent.seek negative"] = answer(os.lseek, fd, -1, os.SEEK_SET)
-        out["dirent.fsync"] = answer(os.fsync, fd)
+        out["dirent.read"] = harness.answer(os.read, fd, 10)
+        out["dirent.seek negative"] = harness.answer(os.lseek, fd, -1, os.SEEK_SET)
+        out["dirent.fsync"] = harness.answer(os.fsync, fd)
         return [n for n in out["names"] if n not in (b".", b"..")], out
 
 
@@ -173,7 +162,7 @@ def xattrs(path):
     if isinstance(names, list) and names:
         out["xattr.list small"] = call(LIBC.llistxattr, path, ctypes.create_string_buffer(1), 1)
     for name in (names if isinstance(names, list) else []) + ODD_XATTRS:
-        out[f"xattr.{name}"] = answer(os.getxattr, path, name, follow_symlinks=False)
+        out[f"xattr.{name}"] = harness.answer(os.getxattr, path, name, follow_symlinks=False)
         out[f"xattr.{name} size"] = call(LIBC.lgetxattr, path, os.fsencode(name), None, 0)
         out[f"xattr.{name} small"] = call(LIBC.lgetxattr, path, os.fsencode(name), ctypes.create_string_buffer(1), 1)
     return out
@@ -182,14 +171,14 @@ def xattrs(path):
 def content(fd, size):
     """The bytes as a digest; where some cannot be read, which pages can, and theirs."""
     digest, unreadable, at = hashlib.sha256(), [], 0
-    while isinstance(piece := answer(os.pread, fd, PIECE, at), bytes):
+    while isinstance(piece := harness.answer(os.pread, fd, PIECE, at), bytes):
         if not piece:
             return at, digest.hexdigest()
         digest.update(piece)
         at += len(piece)
     digest = hashlib.sha256()
     for at in range(0, size, PAGE):
-        piece = answer(os.pread, fd, PAGE, at)
+        piece = harness.answer(os.pread, fd, PAGE, at)
         if isinstance(piece, str):
             unreadable.append((at // PAGE, piece))
         else:
@@ -201,7 +190,7 @@ def holes(fd, size):
     """Where data and holes begin, by turns."""
     found, at, wants = [], 0, os.SEEK_DATA
     while at < size and len(found) < 10000:
-        at = answer(os.lseek, fd, at, wants)
+        at = harness.answer(os.lseek, fd, at, wants)
         found.append(at)
         if isinstance(at, str):
             break
@@ -216,7 +205,7 @@ def regular(path, size, is_quick):
         out = {"content": content(fd, size), "seek.map": holes(fd, size)}
         for name, place in (("end", size), ("past", size + 1), ("far", 1 << 62), ("negative", -1)):
             for wants in ("SEEK_DATA", "SEEK_HOLE", "SEEK_SET"):
-                out[f"seek.{wants} {name}"] = answer(os.lseek, fd, place, getattr(os, wants))
+                out[f"seek.{wants} {name}"] = harness.answer(os.lseek, fd, place, getattr(os, wants))
         attempts = {
             "seek.SEEK_END": (os.lseek, fd, 0, os.SEEK_END), "content.at the end": (os.pread, fd, 100, size),
             "content.past the end": (os.pread, fd, 100, size + 12345),
@@ -227,7 +216,7 @@ def regular(path, size, is_quick):
             attempts["do.mmap shared for writing"] = (mapped, fd, mmap.PROT_READ | mmap.PROT_WRITE)
             if size <= MMAP_BYTES and len(out["content"]) == 2 and not is_quick:
                 attempts["mmap"] = (mapped, fd, mmap.PROT_READ)
-        return {**out, **{name: answer(*attempt) for name, attempt in attempts.items()}}
+        return {**out, **{name: harness.answer(*attempt) for name, attempt in attempts.items()}}
 
 
 def mapped(fd, protection):
@@ -239,7 +228,7 @@ def ioctls(path, flags):
     out = {}
     with opened(path, flags) as fd:
         for name, number in IOCTLS.items() if not isinstance(fd, str) else ():
-            value = answer(fcntl.ioctl, fd, number, bytes(512))
+            value = harness.answer(fcntl.ioctl, fd, number, bytes(512))
             # Extents are places on the device; that they can be had is what counts.
             out[f"do.{name}"] = value if isinstance(value, str) or "fiemap" not in name else "answered"
     return out
@@ -254,7 +243,7 @@ def refusals(path, is_directory):
         "setxattr": (os.setxattr, path, "user.x", b"x"), "setxattr acl": (os.setxattr, path, ACLS[0], b"\2\0\0\0"),
         "removexattr": (os.removexattr, path, "user.x"), "removexattr acl": (os.removexattr, path, ACLS[0]),
         "link": (os.link, path, inside)}
-    out = {f"do.{name}": answer(*attempt, **here) for name, attempt in attempts.items()}
+    out = {f"do.{name}": harness.answer(*attempt, **here) for name, attempt in attempts.items()}
     attempts = {
         "unlink": (os.unlink, path), "rmdir": (os.rmdir, path), "rename": (os.rename, path, inside),
         "rename to itself": (os.rename, path, path), "symlink": (os.symlink, b"x", inside),
@@ -269,7 +258,7 @@ def refusals(path, is_directory):
         attempts["chmod"] = (os.chmod, path, 0o600)
         if os.path.isfile(path):
             attempts.update({"truncate": (os.truncate, path, 0), "truncate longer": (os.truncate, path, 1 << 40)})
-    return {**out, **{f"do.{name}": answer(*attempt) for name, attempt in attempts.items()}}
+    return {**out, **{f"do.{name}": harness.answer(*attempt) for name, attempt in attempts.items()}}
 
 
 def opening(path, flags):
@@ -281,7 +270,7 @@ def opening(path, flags):
 def opens(path, mode, may_open_devices):
     if (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not may_open_devices:
         return {}
-    return {f"open.{name}": answer(opening, path, flags) for name, flags in OPENS.items()}
+    return {f"open.{name}": harness.answer(opening, path, flags) for name, flags in OPENS.items()}
 
 
 def access(path):
@@ -298,7 +287,7 @@ def observe(path, is_quick, may_open_devices):
         names, found = directory(path)
         out.update(found, **ioctls(path, os.O_RDONLY | os.O_DIRECTORY))
     if stat.S_ISLNK(mode):
-        out["target"] = answer(os.readlink, path)
+        out["target"] = harness.answer(os.readlink, path)
     if stat.S_ISREG(mode):
         out.update(regular(path, size, is_quick), **ioctls(path, os.O_RDONLY))
     return names, {**out, **xattrs(path), **opens(path, mode, may_open_devices), **refusals(path, stat.S_ISDIR(mode)),
@@ -310,18 +299,18 @@ def observe_as_nobody(path, may_open_devices):
     looks = statx(path)
     mode = looks.get("stat.mode", 0)
     out = {"stat": looks.get("stat", "seen"), **access(path), "xattr.names": listed(path)}
-    names = answer(os.listdir, path) if stat.S_ISDIR(mode) else []
+    names = harness.answer(os.listdir, path) if stat.S_ISDIR(mode) else []
     out["names"] = sorted(names) if isinstance(names, list) else names
     if not stat.S_ISLNK(mode):
         out.update(opens(path, mode, may_open_devices))
-        out.update({f"do.{name}": answer(attempt, path) for name, attempt in
+        out.update({f"do.{name}": harness.answer(attempt, path) for name, attempt in
                     (("chmod", lambda path: os.chmod(path, 0o600)), ("unlink", os.unlink), ("rmdir", os.rmdir),
                      ("utime", os.utime))})
     if stat.S_ISREG(mode):
-        out["content"] = answer(first_bytes, path)
+        out["content"] = harness.answer(first_bytes, path)
     for name in (out["xattr.names"] if isinstance(out["xattr.names"], list) else []) + ODD_XATTRS:
-        out[f"xattr.{name}"] = answer(os.getxattr, path, name, follow_symlinks=False)
-    out["do.create"] = answer(opening, os.path.join(path, b"absent"), os.O_CREAT | os.O_WRONLY)
+        out[f"xattr.{name}"] = harness.answer(os.getxattr, path, name, follow_symlinks=False)
+    out["do.create"] = harness.answer(opening, os.path.join(path, b"absent"), os.O_CREAT | os.O_WRONLY)
     return {f"as-{NOBODY}.{field}": value for field, value in out.items()}
 
 
@@ -416,8 +405,7 @@ def shown(value, other):
 
 def has_xattrs(root):
     """Whether anything has an attribute that root may list."""
-    paths = [root] + [os.path.join(place, name) for place, folders, files in os.walk(root) for name in folders + files]
-    return any(os.listxattr(path, follow_symlinks=False) for path in paths)
+    return any(os.listxattr(os.path.join(root, path) if path else root, follow_symlinks=False) for path in snapshot.walk(root))
 
 
 def images_of(words):
