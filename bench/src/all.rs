@@ -21,7 +21,7 @@ use crate::page::{self, Section};
 use crate::programs::{ProgramArguments, squashfs_of};
 use crate::report::plot_name;
 use crate::trees::copy_part;
-use crate::{EXPERIMENTS, Entry, experiment_names};
+use crate::{EXPERIMENTS, experiment_names};
 
 /// No experiment starts after this.
 const START_LIMIT: Duration = Duration::from_secs(14 * 60);
@@ -63,6 +63,13 @@ pub(crate) struct AllArguments {
 /// Answers which requirements of a command line are not met.
 type MissingFor = fn(&[String]) -> Result<Option<String>>;
 
+/// What every experiment gets.
+struct Runner {
+    values: Values,
+    is_quick: bool,
+    missing_for: MissingFor,
+}
+
 /// Runs all experiments and writes `report.html` beside their results. Failed experiments are named on the page and make
 /// an error at the end.
 pub(crate) fn run(
@@ -86,18 +93,16 @@ pub(crate) fn run(
     let experiments: Vec<&str> = experiment_names().into_iter().filter(is_wanted).collect();
     let made = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
     let (values, notes) = make_inputs(arguments, is_quick, &experiments, made.path())?;
+    let runner = Runner { values, is_quick, missing_for };
     let mut sections = Vec::new();
     for (number, name) in experiments.iter().enumerate() {
         write!(out, "[{}/{}] {name}: ", number + 1, experiments.len())?;
         out.flush()?;
         let begin = Instant::now();
-        let section = match step(name, &values, is_quick, missing_for)? {
-            _ if start.elapsed() > START_LIMIT => Err("the time was over".to_owned()),
-            Ok(words) => Ok(run_process(name, &words, folder)?),
-            Err(why) => Err(why),
+        let section = match start.elapsed() > START_LIMIT {
+            true => Section::without_report(name, "left out: the time was over".to_owned())?,
+            false => runner.section(name, folder)?,
         };
-        let left_out = |why: String| Section::without_report(name, format!("left out: {why}"));
-        let section = section.or_else(left_out)?;
         let took = begin.elapsed();
         writeln!(out, "{} ({:.0} s)", word(&section), took.as_secs_f64())?;
         sections.push((section, took));
@@ -107,7 +112,16 @@ pub(crate) fn run(
         if section.is_noisy() && start.elapsed() + *took < START_LIMIT {
             write!(out, "{} again: ", section.experiment)?;
             out.flush()?;
-            repeat(section, &values, is_quick, missing_for, folder)?;
+            let again = tempfile::tempdir_in(folder).context("making a folder for a second run")?;
+            let second = runner.section(section.experiment, again.path())?;
+            if second.report.is_some() && !second.is_noisy() {
+                remove_results(section.experiment, folder)?;
+                for entry in again.path().read_dir()? {
+                    let entry = entry?;
+                    fs::rename(entry.path(), folder.join(entry.file_name()))?;
+                }
+                *section = second;
+            }
             writeln!(out, "{}", word(section))?;
         }
     }
@@ -131,43 +145,49 @@ fn word(section: &Section) -> &str {
     }
 }
 
-fn repeat(
-    section: &mut Section,
-    values: &Values,
-    is_quick: bool,
-    missing_for: MissingFor,
-    folder: &Path,
-) -> Result<()> {
-    let again = tempfile::tempdir_in(folder).context("making a folder for a second run")?;
-    let Ok(words) = step(section.experiment, values, is_quick, missing_for)? else { return Ok(()) };
-    let second = run_process(section.experiment, &words, again.path())?;
-    if second.report.is_some() && !second.is_noisy() {
-        remove_results(section.experiment, folder)?;
-        for entry in fs::read_dir(&again)? {
-            let entry = entry?;
-            fs::rename(entry.path(), folder.join(entry.file_name()))?;
+impl Runner {
+    /// Runs an experiment in a process of its own; its results go to the folder and are read from there.
+    fn section(&self, experiment: &'static str, folder: &Path) -> Result<Section> {
+        let without = |why: String| Section::without_report(experiment, why);
+        let words = match self.words(experiment)? {
+            Ok(words) => words,
+            Err(why) => return without(format!("left out: {why}")),
+        };
+        remove_results(experiment, folder)?;
+        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        command.args(words).arg("--noisy-ok").arg("--out").arg(folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let output = command.output().with_context(|| format!("starting {experiment}"))?;
+        // The same signal may have ended it.
+        check_stop()?;
+        if output.status.success() {
+            let read = Section::read(experiment, folder);
+            return read.or_else(|error| without(format!("failed: {error:#}")));
         }
-        *section = second;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().last().unwrap_or_default().trim_start_matches("ferrofs-bench: ");
+        without(format!("failed: {}: {last}", output.status))
     }
-    Ok(())
-}
 
-/// Runs this program with such a command line; its results go to the folder and are read from there.
-fn run_process(experiment: &'static str, words: &[String], folder: &Path) -> Result<Section> {
-    remove_results(experiment, folder)?;
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(words).arg("--noisy-ok").arg("--out").arg(folder);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let output = command.output().with_context(|| format!("starting {experiment}"))?;
-    // The same signal may have ended it.
-    check_stop()?;
-    let failed = |why: String| Section::without_report(experiment, format!("failed: {why}"));
-    if output.status.success() {
-        return Section::read(experiment, folder).or_else(|error| failed(format!("{error:#}")));
+    /// The command line of an experiment, or why it is left out.
+    fn words(&self, experiment: &str) -> Result<Result<Vec<String>, String>> {
+        let case = Case::of(experiment)?;
+        let mut words = vec![experiment.to_owned()];
+        for word in &case.run {
+            match fill(word, &self.values) {
+                Ok(word) => words.extend(word),
+                Err(name) => {
+                    let what = INPUTS.iter().find(|(input, _)| *input == name);
+                    let what = what.map_or(name.as_str(), |(_, what)| what);
+                    return Ok(Err(format!("needs {what}")));
+                }
+            }
+        }
+        words.extend(self.is_quick.then(|| "--quick".to_owned()));
+        let Some(missing) = (self.missing_for)(&words)? else { return Ok(Ok(words)) };
+        words.extend(case.otherwise);
+        Ok(if (self.missing_for)(&words)?.is_none() { Ok(words) } else { Err(missing) })
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default().trim_start_matches("ferrofs-bench: ");
-    failed(format!("{}: {last}", output.status))
 }
 
 /// The results of an earlier run must not be taken for those of the next.
@@ -179,30 +199,6 @@ fn remove_results(experiment: &str, folder: &Path) -> Result<()> {
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())
-}
-
-/// The command line of an experiment with these inputs, or why it is left out.
-fn step(
-    experiment: &str,
-    values: &Values,
-    is_quick: bool,
-    missing_for: MissingFor,
-) -> Result<Result<Vec<String>, String>> {
-    let case = Case::of(experiment)?;
-    let mut words = vec![experiment.to_owned()];
-    for word in &case.run {
-        match fill(word, values) {
-            Ok(word) => words.extend(word),
-            Err(name) => {
-                let what = INPUTS.iter().find(|(input, _)| *input == name);
-                return Ok(Err(format!("needs {}", what.map_or(name.as_str(), |(_, what)| what))));
-            }
-        }
-    }
-    words.extend(is_quick.then(|| "--quick".to_owned()));
-    let Some(missing) = missing_for(&words)? else { return Ok(Ok(words)) };
-    words.extend(case.otherwise);
-    Ok(if missing_for(&words)?.is_none() { Ok(words) } else { Err(missing) })
 }
 
 /// What experiments are run on, by the names of `INPUTS`, with notes: the named image and tree, or a copy of parts of /usr,
@@ -236,8 +232,8 @@ fn make_inputs(
     );
     let of_tree = image.as_ref().unwrap_or(&wide);
     let mut squashfs = None;
-    let takes_it = |entry: &Entry| {
-        experiments.contains(&entry.name) && entry.case.contains("--squashfs={squashfs}")
+    let takes_it = |(name, case): &(&str, &str)| {
+        experiments.contains(name) && case.contains("--squashfs={squashfs}")
     };
     if !is_quick && EXPERIMENTS.iter().any(takes_it) {
         let programs = ProgramArguments { ferrofs: None, peers: peers.clone() };
@@ -272,7 +268,7 @@ fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{INPUTS, step};
+    use super::{INPUTS, Runner};
     use crate::case::{Values, fill};
     use crate::{experiment_names, missing_for};
 
@@ -281,12 +277,16 @@ mod tests {
         INPUTS.map(|(name, _)| (name.to_owned(), vec!["/proc/self/stat".to_owned()])).into()
     }
 
+    fn words(experiment: &str, values: Values, is_quick: bool) -> Result<Vec<String>, String> {
+        Runner { values, is_quick, missing_for }.words(experiment).unwrap()
+    }
+
     #[test]
     fn the_arguments_of_every_case_are_a_command() {
         for experiment in experiment_names() {
             for is_quick in [false, true] {
                 // FUSE, for one, is not everywhere.
-                let words = step(experiment, &inputs(), is_quick, missing_for).unwrap();
+                let words = words(experiment, inputs(), is_quick);
                 let last = words.ok().and_then(|words| words.last().cloned());
                 let is_option = last.is_none_or(|word| word.starts_with("--"));
                 assert!(!is_quick || is_option, "{experiment}");
@@ -299,12 +299,8 @@ mod tests {
         let none = Values::new();
         assert_eq!(fill("--peers={peers}", &none), Ok(vec![]));
         assert_eq!(fill("-c", &none), Ok(vec!["-c".to_owned()]));
-        let reads = |values| step("reads", values, true, missing_for).unwrap();
-        assert_eq!(reads(&none), Err("needs an image".to_owned()));
-        let words = reads(&inputs()).unwrap();
-        assert_eq!(
-            (words[1].as_str(), words[words.len() - 1].as_str()),
-            ("/proc/self/stat", "--quick")
-        );
+        assert_eq!(words("reads", none, true), Err("needs an image".to_owned()));
+        let words = words("reads", inputs(), true).unwrap();
+        assert_eq!([&words[1], &words[words.len() - 1]], ["/proc/self/stat", "--quick"]);
     }
 }

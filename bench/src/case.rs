@@ -166,8 +166,8 @@ impl Threshold {
 
 impl Case {
     pub(crate) fn of(experiment: &str) -> Result<Self> {
-        let text = crate::EXPERIMENTS.iter().find(|entry| entry.name == experiment);
-        let text = text.with_context(|| format!("{experiment} has no case"))?.case;
+        let case = crate::EXPERIMENTS.iter().find(|(name, _)| *name == experiment);
+        let (_, text) = case.with_context(|| format!("{experiment} has no case"))?;
         toml::from_str(text).with_context(|| format!("reading cases/{experiment}.toml"))
     }
 }
@@ -194,14 +194,14 @@ mod tests {
 
     #[test]
     fn every_case_is_complete() {
-        for entry in EXPERIMENTS {
-            let case = Case::of(entry.name).unwrap();
+        for (name, _) in EXPERIMENTS {
+            let case = Case::of(name).unwrap();
             assert!(case.rounds > 0 && case.quick_rounds > 0 && case.least_rounds > 0);
             for text in [&case.title, &case.measures, &case.shape, &case.why] {
-                assert!(!text.trim().is_empty(), "{}", entry.name);
+                assert!(!text.trim().is_empty(), "{}", name);
             }
             for threshold in case.thresholds.values() {
-                assert!(threshold.says.contains("{}"), "{}: {}", entry.name, threshold.says);
+                assert!(threshold.says.contains("{}"), "{}: {}", name, threshold.says);
             }
         }
         let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/cases")).unwrap();

@@ -43,7 +43,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use case::Case;
 use child::{ChildArguments, Role};
@@ -55,46 +55,54 @@ const TOO_NOISY: u8 = 3;
 const EXIT_STATUS: &str = "Exit status: 0 when figures were printed, 1 when the experiment failed, 2 for a wrong \
 command line, 3 when the run was too noisy and is refused";
 
-/// An experiment as the command line has it.
-pub(crate) struct Entry {
-    pub(crate) name: &'static str,
-    /// TOML.
-    pub(crate) case: &'static str,
-    augment: fn(Command) -> Command,
-    parse: fn(&ArgMatches) -> Result<Box<dyn Experiment>, clap::Error>,
-}
-
 macro_rules! experiments {
-    ($($name:literal: $arguments:ty,)+) => {
-        /// In the order in which `all` runs them.
-        pub(crate) const EXPERIMENTS: &[Entry] = &[$(Entry {
-            name: $name,
-            case: include_str!(concat!("../cases/", $name, ".toml")),
-            augment: <$arguments as Args>::augment_args,
-            parse: |matches| Ok(Box::new(<$arguments>::from_arg_matches(matches)?)),
-        }),+];
+    ($($name:literal: $variant:ident($arguments:ty),)+) => {
+        /// Names, and cases in TOML, in the order in which `all` runs them.
+        pub(crate) const EXPERIMENTS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../cases/", $name, ".toml")))),+];
+
+        /// One of the experiments.
+        #[derive(Debug, Subcommand)]
+        enum Run {
+            $(#[command(name = $name, about = Case::of($name).map(|case| case.title).unwrap_or_default())]
+            $variant($arguments),)+
+        }
+
+        impl Run {
+            fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)+
+                }
+            }
+
+            fn experiment(&self) -> &dyn Experiment {
+                match self {
+                    $(Self::$variant(arguments) => arguments,)+
+                }
+            }
+        }
     };
 }
 
 experiments! {
-    "workqueue": workqueue::WorkqueueArguments,
-    "scheduling": scheduling::SchedulingArguments,
-    "launches": launches::LaunchesArguments,
-    "pages": pages::PagesArguments,
-    "page-pool": page_pool::PagePoolArguments,
-    "windows": windows::WindowsArguments,
-    "jobs": jobs::JobsArguments,
-    "reads": reads::ReadsArguments,
-    "extract": commands::ExtractArguments,
-    "check": commands::CheckArguments,
-    "mount": mounts::MountArguments,
-    "random": mounts::RandomArguments,
-    "build": commands::BuildArguments,
-    "memory": commands::CheckArguments,
-    "mount-memory": mounts::MountMemoryArguments,
-    "quota": commands::CheckArguments,
-    "decodes": decodes::DecodesArguments,
-    "model": simulation::ModelArguments,
+    "workqueue": Workqueue(workqueue::WorkqueueArguments),
+    "scheduling": Scheduling(scheduling::SchedulingArguments),
+    "launches": Launches(launches::LaunchesArguments),
+    "pages": Pages(pages::PagesArguments),
+    "page-pool": PagePool(page_pool::PagePoolArguments),
+    "windows": Windows(windows::WindowsArguments),
+    "jobs": Jobs(jobs::JobsArguments),
+    "reads": Reads(reads::ReadsArguments),
+    "extract": Extract(commands::ExtractArguments),
+    "check": Check(commands::CheckArguments),
+    "mount": Mount(mounts::MountArguments),
+    "random": Random(mounts::RandomArguments),
+    "build": Build(commands::BuildArguments),
+    "memory": Memory(commands::CheckArguments),
+    "mount-memory": MountMemory(mounts::MountMemoryArguments),
+    "quota": Quota(commands::CheckArguments),
+    "decodes": Decodes(decodes::DecodesArguments),
+    "model": Model(simulation::ModelArguments),
 }
 
 /// Experiments that measure ferrofs beside its peers
@@ -134,55 +142,15 @@ struct DescribeArguments {
     experiments: Vec<String>,
 }
 
-/// One of the experiments.
-#[derive(Debug)]
-struct Run {
-    name: &'static str,
-    experiment: Box<dyn Experiment>,
-}
-
 impl Run {
     /// The requirements that are not met.
     fn missing(&self) -> Option<String> {
-        machine::missing(&self.experiment.requirements())
-    }
-}
-
-impl FromArgMatches for Run {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let found = matches.subcommand().and_then(|(name, inner)| {
-            Some((EXPERIMENTS.iter().find(|entry| entry.name == name)?, inner))
-        });
-        let missing = || clap::Error::new(clap::error::ErrorKind::MissingSubcommand);
-        let (entry, inner) = found.ok_or_else(missing)?;
-        Ok(Self { name: entry.name, experiment: (entry.parse)(inner)? })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Subcommand for Run {
-    fn augment_subcommands(command: Command) -> Command {
-        EXPERIMENTS.iter().fold(command, |command, entry| {
-            let title = Case::of(entry.name).map(|case| case.title).unwrap_or_default();
-            command.subcommand((entry.augment)(Command::new(entry.name)).about(title))
-        })
-    }
-
-    fn augment_subcommands_for_update(command: Command) -> Command {
-        Self::augment_subcommands(command)
-    }
-
-    fn has_subcommand(name: &str) -> bool {
-        EXPERIMENTS.iter().any(|entry| entry.name == name)
+        machine::missing(&self.experiment().requirements())
     }
 }
 
 pub(crate) fn experiment_names() -> Vec<&'static str> {
-    EXPERIMENTS.iter().map(|entry| entry.name).collect()
+    EXPERIMENTS.iter().map(|(name, _)| *name).collect()
 }
 
 /// The requirements of such a command line that are not met.
@@ -223,8 +191,8 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
             if let Some(missing) = run.missing() {
                 bail!("this {missing}");
             }
-            let mut context = Context::new(Report::new(run.name)?, line.quick, &mut out);
-            run.experiment.run(&mut context)?;
+            let mut context = Context::new(Report::new(run.name())?, line.quick, &mut out);
+            run.experiment().run(&mut context)?;
             let report = context.finish()?;
             return conclude(&report, line, &mut out);
         }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::case::Case;
-use crate::report::{Report, Verdict, plot_name};
+use crate::report::{Claim, Report, Verdict, plot_name};
 
 /// The mails that results are compared with, by subject.
 const ORIGINS: [(&str, &str); 5] = [
@@ -60,46 +60,39 @@ impl Section {
         self.report.as_ref().is_some_and(Report::is_too_noisy)
     }
 
-    /// The rows of its claims; those of an experiment without a report are not measured.
-    fn claims(&self) -> Vec<Value> {
-        let row = |origin: &str, claim: &str, figure: &str, verdict: Verdict, remark: &str| {
-            json!({
-                "origin": origin, "claim": claim, "figure": figure, "verdict": verdict, "remark": remark,
-                "experiment": self.experiment,
-            })
-        };
-        let title = self.case["title"].as_str().unwrap_or_default();
+    /// Its claims, with what makes them doubtful; those of an experiment without a report are not measured.
+    fn claims(&self) -> Vec<Claim> {
         let Some(report) = &self.report else {
-            let origins = self.origins.iter();
-            let of = |origin: &String| row(origin, title, "", Verdict::NotMeasured, &self.notice);
-            return origins.map(of).collect();
+            let claim = self.case["title"].as_str().unwrap_or_default();
+            let of = |origin: &String| Claim::unmeasured(origin, claim, &self.notice);
+            return self.origins.iter().map(of).collect();
         };
         let doubt = match (self.is_noisy(), report.command.iter().any(|word| word == "--quick")) {
             (true, _) => "the run was too noisy",
             (_, true) => "a quick run",
             _ => "",
         };
-        let claims = report.claims.iter().map(|of| {
-            let doubt = if of.verdict == Verdict::NotMeasured { "" } else { doubt };
-            let remarks = [doubt, &of.remark].into_iter().filter(|text| !text.is_empty());
-            let remark = remarks.collect::<Vec<_>>().join("; ");
-            row(&of.origin, &of.claim, &of.figure, of.verdict, &remark)
-        });
-        claims.collect()
+        let mut claims = report.claims.clone();
+        for claim in claims.iter_mut().filter(|claim| claim.verdict != Verdict::NotMeasured) {
+            let remarks = [doubt, &claim.remark].into_iter().filter(|text| !text.is_empty());
+            claim.remark = remarks.collect::<Vec<_>>().join("; ");
+        }
+        claims
     }
 }
 
-/// All claims by origin; those of experiments without an origin come last.
-fn claims(sections: &[Section]) -> Vec<Value> {
-    let mut rows: Vec<Value> = sections.iter().flat_map(Section::claims).collect();
+/// All claims by origin, with their experiments; those of experiments without an origin come last.
+fn claims(sections: &[Section]) -> Vec<(Claim, &str)> {
+    let of = |one: &Section| one.claims().into_iter().zip(std::iter::repeat(one.experiment));
+    let mut rows: Vec<(Claim, &str)> = sections.iter().flat_map(of).collect();
     for (origin, about) in ORIGINS {
-        if rows.iter().all(|row| row["origin"] != origin) {
-            let claim = format!("{about}: no experiment of this run");
-            rows.push(json!({ "origin": origin, "claim": claim }));
+        if rows.iter().all(|(claim, _)| claim.origin != origin) {
+            let remark = "no experiment of this run";
+            rows.push((Claim::unmeasured(origin, about, remark), ""));
         }
     }
-    let place = |row: &Value| ORIGINS.iter().position(|(origin, _)| row["origin"] == *origin);
-    rows.sort_by_key(|row| place(row).unwrap_or(ORIGINS.len()));
+    let place = |claim: &Claim| ORIGINS.iter().position(|(origin, _)| claim.origin == *origin);
+    rows.sort_by_key(|(claim, _)| place(claim).unwrap_or(ORIGINS.len()));
     rows
 }
 
@@ -166,7 +159,7 @@ mod tests {
             "<td>-12.0 %</td><td class=\"not-met\">not met</td><td>memory</td>",
             "<td class=\"not-measured\">not measured</td><td>left out: needs root</td>",
             "<td class=\"not-measured\">not measured</td><td>failed: no memory</td>",
-            "reserve of pages: no experiment of this run",
+            "<td class=\"not-measured\">not measured</td><td>no experiment of this run</td>",
             "This experiment was not measured: left out: needs root",
             "All experiments took 1 min 1 s.",
             "<p>A note.</p>",

@@ -2,6 +2,7 @@
 //! smaller reserves for decoding. A sample is the time that the last launch spent in getting memory from the system, as in
 //! the original mail's table.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::daemon::{Daemon, Launcher, PROGRAMS, ThreadPolicy, listeners, mount_f
 use crate::experiment::{Context, Experiment};
 use crate::machine::{Requirement, files};
 use crate::pages::{DirtyPages, FILE_BYTES, GroupMemory, REFILL_BYTES};
-use crate::rounds::{Deadline, RoundOptions};
+use crate::rounds::{Candidate, RoundOptions, Schedule, StealFilter};
 use crate::statistics::{Figures, Measured};
 use crate::trees::read_in;
 
@@ -102,26 +103,18 @@ impl Experiment for PagePoolArguments {
 /// The role of the process in the group: fills the group with dirty memory; then mounts, launches and measures in turn.
 pub(crate) fn measure(task: &PoolTask) -> Result<(Vec<Measured>, GroupMemory)> {
     let ballast = vec![1_u8; BALLAST_BYTES];
-    let mut dirty = DirtyPages::create()?;
-    let directory = mount_folder()?;
+    let (pages, folder) = (RefCell::new(DirtyPages::create()?), mount_folder()?);
+    let (dirty, directory) = (&pages, folder.path());
     let of_image = |image| RESERVES.iter().map(move |reserve| (image, *reserve));
-    let ways: Vec<(&PathBuf, u32)> = task.images.iter().flat_map(of_image).collect();
-    let new = |(image, reserve): &(&PathBuf, u32)| {
-        let image = image.file_stem().unwrap_or_default().to_string_lossy();
-        Measured::new(format!("{image}, {reserve} pages"), Figures::new())
-    };
-    let mut all: Vec<Measured> = ways.iter().map(new).collect();
-    let deadline = Deadline::after(task.limit);
-    for round in 0..task.rounds {
-        if round >= task.least_rounds && deadline.is_over() {
-            break;
-        }
-        // The first of a round rotates.
-        for place in (0..ways.len()).map(|place| (place + usize::from(round)) % ways.len()) {
-            let (image, reserve) = ways[place];
-            all[place].add(launch(image, reserve, directory.path(), &mut dirty)?);
-        }
-    }
+    let ways = task.images.iter().flat_map(of_image);
+    let candidates = ways.map(|(image, reserve): (&PathBuf, u32)| {
+        let name = image.file_stem().unwrap_or_default().to_string_lossy();
+        let run = move || launch(image, reserve, directory, &mut dirty.borrow_mut());
+        Candidate::ours(format!("{name}, {reserve} pages"), run)
+    });
+    let schedule = Schedule::within(task.rounds, task.least_rounds, task.limit);
+    let (all, _) = schedule.measure(candidates.collect(), &mut StealFilter::default())?;
+    let mut dirty = pages.into_inner();
     dirty.write(FILE_BYTES)?;
     Ok((all, (ballast, dirty)))
 }

@@ -42,6 +42,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    pub(crate) fn unmeasured(origin: &str, claim: &str, remark: &str) -> Self {
+        let [origin, claim, remark] = [origin, claim, remark].map(str::to_owned);
+        Self { origin, claim, figure: String::new(), verdict: Verdict::NotMeasured, remark }
+    }
+
     /// Met if every figure meets the threshold. The figure is the only one, or the least and the most.
     fn of(origin: &str, threshold: &Threshold, judged: &Judged) -> Self {
         let Judged { figures, explanation } = judged;

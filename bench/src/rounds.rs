@@ -80,16 +80,15 @@ impl Schedule {
         let (warm_ups, least_rounds) = (case.warm_ups, case.least_rounds);
         let seconds = options.seconds.map(|seconds| Duration::from_secs(seconds.into()));
         if is_quick {
-            let (rounds, limit) =
-                (rounds.min(case.quick_rounds), seconds.unwrap_or(QUICK).min(QUICK));
-            return Self {
-                rounds,
-                warm_ups: 0,
-                least_rounds: 1,
-                deadline: Deadline::after(Some(limit)),
-            };
+            let limit = seconds.unwrap_or(QUICK).min(QUICK);
+            return Self::within(rounds.min(case.quick_rounds), 1, Some(limit));
         }
         Self { rounds, warm_ups, least_rounds, deadline: Deadline::after(seconds) }
+    }
+
+    /// Without warm-ups, and no longer than `limit` from now on.
+    pub(crate) fn within(rounds: u16, least_rounds: u16, limit: Option<Duration>) -> Self {
+        Self { rounds, warm_ups: 0, least_rounds, deadline: Deadline::after(limit) }
     }
 
     /// One of this many parts that are left, which share the time.

@@ -38,39 +38,31 @@ impl Experiment for WindowsArguments {
         let (mut all, mut first_bytes) = (Vec::new(), None);
         for path in &self.images {
             context.say(path.display())?;
-            let decoded = decode_all(path).with_context(|| format!("in {}", path.display()))?;
-            let bytes = decoded.image_bytes as f64;
-            let first = *first_bytes.get_or_insert(bytes);
-            let peak = decoded.frames.number(Statistic::Most);
-            if decoded.window_bytes <= SMALL_WINDOW_BYTES {
+            let bytes = path.metadata()?.len();
+            let first = *first_bytes.get_or_insert(bytes as f64);
+            let (window, frames) =
+                decode_all(path).with_context(|| format!("in {}", path.display()))?;
+            let peak = frames.number(Statistic::Most);
+            if window <= SMALL_WINDOW_BYTES {
                 context.report.judge("frames", "", peak);
-                context.report.judge("size", "", difference_percent(first, bytes).abs());
+                context.report.judge("size", "", difference_percent(first, bytes as f64).abs());
             }
-            let figures = vec![
-                ("image", decoded.image_bytes.div_ceil(1024) as f64),
-                ("of the first", bytes / first),
-                ("window", decoded.window_bytes.into()),
-                ("LZ4 extents", decoded.frames.0.len() as f64),
+            let mut figures = vec![
+                ("image", bytes.div_ceil(1024) as f64),
+                ("of the first", bytes as f64 / first),
+                ("window", window.into()),
+                ("LZ4 extents", frames.0.len() as f64),
                 ("frames, peak", peak),
             ];
-            let frames = decoded.frames.0.into_iter().map(|frames| ("frames", frames));
-            let figures = figures.into_iter().chain(frames).collect();
+            figures.extend(frames.0.into_iter().map(|frames| ("frames", frames)));
             all.push(Measured::new(path.display().to_string(), figures));
         }
         context.report.add("windows", "", "", &all)
     }
 }
 
-struct Decoded {
-    image_bytes: u64,
-    /// As the image declares it.
-    window_bytes: u16,
-    /// Of each LZ4 extent.
-    frames: Samples,
-}
-
-/// Decodes each regular file, and the packed one.
-fn decode_all(path: &Path) -> Result<Decoded> {
+/// Decodes each regular file, and the packed one: the window that the image declares, and the frames of each LZ4 extent.
+fn decode_all(path: &Path) -> Result<(u16, Samples)> {
     let image = Image::open(path)?;
     let superblock = image.superblock();
     ensure!(superblock.metabox.is_none(), "clusters may lie in a metabox, not in the image");
@@ -94,7 +86,7 @@ fn decode_all(path: &Path) -> Result<Decoded> {
     }
     let frames = decoding.samples;
     ensure!(!frames.0.is_empty(), "no file has an LZ4 extent");
-    Ok(Decoded { image_bytes: image.length(), window_bytes, frames })
+    Ok((window_bytes, frames))
 }
 
 struct BounceDecoding<'a> {
@@ -138,21 +130,21 @@ impl BounceDecoding<'_> {
 mod tests {
     use std::path::Path;
 
-    use super::{Decoded, Statistic, decode_all};
+    use super::{Samples, Statistic, decode_all};
 
-    fn decoded(name: &str) -> anyhow::Result<Decoded> {
+    fn decoded(name: &str) -> anyhow::Result<(u16, Samples)> {
         decode_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name))
     }
 
     #[test]
     fn every_lz4_extent_is_decoded_through_the_frames_of_its_pages_up_to_the_window() {
-        let found = decoded("lz4hc-64k.erofs").unwrap();
-        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| found.frames.number(end));
-        assert_eq!((found.window_bytes, most), (65_535, 17.0));
+        let (window, frames) = decoded("lz4hc-64k.erofs").unwrap();
+        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| frames.number(end));
+        assert_eq!((window, most), (65_535, 17.0));
         assert!(least >= 1.0 && least < most);
         // The front of deduplicated extents, a packed file, and several algorithms.
         for name in ["lz4hc-dedupe-fragments-ztail", "lz4-dedupe", "zd-lz4"] {
-            assert!(!decoded(&format!("{name}.erofs")).unwrap().frames.0.is_empty(), "{name}");
+            assert!(!decoded(&format!("{name}.erofs")).unwrap().1.0.is_empty(), "{name}");
         }
         let said = decoded("plain.erofs").err().unwrap().to_string();
         assert!(said.starts_with("no file has an LZ4"), "{said}");
