@@ -15,7 +15,6 @@ Without TREE, the zoo of test_trees.py is taken (for kill and space).
 Exit status 1 if anything is not as said. Needs root.
 """
 import collections
-import hashlib
 import os
 import random
 import re
@@ -40,10 +39,6 @@ VICTIM, VICTIM_BYTES = "victim/file", 24 << 20
 NAME, EXTRA_BYTES = "image.erofs", 4 << 20
 
 
-def shrink(path, _):
-    os.truncate(path, os.path.getsize(path) // 2 + 1)
-
-
 def write(path, mode, data):
     with open(path, mode) as file:
         file.write(data)
@@ -56,14 +51,10 @@ def replace(path, noise):
     os.rename(new, path)
 
 
-CHANGES = {"shrinks": shrink, "grows": lambda path, noise: write(path, "ab", noise[:1234567]), "is replaced": replace,
+CHANGES = {"shrinks": lambda path, _: os.truncate(path, os.path.getsize(path) // 2 + 1),
+           "grows": lambda path, noise: write(path, "ab", noise[:1234567]), "is replaced": replace,
            "vanishes": lambda path, _: os.unlink(path), "is overwritten": lambda path, noise: write(path, "r+b", noise),
            "its directory vanishes": lambda path, _: shutil.rmtree(os.path.dirname(path))}
-
-
-def digest(path):
-    """Of the bytes; None where nothing is."""
-    return harness.digest(path) if os.path.exists(path) else None
 
 
 class Abuse(harness.Report):
@@ -89,7 +80,7 @@ class Abuse(harness.Report):
         if child.returncode:
             raise OSError(f"{form}: status {child.returncode}: {text}")
         harness.run_well(self.given.ferrofs, "check", "--quiet", image)
-        return seconds, digest(image), os.path.getsize(image)
+        return seconds, harness.digest(image), os.path.getsize(image)
 
     def set_older(self, place, is_there):
         image = os.path.join(place, NAME)
@@ -97,7 +88,7 @@ class Abuse(harness.Report):
             os.unlink(image)
         if is_there:
             write(image, "wb", OLDER)
-        return hashlib.sha256(OLDER).hexdigest() if is_there else None
+        return harness.digest(image)
 
     def left(self, place, label, allowed=()):
         """What lies beside the image, and is removed."""
@@ -125,11 +116,11 @@ class Abuse(harness.Report):
             time.sleep(moment)
             child.send_signal(signal.SIGKILL)
             text = child.communicate()[0]
-            found = digest(os.path.join(self.place, NAME))
+            found = harness.digest(os.path.join(self.place, NAME))
             self.expect(child.returncode in (0, -signal.SIGKILL), f"{label}: status {child.returncode}: {text}")
             self.expect(child.returncode or found == whole, f"{label}: it ended well, and its image is another one")
             self.expect(found in (older, whole), f"{label}: under the name is neither the image nor what was there")
-            counts["whole" if found == whole else "older" if older else "nothing"] += 1
+            counts["whole" if found == whole else "nothing" if found == "ENOENT" else "older"] += 1
             counts["finished"] += child.returncode == 0
             counts["part files"] += len(self.left(self.place, label, [LEFTOVER]))
         print(f"kill: {dict(counts)}", flush=True)
@@ -155,7 +146,7 @@ class Abuse(harness.Report):
             older = self.set_older(place, room % 3 == 0)
             child = self.start(form, tree, place)
             text = child.communicate()[0]
-            found = digest(os.path.join(place, NAME))
+            found = harness.digest(os.path.join(place, NAME))
             self.left(place, label)
         if child.returncode == 0:
             self.expect(found == whole, f"{label}: exit status 0, and the image is another one")
@@ -216,12 +207,8 @@ class Abuse(harness.Report):
         that."""
         for path in before.keys() | after.keys() | found.keys():
             old, new, seen = (tree.get(path) for tree in (before, after, found))
-            if seen in (old, new):
-                continue
-            if seen and old and new and old["type"] == seen["type"] and "content" not in seen:
-                continue
-            is_last_look = old and not new and not any(other.startswith(path + b"/") for other in found)
-            if seen and is_last_look and old["type"] == seen["type"] and "content" not in seen:
+            is_directory = seen and old and old["type"] == seen["type"] and "content" not in seen
+            if seen in (old, new) or is_directory and (new or not any(other.startswith(path + b"/") for other in found)):
                 continue
             name = os.fsdecode(path)
             lines = snapshot.differences({path: old or {}}, {path: seen or {}}) if seen else ["it is missing"]

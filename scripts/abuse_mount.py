@@ -50,10 +50,6 @@ SWING_BYTES = 16 << 20
 KERNEL_LOOKS = 40
 
 
-def name_of(pid):
-    return mounted.process_file(pid, "comm").decode().strip()
-
-
 def kernel_bytes():
     """Unreclaimable slab, and what is neither free, nor of a file, nor of a program. Where others work meanwhile, pages that
     are on their way from one to the next count as well, and the least of several looks is nearest."""
@@ -73,7 +69,7 @@ def resource_counts(programs):
     count = collections.Counter(processes=0, zombies=0, threads=0, mounts=len(mounted.mount_points()))
     for pid in mounted.pids():
         fields = mounted.stat_fields(pid)
-        if fields and name_of(pid) in programs:
+        if fields and mounted.process_file(pid, "comm").strip() in programs:
             is_zombie = fields[0] == b"Z"
             # What process 1 inherits it reaps when it likes.
             count["zombies"] += is_zombie and fields[1] != b"1"
@@ -96,11 +92,6 @@ def files_of(root):
     """Regular files of more than nothing, by path below the root."""
     found = snapshot.walk(os.fsencode(root)).items()
     return sorted(os.fsdecode(path) for path, status in found if stat.S_ISREG(status.st_mode) and status.st_size)
-
-
-def digest(path):
-    """Of the bytes; or the name of the error."""
-    return harness.answer(harness.digest, path)
 
 
 def places(path):
@@ -146,15 +137,15 @@ class Abuse(harness.Report):
 
     def cycles(self):
         total, ways = self.given.cycles, collections.Counter()
-        begin, first, file, programs = time.monotonic(), None, None, {"fusermount3"}
+        begin, first, file, programs = time.monotonic(), None, None, {b"fusermount3"}
         for number in range(total + WARM_CYCLES):
             if number == WARM_CYCLES:
                 first = resource_counts(programs)
             mount = mounted.Mount(self.system, self.image, self.directory).__enter__()
-            programs |= set(map(name_of, mount.daemons))
+            programs |= {mounted.process_file(pid, "comm").strip() for pid in mount.daemons}
             # A file that is found once is the same in each cycle, so the walk is not repeated.
             file = file or files_of(self.directory)[0]
-            digest(os.path.join(self.directory, file))
+            harness.digest(os.path.join(self.directory, file))
             way, end = list(ways_to_end(mount))[number % 5]
             end()
             is_over = mounted.wait_until(lambda: not mounted.is_mounted(self.directory)
@@ -198,7 +189,7 @@ class Abuse(harness.Report):
                 self.check(any(word in text for word in DEATHS), f"a reader got an error: {text[-120:]}")
             if mounted.is_mounted(self.directory):
                 # What the kernel has in its caches it shows without the daemon, listings among it.
-                answer = digest(os.path.join(self.directory, f"absent-{time.monotonic_ns()}"))
+                answer = harness.digest(os.path.join(self.directory, f"absent-{time.monotonic_ns()}"))
                 self.check(answer == "ENOTCONN", f"the directory of a dead daemon answers {answer}")
                 status, words = harness.run(["fusermount3", "-u", self.directory])
                 self.check(status == 0 and not mounted.is_mounted(self.directory), f"fusermount3 -u clears it {words.strip()}")
@@ -211,14 +202,14 @@ class Abuse(harness.Report):
         """What is right, and which parts of the image each file needs: {path: (digest, [(begin, end)])}."""
         with mounted.Mount(mounted.Kernel(), image, os.path.join(self.work, "kernel")) as kernel:
             parts = needs(kernel.directory, image)
-            return {path: (digest(os.path.join(kernel.directory, path)), part) for path, part in parts.items()}
+            return {path: (harness.digest(os.path.join(kernel.directory, path)), part) for path, part in parts.items()}
 
     def damaged(self, what, image, layout, begin, end, may_be_wrong):
         """Reads every file after bytes from begin to end of the image were lost."""
         count = collections.Counter()
         for path, (right, parts) in layout.items():
             is_hit = any(first < end and last > begin for first, last in parts)
-            found = digest(os.path.join(self.directory, path))
+            found = harness.digest(os.path.join(self.directory, path))
             word = "right" if found == right else found if found.startswith("E") else "wrong bytes"
             count["hit" if is_hit else "elsewhere", word] += 1
         print("     " + ", ".join(f"{where}: {n} {word}" for (where, word), n in sorted(count.items())))
@@ -237,7 +228,7 @@ class Abuse(harness.Report):
             kept = os.pread(file.fileno(), end - begin, begin)
         with mounted.Mount(self.system, image, self.directory) as mount:
             for path in list(layout)[::10]:
-                digest(os.path.join(self.directory, path))
+                harness.digest(os.path.join(self.directory, path))
             with open(image, "r+b") as file:
                 lose(file)
             mounted.cool()
@@ -245,7 +236,7 @@ class Abuse(harness.Report):
             with open(image, "r+b") as file:
                 os.pwrite(file.fileno(), kept, begin)
             mounted.cool()
-            wrong = [path for path, (right, _) in layout.items() if digest(os.path.join(self.directory, path)) != right]
+            wrong = [path for path, (right, _) in layout.items() if harness.digest(os.path.join(self.directory, path)) != right]
             self.check(not wrong or may_be_wrong, f"{what}: with the bytes back, {len(wrong)} files are wrong")
             self.check(bool(mount.daemons) and all(map(mounted.is_alive, mount.daemons)), f"{what}: the daemon lives")
         os.unlink(image)
@@ -274,7 +265,7 @@ class Abuse(harness.Report):
         with mounted.Mount(self.system, image, self.directory):
             names = sorted(files_of(self.directory), key=lambda name: -os.path.getsize(os.path.join(self.directory, name)))
             paths = [os.path.join(self.directory, name) for name in names[:MANY_READERS]]
-            right = digest(paths[0])
+            right = harness.digest(paths[0])
         touch = "import mmap, os, sys; print(mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ)[0])"
         ways = {"a reader": [["cat", paths[0]]], f"{MANY_READERS} readers": [["cat", path] for path in paths],
                 "stat": [["stat", paths[0]]], "listing": [["ls", "-R", self.directory]],
@@ -283,7 +274,7 @@ class Abuse(harness.Report):
             self.waits(outer, image, name, commands)
         self.waits(outer, image, f"--timeout {TIME_LIMIT_SECONDS}", [["cat", path] for path in paths], TIME_LIMIT_SECONDS)
         with mounted.Mount(self.system, image, self.directory):
-            self.check(digest(paths[0]) == right, "when the source goes on, the bytes are right")
+            self.check(harness.digest(paths[0]) == right, "when the source goes on, the bytes are right")
 
     def waits(self, outer, image, name, commands, time_limit=None):
         """Programs wait for a hung source until they are killed, or get EIO within the time limit; then the daemon is ended."""
@@ -296,8 +287,7 @@ class Abuse(harness.Report):
         outer.signal(signal.SIGSTOP)
         children, devnull = [], subprocess.DEVNULL
         try:
-            for argv in commands:
-                children.append(subprocess.Popen(argv, stdin=devnull, stdout=devnull, stderr=subprocess.PIPE))
+            children += [subprocess.Popen(argv, stdin=devnull, stdout=devnull, stderr=subprocess.PIPE) for argv in commands]
             self.wait_in_time(name, children, time_limit) if time_limit else self.wait_for_death(name, children)
             number = signal.SIGTERM if name == "a reader" else signal.SIGKILL
             inner.signal(number)

@@ -114,10 +114,6 @@ def wanted(source, options):
     return looks
 
 
-def block_bytes(options):
-    return int(value(options, "-b") or 4096)
-
-
 def has_special_file(options):
     """Directories in the packed inode, or inodes in a metabox."""
     return any(word.startswith("--zD") or re.match(r"-m\d", word) for word in options)
@@ -151,10 +147,6 @@ def copy_tree(source, target, dice=None):
         for argv, how in ((create, {"stdin": listed, "stdout": archive}), (unpack, {"stdin": archive})):
             how["stdin"].seek(0)
             subprocess.run(argv, check=True, **how)
-
-
-class Wrong(Exception):
-    """A step failed; the text says how."""
 
 
 class Matrix:
@@ -206,13 +198,13 @@ class Matrix:
         lines = snapshot.differences(looks, found, without)
         if lines:
             more = len(lines) - self.given.max
-            raise Wrong("; ".join(lines[:self.given.max]) + (f"; {more} more" if more > 0 else ""))
+            raise OSError("; ".join(lines[:self.given.max]) + (f"; {more} more" if more > 0 else ""))
 
     def read(self, *argv, after=()):
         """Runs a reader that must not fail."""
         status, said = harness.run([*argv, self.image, *after])
         if status:
-            raise Wrong(f"status {status}: {first_line(said)}")
+            raise OSError(f"status {status}: {first_line(said)}")
 
     def by_extract(self, options, looks):
         self.read(self.reader, "extract", "-q", *self.place(options), after=[self.tree])
@@ -239,7 +231,7 @@ class Matrix:
 
     def steps(self, options, looks):
         """(column, what to do) of an image."""
-        is_large = block_bytes(options) > PAGE_BYTES
+        is_large = int(value(options, "-b") or 4096) > PAGE_BYTES
         if not is_large:
             yield "kernel", lambda: self.by_kernel(options, looks)
         elif self.reader:
@@ -267,7 +259,7 @@ class Matrix:
         for column, step in [] if problems else self.steps(options, wanted(tree, options)):
             try:
                 results[column] = step() or "ok"
-            except (Wrong, OSError, subprocess.TimeoutExpired) as reason:
+            except (OSError, subprocess.TimeoutExpired) as reason:
                 results[column] = "WRONG"
                 problems.append(f"{column}: {reason}")
             shutil.rmtree(self.tree, ignore_errors=True)
@@ -327,16 +319,15 @@ class Matrix:
     def all(self, sources):
         print("| combination, tree | seen by | bytes | build, s |\n|---|---|---|---|", flush=True)
         for name, source in sources.items():
-            tree = None
+            tree, source = None, source or test_trees.zoo(os.path.join(self.work, "zoo"))
             for combination, options in combinations().items():
                 label = f"{combination} {name}"
                 if not re.search(self.given.only, label):
                     continue
-                source = source or test_trees.zoo(os.path.join(self.work, "zoo"))
                 tree = tree or snapshot.take(source)
                 self.one(label, options, source, tree)
             if self.given.again:
-                self.again(source or test_trees.zoo(os.path.join(self.work, "zoo")))
+                self.again(source)
 
     def end(self):
         """The summary, and the exit status."""

@@ -44,6 +44,7 @@ class Look:
             return None
 
     def walk(self, root):
+        """In a process of its own, which may hang: how many paths, and {(question, error): times}."""
         self.ask("statfs", os.statvfs, root)
         todo = [root]
         while todo and self.paths < MOST_PATHS:
@@ -58,6 +59,7 @@ class Look:
                 self.ask("target", os.readlink, path)
             elif found and stat.S_ISREG(found.st_mode):
                 self.file(path, found.st_size)
+        return self.paths, self.errors
 
     def file(self, path, size):
         fd = self.ask("open", os.open, path, os.O_RDONLY)
@@ -71,13 +73,6 @@ class Look:
         for at in range(0, size, PIECE) if size <= WHOLE_BYTES else (0, PIECE, size // 2, size - PIECE, size - 1):
             self.ask("read", os.pread, fd, min(PIECE, size - at), at)
         os.close(fd)
-
-
-def look(root):
-    """In a process of its own, which may hang: how many paths, and {(question, error): times}."""
-    found = Look()
-    found.walk(root)
-    return found.paths, found.errors
 
 
 class Corrupt(harness.Report):
@@ -110,7 +105,7 @@ class Corrupt(harness.Report):
     def looked_at(self, entry, mount, began):
         with multiprocessing.Pool(1) as pool:
             try:
-                paths, errors = pool.apply_async(look, [mount.directory]).get(LIMIT_SECONDS)
+                paths, errors = pool.apply_async(Look().walk, [mount.directory]).get(LIMIT_SECONDS)
             except multiprocessing.TimeoutError:
                 self.expect(entry, False, f"looking at it takes more than {LIMIT_SECONDS} s")
                 mount.signal(9)

@@ -73,9 +73,11 @@ def answer(action, *arguments, **named):
 
 
 def digest(path):
-    """Of the bytes of a file, as hex."""
-    with open(path, "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Of the bytes of a file, as hex; or the name of the error."""
+    def read():
+        with open(path, "rb", buffering=0) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    return answer(read)
 
 
 @contextlib.contextmanager

@@ -52,14 +52,10 @@ def encoded(name):
 def manifest_entry(path, look):
     entry = {"path": encoded(b"/" + path), "type": TYPES[look["type"]], "mode": f"{look['mode']:04o}", "uid": look["uid"],
              "gid": look["gid"], "mtime": look["mtime"] // 10**9, "mtime_nsec": look["mtime"] % 10**9, "nlink": look["nlink"]}
-    if "size" in look:
-        entry["size"] = look["size"]
-    if "content" in look:
-        entry["sha256"] = look["content"].hex()
-    if "target" in look:
-        entry["target"] = encoded(look["target"])
-    if "rdev" in look:
-        entry["rdev"] = list(look["rdev"])
+    forms = {"size": ("size", int), "content": ("sha256", bytes.hex), "target": ("target", encoded), "rdev": ("rdev", list)}
+    for field, (name, form) in forms.items():
+        if field in look:
+            entry[name] = form(look[field])
     if look["xattrs"]:
         entry["xattrs"] = {name: value.hex() for name, value in sorted(look["xattrs"].items())}
     if "links" in look:

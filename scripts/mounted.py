@@ -12,7 +12,6 @@ import time
 import harness
 
 LIMIT_SECONDS = 60
-TICKS = os.sysconf("SC_CLK_TCK")
 LIBC = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2
 
@@ -163,7 +162,7 @@ class Mount:
     def daemon_cpu_seconds(self):
         """User and system time of the daemons with all their threads, living and dead."""
         fields = map(stat_fields, self.daemons)
-        return sum(int(field[11]) + int(field[12]) for field in fields if field) / TICKS
+        return sum(int(field[11]) + int(field[12]) for field in fields if field) / os.sysconf("SC_CLK_TCK")
 
     def daemon_peak_bytes(self):
         """The most memory that the daemons ever had."""

@@ -196,9 +196,8 @@ def nasty(path):
     t.file("all-bits", b"", mode=0o7777)
     t.file("suid", b"#!/bin/sh\n", mode=0o4755)
     t.file("sgid", b"#!/bin/sh\n", mode=0o2755, gid=50)
-    t.file("uid-65535", b"", uid=65535, gid=65535)
-    t.file("uid-65536", b"", uid=65536, gid=65536)
-    t.file("uid-max", b"", uid=4294967294, gid=4294967294)
+    for name, number in (("65535", 65535), ("65536", 65536), ("max", 4294967294)):
+        t.file("uid-" + name, b"", uid=number, gid=number)
     t.dir("perm/private", 0o700, 1000, 1000)
     t.file("file", b"private\n", mode=0o600, uid=1000, gid=1000)
     t.dir("perm/shared", 0o2775, 0, 50)
