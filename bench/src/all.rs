@@ -242,17 +242,18 @@ fn make_inputs(
             Err(why) => notes.push(format!("No squashfs image was made: {why}.")),
         }
     }
-    let all = [
-        ("image", Some(of_tree)),
-        ("system", image.as_ref()),
-        ("wide", Some(&wide)),
-        ("narrow", Some(&narrow)),
-        ("squashfs", squashfs.as_ref()),
-        ("source", Some(source)),
-        ("peers", peers.as_ref()),
+    let paths: [Option<&PathBuf>; INPUTS.len()] = [
+        Some(of_tree),
+        image.as_ref(),
+        Some(&wide),
+        Some(&narrow),
+        squashfs.as_ref(),
+        Some(source),
+        peers.as_ref(),
     ];
-    let all = all.into_iter().filter_map(|(name, path)| Some((name, path?.display().to_string())));
-    Ok((all.map(|(name, path)| (name.to_owned(), vec![path])).collect(), notes))
+    let named = INPUTS.iter().zip(paths).filter_map(|((name, _), path)| Some((*name, path?)));
+    let values = named.map(|(name, path)| (name.to_owned(), vec![path.display().to_string()]));
+    Ok((values.collect(), notes))
 }
 
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {

@@ -40,6 +40,8 @@ pub(crate) struct Case {
     pub(crate) commands: Vec<CaseCommand>,
     /// Values of names in the words of the commands, a run of all commands with each.
     pub(crate) variants: Vec<CaseVariant>,
+    /// Programs of an image, with their arguments, that are launched in turn.
+    pub(crate) programs: Vec<Vec<String>>,
     pub(crate) thresholds: BTreeMap<String, Threshold>,
 }
 

@@ -19,28 +19,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::process::{chdir, chroot};
 use tempfile::TempDir;
 
+use crate::case::Case;
 use crate::child::{OwnedChild, Role};
-
-/// The programs that are launched, with their arguments: those of a Debian system with python3. Each ends as soon as it has
-/// started; the last one is measured.
-pub(crate) const PROGRAMS: [(&str, &[&str]); 16] = [
-    ("/usr/bin/bash", &["--version"]),
-    ("/usr/bin/ls", &["--version"]),
-    ("/usr/bin/sed", &["--version"]),
-    ("/usr/bin/awk", &["BEGIN { exit 0 }"]),
-    ("/usr/bin/grep", &["--version"]),
-    ("/usr/bin/find", &["--version"]),
-    ("/usr/bin/tar", &["--version"]),
-    ("/usr/bin/sort", &["--version"]),
-    ("/usr/bin/diff", &["--version"]),
-    ("/usr/bin/dpkg", &["--version"]),
-    ("/usr/bin/apt-get", &["--version"]),
-    ("/usr/bin/git", &["--version"]),
-    ("/usr/bin/gcc", &["--version"]),
-    ("/usr/bin/ld", &["--version"]),
-    ("/usr/bin/perl", &["-MPOSIX", "-e", "1"]),
-    ("/usr/bin/python3", &["-c", "import json, decimal"]),
-];
 
 /// The threads on which a mount decodes and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +151,19 @@ impl Launcher {
         Ok(Self { child, requests, answers })
     }
 
+    /// Starts all programs but the last, after `before` each; their times from fork to exit together.
+    pub(crate) fn launch_most(
+        &mut self,
+        mut before: impl FnMut() -> Result<()>,
+    ) -> Result<Duration> {
+        let mut all = Duration::ZERO;
+        for _ in 1..programs()?.len() {
+            before()?;
+            all += self.launch()?;
+        }
+        Ok(all)
+    }
+
     /// Starts the next program; the time from fork to exit.
     pub(crate) fn launch(&mut self) -> Result<Duration> {
         let requests = self.requests.as_mut().context("no pipe to the launcher")?;
@@ -191,24 +184,29 @@ impl Drop for Launcher {
     }
 }
 
+/// The programs that are launched, with their arguments. Each ends as soon as it has started; the last one is measured.
+pub(crate) fn programs() -> Result<Vec<Vec<String>>> {
+    Ok(Case::of("launches")?.programs)
+}
+
 /// The role of the launcher. A failed program is an answer, not an error.
 pub(crate) fn launch_all(root: &PathBuf) -> Result<()> {
     // The image need not have one.
     let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
     chroot(root).context("chroot to the mount")?;
     chdir("/").context("chdir")?;
-    for ((program, arguments), line) in PROGRAMS.iter().zip(stdin().lines()) {
+    for (words, line) in programs()?.iter().zip(stdin().lines()) {
         line?;
-        let time = launch(program, arguments, &null);
-        let answer = time.map_err(|error| format!("{program}: {error:#}"));
+        let time = launch(words, &null);
+        let answer = time.map_err(|error| format!("{}: {error:#}", words[0]));
         writeln!(stdout(), "{}", serde_json::to_string(&answer)?)?;
     }
     Ok(())
 }
 
-fn launch(program: &str, arguments: &[&str], null: &File) -> Result<Duration> {
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear();
+fn launch(words: &[String], null: &File) -> Result<Duration> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).env_clear();
     command.envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C"), ("HOME", "/")]);
     command.stdin(null.try_clone()?).stdout(null.try_clone()?).stderr(null.try_clone()?);
     let begin = Instant::now();

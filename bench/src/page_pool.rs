@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::child::{Role, run_in};
-use crate::daemon::{Daemon, Launcher, PROGRAMS, ThreadPolicy, listeners, mount_folder};
+use crate::daemon::{Daemon, Launcher, ThreadPolicy, listeners, mount_folder};
 use crate::experiment::{Context, Experiment};
 use crate::machine::{Requirement, files};
 use crate::pages::{DirtyPages, FILE_BYTES, GroupMemory, REFILL_BYTES};
@@ -129,10 +129,7 @@ fn launch(image: &Path, reserve: u32, directory: &Path, dirty: &mut DirtyPages) 
     let mut launcher = Launcher::start(directory)?;
     // A mount that has come takes pages along.
     dirty.write(FILE_BYTES)?;
-    for _ in 1..PROGRAMS.len() {
-        dirty.write(REFILL_BYTES)?;
-        launcher.launch()?;
-    }
+    launcher.launch_most(|| dirty.write(REFILL_BYTES))?;
     dirty.write(REFILL_BYTES)?;
     let (before, frames_before) = (memory.buffer_stats(), memory.frame_stats());
     let last = launcher.launch()?;

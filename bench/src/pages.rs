@@ -3,6 +3,7 @@
 //! dropped, a smaller window, and reserves. The process in the group fills it with dirty anonymous memory and dirty page
 //! cache, so that every page more needs another to go. Owns the assumptions about launches, as numbers.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use crate::child::{Role, run_in};
 use crate::experiment::{Context, Experiment};
 use crate::machine::{Requirement, Usage};
 use crate::report::Report;
-use crate::rounds::{Deadline, RoundOptions, Schedule};
+use crate::rounds::{Candidate, Deadline, RoundOptions, Schedule, StealFilter};
 use crate::statistics::{Figures, Measured};
 
 /// Pairs of one timed loop.
@@ -238,23 +239,23 @@ pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> 
     let mut dirty = DirtyPages::create()?;
     dirty.write(FILE_BYTES)?;
     let deadline = Deadline::after(task.limit);
-    let bursts = deadline.share(BURSTS_SHARE);
     let pools = RESERVES.map(|reserved| Ok(Some(filled_pool(BURST_FRAMES, reserved)?)));
     let pools = [Ok(None)].into_iter().chain(pools).collect::<Result<Vec<_>>>()?;
-    let new = |name: String| Measured::new(name, Figures::new());
     let names = ["system (page faults)", "pool without reserve", "reserve of 64", "reserve of 256"];
-    let mut sources = names.map(|name| new(name.to_owned()));
-    for round in 0..task.rounds {
-        if round >= task.least_rounds && bursts.is_over() {
-            break;
-        }
-        for (pool, measured) in pools.iter().zip(&mut sources) {
-            dirty.write(REFILL_BYTES)?;
-            measured.add(take_burst(pool.as_ref(), BURST_FRAMES)?);
-        }
-    }
+    let pages = RefCell::new(dirty);
+    let candidates = names.iter().zip(&pools).map(|(name, pool)| {
+        Candidate::ours(*name, || {
+            pages.borrow_mut().write(REFILL_BYTES)?;
+            take_burst(pool.as_ref(), BURST_FRAMES)
+        })
+    });
+    let limit = task.limit.map(|limit| limit.mul_f64(BURSTS_SHARE));
+    let bursts = Schedule::within(task.rounds, task.least_rounds, limit);
+    let (sources, _) = bursts.measure(candidates.collect(), &mut StealFilter::default())?;
+    let mut dirty = pages.into_inner();
     let players = Variant::all().map(Player::new).collect::<Result<Vec<_>>>()?;
-    let mut variants: Vec<_> = players.iter().map(|player| new(player.variant.name())).collect();
+    let new = |player: &Player| Measured::new(player.variant.name(), Figures::new());
+    let mut variants: Vec<Measured> = players.iter().map(new).collect();
     for number in 0..task.launches {
         if number >= task.least_rounds && deadline.is_over() {
             break;
@@ -272,7 +273,7 @@ pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> 
     drop((players, pools));
     // The pools are gone; the group must be at its limit when it is looked at.
     dirty.write(REFILL_BYTES)?;
-    Ok((FramesResult { sources: sources.into(), variants }, (anonymous, dirty)))
+    Ok((FramesResult { sources, variants }, (anonymous, dirty)))
 }
 
 /// Page cache of a group: a file without a name, in the folder for temporary files, that is written over and over.

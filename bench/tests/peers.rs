@@ -1,5 +1,6 @@
 //! The experiments with peers, with the smallest runs that they know: without peers, on small images, as whoever runs the
 //! tests. No figure is judged here. What a user may not do (mount, above all) is to be named.
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,14 +44,13 @@ impl Run {
 
     /// With scripts in place of peers.
     fn with_peers(words: &str, peers: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("peers");
-        fs::create_dir(&place).expect("a folder for peers");
+        fs::create_dir(&place).unwrap();
         for (name, script) in peers {
             let path = place.join(name);
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("what a run leaves");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
-                .expect("what a run leaves");
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
         command.args(words.split_whitespace()).args(["--quick", "--noisy-ok", "--ferrofs"]);
@@ -63,9 +63,8 @@ impl Run {
     }
 
     fn has_left_nothing(&self) {
-        let names = self.folder.path().read_dir().expect("what a run leaves");
-        let names: Vec<_> =
-            names.map(|entry| entry.expect("what a run leaves").file_name()).collect();
+        let names = self.folder.path().read_dir().unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         let mut left = names.iter().filter_map(|name| name.to_str());
         assert!(left.all(|name| ["peers", "out"].contains(&name)), "{names:?} are left");
     }
@@ -82,8 +81,7 @@ impl Run {
     fn json(&self, experiment: &str) -> Value {
         self.text();
         let path = self.folder.path().join("out").join(experiment).with_extension("json");
-        serde_json::from_slice(&fs::read(path).expect("what a run leaves"))
-            .expect("what a run leaves")
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
     }
 
     /// What it lacked to mount; it must have named that.
@@ -99,16 +97,14 @@ impl Run {
 }
 
 fn samples<'a>(report: &'a Value, row: &str, case: &str) -> &'a Vec<Value> {
-    let series = report["series"].as_array().expect("what a run leaves");
+    let series = report["series"].as_array().unwrap();
     let found = series.iter().find(|one| one["row"] == row && one["case"] == case);
-    found.unwrap_or_else(|| panic!("no {row}, {case}"))["samples"]
-        .as_array()
-        .expect("what a run leaves")
+    found.unwrap_or_else(|| panic!("no {row}, {case}"))["samples"].as_array().unwrap()
 }
 
 fn left_out(report: &Value) -> Vec<&str> {
-    let all = report["left_out"].as_array().expect("what a run leaves");
-    all.iter().map(|one| one["what"].as_str().expect("what a run leaves")).collect()
+    let all = report["left_out"].as_array().unwrap();
+    all.iter().map(|one| one["what"].as_str().unwrap()).collect()
 }
 
 #[test]
