@@ -17,7 +17,7 @@ use procfs::process::Process;
 
 use crate::case::{CaseVariant, Confinement, Values};
 use crate::cgroup::{Group, has_controller};
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::is_root;
 use crate::process::{self, Cost};
@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_micros(500);
 #[derive(Debug, Clone, Args)]
 struct CommandArguments {
     /// Threads of every program; their defaults if not given
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(short, long, value_name = "N", value_parser = up_to(512))]
     jobs: Option<u16>,
     #[command(flatten)]
     peers: PeerArguments,

@@ -22,6 +22,7 @@ use std::fmt::{Debug, Display};
 use std::io::Write;
 
 use anyhow::Result;
+use clap::builder::RangedI64ValueParser;
 
 use crate::machine::Requirement;
 use crate::report::Report;
@@ -35,6 +36,11 @@ pub(crate) trait Experiment: Debug {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()>;
+}
+
+/// A number of the command line, from 1 to `most`.
+pub(crate) fn up_to(most: u16) -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=most.into())
 }
 
 /// What an experiment gets and fills.

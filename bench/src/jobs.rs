@@ -15,7 +15,7 @@ use ferrofs_workers::jobs::ParallelFor;
 use ferrofs_workers::memory::{Mapping, PageSize};
 
 use crate::daemon::{Daemon, ThreadPolicy, listeners, mount_folder};
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Context, Experiment, up_to};
 use crate::machine::{Requirement, Usage, available_kib, missing};
 use crate::page_store::PAGE_BYTES;
 use crate::rounds::{Candidate, RoundOptions};
@@ -49,12 +49,10 @@ const READY: &str = "ready";
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JobsArguments {
     /// Memory to fault in, in GiB; half of one with --quick
-    #[arg(short, long, value_name = "GIB", default_value_t = 4)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "GIB", default_value_t = 4, value_parser = up_to(u16::MAX))]
     gib: u16,
     /// Threads, one line for each number; 1, 2, 4 and so on up to what the system runs at once if none is named
-    #[arg(short, long, value_name = "N", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = up_to(u16::MAX))]
     threads: Vec<u16>,
     /// An image, to see what it saves when a mount of it starts (needs root)
     #[arg(long, value_name = "IMAGE")]

@@ -28,7 +28,6 @@ mod reader;
 mod reads;
 mod report;
 mod rounds;
-mod rows;
 mod scheduling;
 mod simulation;
 mod statistics;

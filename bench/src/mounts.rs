@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
 
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::Requirement;
 use crate::mounted::{Mounted, Mounter, System};
@@ -45,7 +45,7 @@ pub(crate) struct MountArguments {
     what: Vec<Pattern>,
     /// Threads that read a tree, one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(value_parser = up_to(256))]
     readers: Vec<u16>,
     /// A squashfs image of the same tree; made of the first image if none is named
     #[arg(long, value_name = "FILE")]
@@ -66,7 +66,7 @@ pub(crate) struct RandomArguments {
     bytes: u64,
     /// Threads that read, each its own part, one run for each number
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(value_parser = up_to(256))]
     jobs: Vec<u16>,
     #[command(flatten)]
     of: ImageArguments,
@@ -75,12 +75,10 @@ pub(crate) struct RandomArguments {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountMemoryArguments {
     /// Threads that read the whole tree together
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = up_to(256))]
     readers: u16,
     /// Seconds that an idle mount is watched; 2 with --quick
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = up_to(3600))]
     idle: u16,
     #[command(flatten)]
     of: ImageArguments,

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::child::{Role, run_in};
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Context, Experiment, up_to};
 use crate::machine::{Requirement, Usage};
 use crate::report::Report;
 use crate::rounds::{Candidate, Deadline, RoundOptions, Schedule, StealFilter};
@@ -81,8 +81,7 @@ pub(crate) struct PagesArguments {
     #[command(flatten)]
     rounds: RoundOptions,
     /// Launches for each kind of readahead; as many as rounds at most with --quick
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = up_to(10_000))]
     launches: u16,
     /// Leave out the part that needs a memory cgroup
     #[arg(long)]

@@ -75,8 +75,8 @@ pub(crate) struct Seen {
     pub(crate) bytes: u64,
     /// What this user may not read.
     refused: u64,
-    /// Of the contents of all files, in any order.
-    sum: u64,
+    /// Of the contents of all files; of a mount in any order.
+    pub(crate) sum: u64,
     /// Of all random reads together, in microseconds: mean, and percentiles 50, 99 and 99.9.
     pub(crate) latencies: Option<[f64; 4]>,
 }

@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrofs_image::{Image, Inode};
 
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Context, Experiment, up_to};
 use crate::image_info::files_up_to;
 use crate::machine::Requirement;
-use crate::reader::read_together;
+use crate::reader::{Seen, read_together};
 use crate::rounds::{Candidate, RoundOptions};
 
 /// Bytes of one read.
@@ -33,7 +33,7 @@ pub(crate) struct ReadsArguments {
 pub(crate) struct FileArguments {
     /// Readers, one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(value_parser = up_to(1024))]
     pub(crate) readers: Vec<u16>,
     /// Only files of at least so many bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
@@ -106,12 +106,6 @@ pub(crate) struct ReadPass {
     pub(crate) sum: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct ReadSum {
-    bytes: u64,
-    sum: u64,
-}
-
 /// Has this many readers read all files in the same order, from the same moment on.
 pub(crate) fn read_all(
     image: &Image,
@@ -122,7 +116,7 @@ pub(crate) fn read_all(
     let before = image.stats();
     let (got, [wall, cpu]) = read_together(readers, |_| {
         let mut block = vec![0; block_bytes];
-        files.iter().try_fold(ReadSum::default(), |got, file| read(image, file, &mut block, got))
+        files.iter().try_fold(Seen::default(), |got, file| read(image, file, &mut block, got))
     })?;
     let first = *got.first().context("no readers")?;
     ensure!(got.iter().all(|other| *other == first), "two readers got different bytes");
@@ -140,7 +134,7 @@ pub(crate) fn read_all(
 }
 
 /// Reads a file to its end, by its inode: nothing is read that was not requested.
-fn read(image: &Image, inode: &Inode, block: &mut [u8], mut got: ReadSum) -> Result<ReadSum> {
+fn read(image: &Image, inode: &Inode, block: &mut [u8], mut got: Seen) -> Result<Seen> {
     let mut offset = 0;
     loop {
         let count = image.read_at(inode, offset, block)?;

@@ -15,7 +15,7 @@ use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use ferrofs_workers::unbound::{self, UnboundPool};
 
 use crate::child::start_load;
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Context, Experiment, up_to};
 use crate::rounds::{Candidate, RoundOptions};
 use crate::statistics::Figures;
 
@@ -33,8 +33,7 @@ const NAMES: [&str; 3] = ["workqueue (unbound)", "per-CPU", "per-CPU raised"];
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SchedulingArguments {
     /// Load generators on each CPU, at nice 0
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = up_to(64))]
     load: u16,
     #[command(flatten)]
     rounds: RoundOptions,

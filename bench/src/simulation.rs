@@ -22,8 +22,8 @@ use crate::experiment::{Context, Experiment};
 use crate::ours::{PoolShape, Row};
 use crate::page_store::PageStore;
 use crate::rounds::Candidate;
-use crate::rows;
 use crate::statistics::{Figures, Measured, difference_percent, find};
+use crate::workqueue;
 
 /// CPUs of a socket: for queues, and for jobs, half of the 96 of the mail's machine.
 const SOCKET_OF_QUEUES: usize = 64;
@@ -179,7 +179,7 @@ fn measure_queues(home: &CpuSet, cpus: usize, context: &mut Context<'_>) -> Resu
         CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
     }
     let names = ["inline"].into_iter().chain(QUEUES);
-    let rows = names.map(|name| Ok((name, rows::build(name, &pages, shape)?)));
+    let rows = names.map(|name| Ok((name, workqueue::build(name, &pages, shape)?)));
     let mut rows = rows.collect::<Result<Vec<_>>>()?;
     for (_, row) in &mut rows {
         row.pass()?;
