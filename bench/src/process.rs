@@ -1,15 +1,15 @@
 //! Programs that are measured from outside: wall time, CPU time and peak memory of one run, read from the kernel when it has
 //! ended, and the CPU time of one that runs.
-#![allow(unsafe_code, reason = "wait4 and the CPU clock of a process have no safe binding")]
+#![allow(unsafe_code, reason = "the CPU clock of a process has no safe binding")]
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use wait4::Wait4;
 
 use crate::statistics::Figures;
 
@@ -42,16 +42,17 @@ pub(crate) fn run(
     let [output, error] = [tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?];
     command.stdin(Stdio::null()).stdout(output.reopen()?).stderr(error.reopen()?);
     let begin = Instant::now();
-    let mut child = command.spawn().with_context(|| format!("starting {name}"))?;
+    let child = command.spawn().with_context(|| format!("starting {name}"))?;
     if let Some(watch) = watch {
         watch(&child);
     }
-    let (status, mut cost) = wait(&mut child).with_context(|| format!("waiting for {name}"))?;
-    cost.wall = begin.elapsed();
+    let ended = child.wait4().with_context(|| format!("waiting for {name}"))?;
+    let (status, wall, used) = (ended.status, begin.elapsed(), ended.rusage);
     if !status.success() {
         let text = text_of(error.path())?;
         bail!("{}: {status}: {}", words(command).join(" "), end_of(&text));
     }
+    let cost = Cost { wall, cpu: used.utime + used.stime, peak_kib: used.maxrss / 1024 };
     Ok((cost, text_of(output.path())?))
 }
 
@@ -76,39 +77,12 @@ pub(crate) fn text_of(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Waits for the end of a child that nobody has waited for.
-fn wait(child: &mut Child) -> io::Result<(ExitStatus, Cost)> {
-    let pid = pid_of(child)?;
-    let mut status = 0;
-    // SAFETY: an rusage is numbers only, for which zero is a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: both places are of the types that the call writes, and live until it returns.
-        let ended = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
-        if ended == pid {
-            break;
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    let micros = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
-    let cpu = u64::try_from(micros(usage.ru_utime) + micros(usage.ru_stime)).unwrap_or_default();
-    let peak_kib = u64::try_from(usage.ru_maxrss).unwrap_or_default();
-    let cost = Cost { wall: Duration::ZERO, cpu: Duration::from_micros(cpu), peak_kib };
-    Ok((ExitStatus::from_raw(status), cost))
-}
-
-fn pid_of(child: &Child) -> io::Result<libc::pid_t> {
-    libc::pid_t::try_from(child.id()).map_err(io::Error::other)
-}
-
 /// User and system time of a process so far, of all its threads, to the nanosecond.
 pub(crate) fn cpu_of(child: &Child) -> io::Result<Duration> {
+    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: it writes the number of a clock to the place, which lives until it returns.
-    let error = unsafe { libc::clock_getcpuclockid(pid_of(child)?, &raw mut clock) };
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error));
     }

@@ -2,7 +2,6 @@
 //! machine has. What it has, 1 CPU and 2, is run beside the model, with costs that are measured here first, so that a reader
 //! sees how far the two are apart. Every table and plot says that it is a model.
 
-use std::fs;
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use ferrofs_model::machine::{CPUS_MAX, Costs, Shape};
 use ferrofs_model::stream::{self, Load, QUEUES};
 use ferrofs_workers::cpus::CpuSet;
 use ferrofs_workers::memory::{Mapping, PageSize};
+use procfs::process::Process;
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 
 use crate::experiment::{Context, Experiment};
@@ -314,9 +314,8 @@ fn ping_pong(first: usize, second: usize) -> Result<f64> {
 fn bind_others(cpu: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    for entry in fs::read_dir("/proc/self/task").context("listing the threads")? {
-        let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
-        let thread = number.and_then(Pid::from_raw).filter(|thread| *thread != gettid());
+    for task in Process::myself()?.tasks().context("listing the threads")? {
+        let thread = Pid::from_raw(task?.tid).filter(|thread| *thread != gettid());
         if let Some(thread) = thread {
             // One that has just ended needs no CPU.
             sched_setaffinity(Some(thread), &set).unwrap_or(());
