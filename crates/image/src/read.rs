@@ -31,6 +31,9 @@ const SEGMENTS_MAX: usize = 1024;
 /// The longest read that [`SyncDecompress::ForceOn`] decodes on the reader's thread, in bytes: the
 /// threshold of Linux since 2026.
 const SMALL_READ_BYTES: usize = 12_288;
+/// The longest read that may decode an extent of which it needs a part for itself alone, and the
+/// longest such extent, in bytes. The two extents at the ends of a longer read matter less.
+const SHORT_READ_BYTES: usize = 32 << 10;
 
 /// What a read did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +53,7 @@ pub(crate) struct ReadPlan {
     pub(crate) segments: Vec<ReadSegment>,
     /// How many bytes it covers.
     pub(crate) length: usize,
+    is_short: bool,
 }
 
 /// A part of a read whose bytes are stored in one way.
@@ -64,6 +68,8 @@ pub(crate) struct ReadSegment {
     pub(crate) skip: usize,
     /// Other files may share the cluster.
     is_shared: bool,
+    /// It belongs to a read of at most [`SHORT_READ_BYTES`].
+    is_short: bool,
     /// The inode in whose map they were found.
     nid: Nid,
 }
@@ -87,7 +93,8 @@ impl ReadPlan {
         offset: u64,
         bytes: usize,
     ) -> Result<Self> {
-        let mut plan = Self { segments: Vec::new(), length: 0 };
+        let is_short = bytes <= SHORT_READ_BYTES;
+        let mut plan = Self { segments: Vec::new(), length: 0, is_short };
         let end = offset.saturating_add(u64::try_from(bytes.min(PLAN_MAX_BYTES)).unwrap_or(0));
         plan.extend(inner, inode, offset..end)?;
         plan.decode_longest_fronts();
@@ -166,6 +173,7 @@ impl ReadPlan {
             location,
             skip: usize::try_from(skip).unwrap_or(usize::MAX),
             is_shared: is_partial || inner.is_packed(inode.nid()),
+            is_short: self.is_short,
             nid: inode.nid(),
         });
         Ok(())
@@ -382,11 +390,7 @@ impl ImageInner {
     /// offloading (docs/benchmarks.md).
     pub(crate) fn offloads(&self, coding: Coding) -> bool {
         let leaves_quick_ones = self.caller_caches && self.mode == SyncDecompress::Auto;
-        let is_quick = match coding {
-            Coding::Plain { .. } => true,
-            Coding::Compressed(algorithm) => algorithm == AlgorithmId::Lz4,
-        };
-        !(is_quick && leaves_quick_ones)
+        !(is_quick(coding) && leaves_quick_ones)
     }
 
     /// Decodes what a segment needs; false if another thread decodes it and `pending` says not to
@@ -466,6 +470,9 @@ impl ImageInner {
             drop(permit);
             return engine.decode_window(slot, cluster, segment.skip, target);
         }
+        if self.decodes_again(segment, cluster) {
+            return self.decode_front(slot, permit, segment, cluster, target, run_bytes);
+        }
         let policy = AllocPolicy::MustSucceed;
         let decoded = engine.fill_cluster(slot, permit, cluster, run_bytes, |slot, output| {
             engine.decode_data(slot, cluster, run_bytes, output, policy)
@@ -494,6 +501,51 @@ impl ImageInner {
         {
             copied.copy_from_slice(target);
             permit.publish(copied.into());
+        }
+        Ok(())
+    }
+
+    /// Whether a part of a cluster is decoded for its reader alone, and again for the next one. The
+    /// caller keeps what it reads, so few clusters are read twice, and a kept one needs a buffer of
+    /// its own: mapping it takes three calls of the system and longer than decoding a short LZ4
+    /// extent. Buffers of a reserve are mapped already.
+    fn decodes_again(&self, segment: &ReadSegment, cluster: &Cluster) -> bool {
+        self.caller_caches
+            && segment.is_short
+            && !segment.is_shared
+            && is_quick(cluster.id.coding)
+            && cluster.decoded_length() <= SHORT_READ_BYTES
+            && self.engine.memory.reserve_share().is_none()
+    }
+
+    /// Decodes the front of a cluster, as far as the reader needs it, into the buffer of the slot.
+    fn decode_front(
+        &self,
+        slot: &mut DecodeSlot<'_>,
+        permit: ClusterPermit,
+        segment: &ReadSegment,
+        cluster: &Cluster,
+        target: &mut [u8],
+        run_bytes: usize,
+    ) -> Result<()> {
+        let engine = &self.engine;
+        let policy = AllocPolicy::MustSucceed;
+        let front_bytes = segment.skip.saturating_add(target.len());
+        engine.prepare(slot, cluster, run_bytes, policy)?;
+        let mut output = slot.take_output(&engine.memory, cluster.decoded_length())?;
+        let front = output.get_mut(..front_bytes).unwrap_or_default();
+        engine.decode_data(slot, cluster, run_bytes, front, policy)?;
+        copy(front, segment.skip, target)?;
+        slot.keep_output(output);
+        // A reader that waits meanwhile needs another part. If there is no room for the whole, or it
+        // cannot be decoded, that reader looks it up again and reports the error.
+        if let Some(permit) = permit.finish_unless_waited()
+            && engine.memory.has_room_for(cluster.decoded_bytes)
+        {
+            let whole = engine.fill_cluster(slot, permit, cluster, run_bytes, |slot, output| {
+                engine.decode_data(slot, cluster, run_bytes, output, policy)
+            });
+            drop(whole);
         }
         Ok(())
     }
@@ -578,6 +630,14 @@ impl ImageInner {
             }
         }
         Ok(left)
+    }
+}
+
+/// Whether decoding takes no longer than copying a few times.
+fn is_quick(coding: Coding) -> bool {
+    match coding {
+        Coding::Plain { .. } => true,
+        Coding::Compressed(algorithm) => algorithm == AlgorithmId::Lz4,
     }
 }
 

@@ -44,7 +44,10 @@ pub(crate) struct ImageFs {
     settings: MountSettings,
     files: RecentFiles,
     predictor: ReadPredictor,
+    /// Files that are predicted, and what is around reads of long extents.
     prefetch_queue: PrefetchQueue,
+    /// What is around reads of short extents.
+    readaround_queue: PrefetchQueue,
     attribute_interest: AttributeInterest,
     readdir_cache: ReaddirCache,
     notifier: OnceLock<Notifier>,
@@ -66,32 +69,39 @@ impl ImageFs {
     ) -> Arc<Self> {
         let sb = image.superblock();
         let nodes = NodeMap::new(sb.root, sb.metabox.is_some());
-        Arc::new_cyclic(|self_ref: &Weak<Self>| Self {
-            nodes,
-            image,
-            settings,
-            files: RecentFiles::new(),
-            predictor: ReadPredictor::default(),
-            prefetch_queue: PrefetchQueue::new(settings.listeners, settings.priority, {
+        Arc::new_cyclic(|self_ref: &Weak<Self>| {
+            let queue = |name, max_threads| {
                 let image_fs = Weak::clone(self_ref);
-                move |task| {
+                PrefetchQueue::new(name, max_threads, settings.priority, move |task| {
                     if let Some(image_fs) = image_fs.upgrade() {
                         image_fs.run_task(task);
                     }
-                }
-            }),
-            attribute_interest: AttributeInterest::default(),
-            readdir_cache: ReaddirCache::default(),
-            notifier: OnceLock::new(),
-            init_parameters,
-            metrics,
-            on_event,
+                })
+            };
+            Self {
+                nodes,
+                image,
+                settings,
+                files: RecentFiles::new(),
+                predictor: ReadPredictor::default(),
+                prefetch_queue: queue("prefetch", settings.listeners),
+                // One thread: more would compete with the reader and the listeners for the CPUs. While reads go on it is
+                // awake, so that most tasks need no wake-up.
+                readaround_queue: queue("readaround", 1),
+                attribute_interest: AttributeInterest::default(),
+                readdir_cache: ReaddirCache::default(),
+                notifier: OnceLock::new(),
+                init_parameters,
+                metrics,
+                on_event,
+            }
         })
     }
 
     /// Ends the prefetch threads, after the session has ended.
     pub(crate) fn shut_down(&self) {
         self.prefetch_queue.shut_down();
+        self.readaround_queue.shut_down();
     }
 
     /// Stores in the page cache are possible from here on.

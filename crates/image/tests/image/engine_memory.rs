@@ -33,6 +33,50 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
     assert_eq!(stats.budget.gave_up, 0);
 }
 
+/// An image with one file of 200 LZ4 extents of 10,000 bytes, open for a caller that caches, and its bytes.
+fn short_extents() -> (Image, MemoryPool, Vec<u8>) {
+    let mut written = Lz4Image::of_extents(65_535, &[200], 10_000);
+    let memory = MemoryPool::new(64 << 20).unwrap();
+    let options = OpenOptions::new().memory(&memory).caller_caches(true);
+    (written.open(&options), memory, written.texts.remove(0))
+}
+
+// A buffer for each of them would be three calls of the system, and longer than decoding.
+#[test]
+fn parts_of_short_extents_map_no_buffers() {
+    let (image, memory, text) = short_extents();
+    let inode = Lz4Image::file(&image, 0);
+    let mut buffer = [0u8; 100];
+    for start in (50..text.len() - 100).step_by(5_000) {
+        let count = image.read_at(&inode, start as u64, &mut buffer).unwrap();
+        assert!(buffer[..count] == text[start..start + count], "bytes from {start} on");
+    }
+    let mapped = memory.buffer_stats().mapped;
+    assert!(mapped < 20, "{mapped} buffers for 400 reads");
+}
+
+#[test]
+fn readers_of_different_parts_of_a_short_extent_get_their_bytes() {
+    let _watchdog = Watchdog::new("parts of short extents");
+    let (image, _memory, text) = short_extents();
+    let inode = Lz4Image::file(&image, 0);
+    std::thread::scope(|scope| {
+        for seed in 1..=8 {
+            let (image, inode, text) = (&image, &inode, &text);
+            scope.spawn(move || {
+                let mut numbers = XorshiftRng(seed);
+                let mut buffer = [0u8; 3_000];
+                for _ in 0..3_000 {
+                    // Few extents, so that readers meet.
+                    let start = numbers.index(30_000);
+                    let count = image.read_at(inode, start as u64, &mut buffer).unwrap();
+                    assert!(buffer[..count] == text[start..start + count], "from {start} on");
+                }
+            });
+        }
+    });
+}
+
 /// Charges everything but `rest` bytes and the `fixed` ones that an open image takes. Memory that
 /// is only kept for speed is freed for it.
 fn all_but(memory: &MemoryPool, fixed: u64, rest: u64) -> Charge {

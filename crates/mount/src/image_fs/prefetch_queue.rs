@@ -37,6 +37,8 @@ type RunTask = dyn Fn(PrefetchTask) + Send + Sync;
 #[derive(Debug)]
 pub(super) struct PrefetchQueue {
     tasks: Arc<TaskQueue>,
+    /// What its threads are called; each has a number after it.
+    name: &'static str,
     max_threads: usize,
     /// As of the listeners: a store that comes too late is requested meanwhile, which costs a listener more.
     priority: PriorityRequest,
@@ -61,13 +63,14 @@ impl PrefetchQueue {
     /// A queue whose threads run each task with `run`. It starts at most `max_threads` threads, and none before the
     /// first task.
     pub(super) fn new(
+        name: &'static str,
         max_threads: usize,
         priority: PriorityRequest,
         run: impl Fn(PrefetchTask) + Send + Sync + 'static,
     ) -> Self {
         let tasks =
             TaskQueue { run: Box::new(run), state: Mutex::default(), changed: Condvar::new() };
-        Self { tasks: Arc::new(tasks), max_threads, priority, threads: Mutex::default() }
+        Self { tasks: Arc::new(tasks), name, max_threads, priority, threads: Mutex::default() }
     }
 
     /// Queues files, the first ones first.
@@ -99,7 +102,7 @@ impl PrefetchQueue {
             return;
         }
         let (tasks, priority) = (Arc::clone(&self.tasks), self.priority);
-        let thread = std::thread::Builder::new().name(format!("prefetch/{}", threads.len()));
+        let thread = std::thread::Builder::new().name(format!("{}/{}", self.name, threads.len()));
         let body = move || {
             let _reached: PriorityLevel = priority::apply(priority);
             tasks.run_until_shut_down();
@@ -170,10 +173,11 @@ mod tests {
         let (report, started) = channel();
         let (release, gate) = channel();
         let gate = Mutex::new(gate);
-        let queue = PrefetchQueue::new(max_threads, PriorityRequest::Normal, move |_| {
-            report.send(()).unwrap();
-            lock(&gate).recv().unwrap();
-        });
+        let queue =
+            PrefetchQueue::new("prefetch", max_threads, PriorityRequest::Normal, move |_| {
+                report.send(()).unwrap();
+                lock(&gate).recv().unwrap();
+            });
         (queue, started, release)
     }
 

@@ -19,6 +19,9 @@ const SMALL_READ_BYTES: usize = 16 << 10;
 /// The size of a readaround, in bytes of the file: that of the decoded extents, within these limits.
 const MIN_READAROUND_BYTES: u64 = 32 << 10;
 const MAX_READAROUND_BYTES: u64 = 128 << 10;
+/// The longest extents, in bytes, whose readaround is left to a thread of its own. It takes as long as the reader needs
+/// for its next request. A listener that did it would occupy the CPU that the reader is woken on.
+const SHORT_EXTENT_BYTES: u64 = 64 << 10;
 /// The largest file that is prefetched, in bytes. Larger ones are left to readahead.
 const MAX_PREFETCH_BYTES: u64 = 256 << 10;
 
@@ -93,15 +96,14 @@ impl ImageFs {
         if read.extent_bytes == 0 || read.bytes > SMALL_READ_BYTES {
             return;
         }
-        // A store waits for pages that are being read, so another listener must be there to reply to those reads.
-        if self.notifier.get().is_some_and(Notifier::has_idle_listener) {
+        let task = |file| PrefetchTask::Readaround { file, offset, read };
+        if read.extent_bytes <= SHORT_EXTENT_BYTES {
+            self.readaround_queue.push(task(Arc::clone(file)));
+        } else if self.notifier.get().is_some_and(Notifier::has_idle_listener) {
+            // A store waits for pages that are being read, so another listener must be there to reply to those reads.
             self.store_readaround(file, offset, read);
         } else {
-            self.prefetch_queue.push(PrefetchTask::Readaround {
-                file: Arc::clone(file),
-                offset,
-                read,
-            });
+            self.prefetch_queue.push(task(Arc::clone(file)));
         }
     }
 
