@@ -9,15 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use ferrofs_builder::import::{DirectoryOptions, UnreadablePolicy, from_directory};
-use ferrofs_builder::{Algorithms, BuildOptions, NoopObserver, build};
-use ferrofs_codec::Method;
-use ferrofs_workers::CancelToken;
 
 use crate::case::{Case, Values, fill};
 use crate::image_info::ImageInfo;
 use crate::machine::{catch_signals, check_stop};
 use crate::page::{self, Section};
+use crate::process;
 use crate::programs::{ProgramArguments, squashfs_of};
 use crate::report::plot_name;
 use crate::trees::copy_part;
@@ -80,10 +77,8 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<()> {
     catch_signals()?;
-    // Our program may have to be built first, which is not part of the time.
-    if let Err(error) = (ProgramArguments { ferrofs: None, peers: None }).ours() {
-        writeln!(out, "{error:#}")?;
-    }
+    // Our program, which makes the images, may have to be built first, which is not part of the time.
+    ProgramArguments { ferrofs: None, peers: None }.ours()?;
     let start = Instant::now();
     let folder = folder.unwrap_or(Path::new(DEFAULT_FOLDER));
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
@@ -257,13 +252,10 @@ fn make_inputs(
 }
 
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
-    let what = || format!("building an image of {}", source.display());
-    let import = DirectoryOptions::default().unreadable(UnreadablePolicy::LeaveOut);
-    let tree = from_directory(source, &import, &NoopObserver, &CancelToken::new());
-    let algorithms = Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance }] };
-    let options = BuildOptions::default().algorithms(Some(algorithms));
-    build(&tree.with_context(what)?, &options, path, &NoopObserver, &CancelToken::new())
-        .with_context(what)?;
+    let words = ["build", "--quiet", "--progress=none", "--no-verify", "--keep-going", "-zlz4"];
+    let window = ["-C4096".to_owned(), format!("--max-distance={max_distance}")];
+    let ours = ProgramArguments { ferrofs: None, peers: None }.ours()?;
+    process::run(&mut ours.with(words).with(window).with([path, source]).command(), None)?;
     Ok(())
 }
 
