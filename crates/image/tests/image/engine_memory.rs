@@ -33,7 +33,8 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
     assert_eq!(stats.budget.gave_up, 0);
 }
 
-/// An image with one file of 200 LZ4 extents of 10,000 bytes, open for a caller that caches, and its bytes.
+/// An image with one file of 200 LZ4 extents of 10,000 bytes, open for a caller that caches; its
+/// memory, and the bytes of the file.
 fn short_extents() -> (Image, MemoryPool, Vec<u8>) {
     let mut written = Lz4Image::of_extents(65_535, &[200], 10_000);
     let memory = MemoryPool::new(64 << 20).unwrap();
