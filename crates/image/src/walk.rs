@@ -198,7 +198,7 @@ impl<'a> TreeWalk<'a> {
         let nid = node.inode.nid();
         let is_counted = self.stack.last().is_some_and(|level| level.is_repeated);
         if node.inode.nlink() < 2 && !self.state.names(nid) {
-            let entry = if is_counted { 0 } else { self.entry_work };
+            let entry = if is_counted { 0 } else { named_work(self.entry_work, node.path.len()) };
             let is_written = self.counts_contents && node.inode.file_type() == FileType::Regular;
             let contents = if is_written { node.inode.size() } else { 0 };
             let work = entry.saturating_add(contents);
@@ -434,10 +434,16 @@ fn repeated_work(
     match inner.dir_source(&level.inode, range.start) {
         Ok((location, skip)) if state.repeats(&location, skip, bytes) => {
             let entries = u64::try_from(entries).unwrap_or(u64::MAX);
-            entries.saturating_mul(entry_work).saturating_add(bytes)
+            entries.saturating_mul(named_work(entry_work, level.path_bytes)).saturating_add(bytes)
         }
         _ => 0,
     }
+}
+
+/// The work of an entry whose path, or that of its directory, has so many bytes: they are copied for each entry,
+/// and a caller may write them.
+fn named_work(entry_work: u64, path_bytes: usize) -> u64 {
+    entry_work.saturating_add(u64::try_from(path_bytes).unwrap_or(u64::MAX))
 }
 
 /// An error at the place of `inode`.

@@ -54,7 +54,7 @@ fn a_walk_of_shared_entries_ends_at_the_work_limit() {
             }
         }
     }
-    // The entries of the first directory are free, and 102,400 more cost 100 MiB.
+    // The entries of the first directory are free, and about 102,000 more cost 100 MiB.
     assert_eq!((depth, limits), (0, 1));
     assert!((100_000..104_500).contains(&leaves), "{leaves}");
     let whole = image.walk(b"/").unwrap().work_meter(&WorkMeter::new(u64::MAX));
@@ -76,9 +76,44 @@ fn names_beyond_the_links_of_a_file_are_repeated_work() {
         let walk = image.walk(b"/").unwrap().work_meter(&WorkMeter::new(1 << 20));
         walk.filter(|event| matches!(event, WalkEvent::Leaf(_))).count()
     };
-    // The first name of a file with one link is free, and 1,024 more cost 1 MiB.
-    assert_eq!(leaves(1), 1025);
+    // The first name of a file with one link is free, and others cost 1,024 and the 5 bytes of their path.
+    assert_eq!(leaves(1), 1 + (1 << 20) / (1024 + 5));
     assert_eq!(leaves(5000), 5000);
+}
+
+#[test]
+fn long_paths_of_repeated_entries_are_work() {
+    // Directories 3,500 bytes below the root, where an entry copies four times as many bytes as elsewhere.
+    const DEPTH: usize = 14;
+    const NAME_BYTES: usize = 250;
+    let mut image = CraftedImage::new(4 + DEPTH);
+    image.inode(1 + DEPTH, CompactInode::fifo(), &[]);
+    let leaf = CraftedImage::nid(1 + DEPTH);
+    for number in 0..DEPTH {
+        let below = ("p".repeat(NAME_BYTES), CraftedImage::nid(number + 1), DIRECTORY);
+        let names = directory(&[below]);
+        let block = image.data(&names);
+        image.inode(number, CompactInode::directory(names.len(), block), &[]);
+    }
+    // The deepest one has two directories that share their entries.
+    let pair = [2, 3].map(|number| (name(number), CraftedImage::nid(DEPTH + number), DIRECTORY));
+    let pair = directory(&pair);
+    let block = image.data(&pair);
+    image.inode(DEPTH, CompactInode::directory(pair.len(), block), &[]);
+    let shared: Vec<_> = (0..2000).map(|number| (name(number), leaf, FIFO)).collect();
+    let shared = directory(&shared);
+    let block = image.data(&shared);
+    for number in [2, 3] {
+        image.inode(DEPTH + number, CompactInode::directory(shared.len(), block), &[]);
+    }
+    let image = open(image.finish());
+    let meter = WorkMeter::new(u64::MAX);
+    let leaves = image.walk(b"/").unwrap().work_meter(&meter);
+    assert_eq!(leaves.filter(|event| matches!(event, WalkEvent::Leaf(_))).count(), 4000);
+    // The first directory's entries lead to one file; those of the second are counted by block, without their names.
+    let path = u64::try_from(DEPTH * (NAME_BYTES + 1) + 5).unwrap();
+    let least = 1999 * (1024 + path + 5) + 2000 * (1024 + path);
+    assert!((least..least + (64 << 10)).contains(&meter.spent()), "{} {least}", meter.spent());
 }
 
 #[test]
