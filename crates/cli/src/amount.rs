@@ -108,6 +108,17 @@ pub(crate) fn parse_jobs(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("not a number of threads from 1 to {JOBS_MAX}"))
 }
 
+/// The longest time of busy polling, in microseconds: callers that take longer until their next request lose little by a
+/// wake-up.
+const BUSY_POLL_MAX: u64 = 1000;
+
+/// Reads how long a thread polls.
+pub(crate) fn parse_busy_poll(text: &str) -> Result<Duration, String> {
+    let micros = text.parse().ok().filter(|micros| *micros <= BUSY_POLL_MAX);
+    let micros = micros.map(Duration::from_micros);
+    micros.ok_or_else(|| format!("not a number of microseconds from 0 to {BUSY_POLL_MAX}"))
+}
+
 /// Checks a list of CPUs: numbers and ranges, with commas between them.
 pub(crate) fn parse_cpus(text: &str) -> Result<String, String> {
     let is_item = |item: &str| {

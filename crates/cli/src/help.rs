@@ -209,12 +209,12 @@ mount belongs to NAME.
 Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
 nodev (root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter,
 since mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
-reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
-noacl; for remote images cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=;
-remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8)
-interprets (nofail, user, noauto, _netdev, x-…) are accepted. Options about access times (noatime
-and similar ones) are accepted without effect, because an image has no access times. Every other
-option is an error, including rw, because an EROFS image cannot be written.
+reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, busy_poll=, log=; user_xattr,
+nouser_xattr, acl, noacl; for remote images cache=, cache_size=, offline, verify=, fetch_timeout=,
+insecure_registry=; remount, which succeeds if nothing changes that /proc/mounts shows. Options that
+only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted. Options about access
+times (noatime and similar ones) are accepted without effect, because an image has no access times.
+Every other option is an error, including rw, because an EROFS image cannot be written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0

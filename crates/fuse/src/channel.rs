@@ -56,10 +56,21 @@ impl Channel {
 
     /// Whether there is a message to read, so that `receive` does not wait.
     pub(crate) fn is_readable(&self) -> bool {
+        self.events().contains(PollFlags::IN)
+    }
+
+    /// Whether `receive` does not wait: there is a message, or the file system is unmounted.
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events().is_empty()
+    }
+
+    fn events(&self) -> PollFlags {
         let mut polled = [PollFd::new(&self.device, PollFlags::IN)];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let found = rustix::event::poll(&mut polled, Some(&none));
-        found == Ok(1) && polled.iter().all(|device| device.revents().contains(PollFlags::IN))
+        match rustix::event::poll(&mut polled, Some(&none)) {
+            Ok(1) => polled.first().map_or(PollFlags::empty(), PollFd::revents),
+            _ => PollFlags::empty(),
+        }
     }
 
     /// Replies to a request with an errno, or with the concatenated `parts`. A kernel that is short of memory is asked

@@ -1,6 +1,7 @@
 //! A session: from FUSE_INIT to the end of the mount. It owns all its threads: listeners, which handle requests, and a
 //! watchdog, which looks for requests that hang.
 
+mod busy_poll;
 mod growth;
 mod listener;
 mod state;
@@ -53,14 +54,22 @@ pub struct SessionOptions {
     pub init_request: InitRequest,
     /// How long a request may take before its caller gets `EIO`; `None` is forever.
     pub time_limit: Option<Duration>,
+    /// How long a listener looks for the next request of one caller at most, before it sleeps.
+    pub busy_poll: Duration,
 }
 
 impl SessionOptions {
-    /// Two listeners and no time limit.
+    /// Two listeners, no time limit, no busy polling.
     #[must_use]
     pub fn new(init_request: InitRequest) -> Self {
         let growth = ListenerGrowth::Never;
-        Self { listeners: MIN_LISTENERS, growth, init_request, time_limit: None }
+        Self {
+            listeners: MIN_LISTENERS,
+            growth,
+            init_request,
+            time_limit: None,
+            busy_poll: Duration::ZERO,
+        }
     }
 
     /// Sets the number of listener threads; one for each available CPU serves well.
@@ -81,6 +90,14 @@ impl SessionOptions {
     #[must_use]
     pub fn time_limit(mut self, limit: Option<Duration>) -> Self {
         self.time_limit = limit;
+        self
+    }
+
+    /// Sets how long a listener that has served several requests of one caller looks for the next one, before it sleeps;
+    /// zero is never. It polls less or not at all where requests do not follow that soon.
+    #[must_use]
+    pub fn busy_poll(mut self, longest: Duration) -> Self {
+        self.busy_poll = longest;
         self
     }
 }

@@ -132,6 +132,7 @@ fn session_options(settings: &MountSettings) -> SessionOptions {
         .listeners(settings.listeners)
         .growth(settings.growth)
         .time_limit(settings.time_limit)
+        .busy_poll(settings.busy_poll)
 }
 
 fn init_request(settings: &MountSettings) -> InitRequest {

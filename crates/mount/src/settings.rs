@@ -19,6 +19,9 @@ pub struct MountSettings {
     pub priority: PriorityRequest,
     /// How long a request may take before its caller gets `EIO`; `None` is forever.
     pub time_limit: Option<Duration>,
+    /// How long a listener that has served several requests of one caller looks for the next one at most, before it
+    /// sleeps; zero is never.
+    pub busy_poll: Duration,
     /// How many bytes of the memory reserve one read should take; `None` without a reserve. Larger reads are split,
     /// but not below 64 KiB.
     pub reserve_share: Option<u64>,
@@ -33,13 +36,14 @@ pub struct MountSettings {
 }
 
 impl Default for MountSettings {
-    /// Two listeners at raised priority, a time limit of two minutes, everything shown.
+    /// Two listeners at raised priority, a time limit of two minutes, 50 us of busy polling, everything shown.
     fn default() -> Self {
         Self {
             listeners: 2,
             growth: ListenerGrowth::Never,
             priority: PriorityRequest::Raised,
             time_limit: Some(Duration::from_secs(120)),
+            busy_poll: Duration::from_micros(50),
             reserve_share: None,
             has_xattrs: true,
             has_user_xattrs: true,
@@ -75,6 +79,13 @@ impl MountSettings {
     #[must_use]
     pub fn time_limit(mut self, limit: Option<Duration>) -> Self {
         self.time_limit = limit;
+        self
+    }
+
+    /// Sets how long a listener looks for the next request of one caller at most, before it sleeps; zero is never.
+    #[must_use]
+    pub fn busy_poll(mut self, longest: Duration) -> Self {
+        self.busy_poll = longest;
         self
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Explanation {
     /// The part of it that is resident and idle now.
     reserved_idle_bytes: u64,
     time_limit_seconds: Option<u64>,
+    /// 0 without busy polling.
+    busy_poll_microseconds: u64,
     log: String,
     /// `null` for a local image.
     remote: Option<ExplainedRemote>,
@@ -139,6 +141,8 @@ impl Explanation {
             reserved_bytes: resources.memory.reserved_bytes(),
             reserved_idle_bytes: resources.memory.idle_bytes(),
             time_limit_seconds: request.settings.time_limit.map(|limit| limit.as_secs()),
+            busy_poll_microseconds: u64::try_from(request.settings.busy_poll.as_micros())
+                .unwrap_or(u64::MAX),
             log: parts.log.to_string(),
             remote: parts.remote,
             sandbox: parts.entered.map(|entered| SandboxReport::new(entered, parts.temporary_fds)),
@@ -224,6 +228,10 @@ impl Display for Explanation {
         match self.time_limit_seconds {
             Some(seconds) => line(f, "time limit", format_args!("{seconds} s a request"))?,
             None => line(f, "time limit", "none")?,
+        }
+        match self.busy_poll_microseconds {
+            0 => line(f, "busy poll", "none")?,
+            micros => line(f, "busy poll", format_args!("{micros} us at most"))?,
         }
         line(f, "log", &self.log)?;
         for one in self.remote.iter().flat_map(|remote| &remote.opened) {

@@ -17,7 +17,7 @@ use super::log::LogTarget;
 use super::remount;
 use super::serving_user;
 use super::source_words::SourceWords;
-use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
+use crate::amount::{parse_busy_poll, parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
     ReserveArguments, VerifyChoice,
@@ -27,7 +27,7 @@ use crate::output::escape;
 use crate::remote as remote_image;
 
 /// All option names, for suggestions.
-const OPTION_NAMES: [&str; 58] = [
+const OPTION_NAMES: [&str; 59] = [
     "ro",
     "rw",
     "allow_other",
@@ -63,6 +63,7 @@ const OPTION_NAMES: [&str; 58] = [
     "cpus",
     "nice",
     "timeout",
+    "busy_poll",
     "log",
     "user_xattr",
     "nouser_xattr",
@@ -298,6 +299,9 @@ fn parse_value(
             let seconds = seconds.map_err(|_| refused("not a number of seconds".to_owned()))?;
             request.settings.time_limit = time_limit(seconds);
         }
+        b"busy_poll" => {
+            request.settings.busy_poll = parse_busy_poll(text()?).map_err(refused)?;
+        }
         b"log" if value.is_empty() => return Err(refused("the file name is missing".to_owned())),
         b"log" => request.log = Some(value.into()),
         _ => return Ok(OptionMatch::Unrecognized),
@@ -401,6 +405,9 @@ impl MountRequest {
             invocation,
             source_words: SourceWords::default(),
         };
+        if let Some(longest) = typed.busy_poll {
+            request.settings.busy_poll = longest;
+        }
         let owner = request.user.map(|ids| MountOwner { user: ids.user, group: ids.group });
         request.attach = request.attach.owned_by(owner);
         for list in &typed.options {
@@ -477,7 +484,7 @@ mod tests {
     #[test]
     fn each_word_changes_what_it_names() {
         let request = parsed(
-            "ro,offset=64k,device=a,device=b,memory=64m,jobs=2,nice=-5,timeout=0,log=x,noacl,nouser_xattr,\
+            "ro,offset=64k,device=a,device=b,memory=64m,jobs=2,nice=-5,timeout=0,busy_poll=20,log=x,noacl,nouser_xattr,\
              no_checksum,noauto_unmount,fsname=n,max_read=65536,noexec,allow_other",
             BY_USER,
         );
@@ -490,6 +497,7 @@ mod tests {
             (Some(64 << 20), Some(2), Some(-5))
         );
         assert_eq!(request.settings.time_limit, None);
+        assert_eq!(request.settings.busy_poll, Duration::from_micros(20));
         assert!(!request.settings.has_acls && !request.settings.has_user_xattrs);
         assert_eq!(request.log.as_deref(), Some("x".as_ref()));
         assert!(!request.attach.auto_unmount && !request.attach.exec);
@@ -565,6 +573,7 @@ mod tests {
             "cpus=a",
             "nice=20",
             "timeout=-1",
+            "busy_poll=1001",
             "device=",
             "log=",
             "max_read=x",

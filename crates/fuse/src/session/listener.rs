@@ -8,6 +8,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::SessionEvent;
+use super::busy_poll::BusyPoll;
 use super::growth::RequestTimes;
 use super::start_watchdog;
 use super::state::{SessionState, lock, spawn_thread};
@@ -77,6 +78,13 @@ impl<'a> RequestBuffer<'a> {
     }
 }
 
+/// What a listener knows about the messages that it has read.
+#[derive(Default)]
+struct ListenerHistory {
+    requests: RequestTimes,
+    waits: BusyPoll,
+}
+
 /// Messages of a trial: more than requests can be in flight.
 const TRIAL_MESSAGES_MAX: usize = 4096;
 
@@ -105,11 +113,11 @@ impl Listener {
             self.state.report_event(&SessionEvent::ListenerStartPanicked);
         }
         let mut buffer = RequestBuffer::of(&self.state, self.index);
-        let mut times = RequestTimes::default();
+        let mut history = ListenerHistory::default();
         if is_first && self.state.is_in_trial() {
-            self.run_trial(channel, slot, &mut buffer, &mut times);
+            self.run_trial(channel, slot, &mut buffer, &mut history);
         }
-        while self.serve(channel, slot, &mut buffer, &mut times) == ListenerAction::Continue {}
+        while self.serve(channel, slot, &mut buffer, &mut history) == ListenerAction::Continue {}
         if self.is_spare {
             lock(&self.state.unused_slots).push(self.index);
         }
@@ -121,11 +129,11 @@ impl Listener {
         channel: &Channel,
         slot: &RequestSlot,
         buffer: &mut RequestBuffer<'_>,
-        times: &mut RequestTimes,
+        history: &mut ListenerHistory,
     ) {
         for _ in 0..TRIAL_MESSAGES_MAX {
             let is_over = !channel.is_readable()
-                || self.serve(channel, slot, buffer, times) == ListenerAction::End
+                || self.serve(channel, slot, buffer, history) == ListenerAction::End
                 || buffer.has_new_request();
             if is_over {
                 break;
@@ -139,10 +147,14 @@ impl Listener {
         channel: &Channel,
         slot: &RequestSlot,
         buffer: &mut RequestBuffer<'_>,
-        times: &mut RequestTimes,
+        history: &mut ListenerHistory,
     ) -> ListenerAction {
         slot.begin_wait();
+        let began = Instant::now();
+        let permit = &self.state.poll_permit;
+        let has_found = history.waits.poll(permit, || channel.has_event());
         let received = channel.receive(buffer.bytes_mut());
+        history.waits.record(permit, has_found, began.elapsed());
         slot.end_wait();
         let length = match received {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
@@ -167,11 +179,14 @@ impl Listener {
             }
             Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
             Ok(IncomingMessage::Request(request)) => {
+                history.waits.record_caller(request.pid);
                 self.add_listener(self.state.added.most_before_request());
                 let received_at = self.handle(channel, slot, &request);
                 let taken = received_at.elapsed();
                 self.state.acquit(buffer.bytes().get(..length).unwrap_or_default());
-                self.add_listener(self.state.added.most_after_request(times, taken));
+                self.add_listener(
+                    self.state.added.most_after_request(&mut history.requests, taken),
+                );
             }
             Err(MalformedRequest { unique }) => {
                 self.state.report_event(&SessionEvent::MalformedRequest);

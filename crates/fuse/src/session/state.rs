@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::SessionEvent;
+use super::busy_poll::PollPermit;
 use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
 use crate::channel::Channel;
@@ -77,6 +78,7 @@ pub(crate) struct SessionState {
     /// Spare listener threads, ended ones included.
     pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
     pub(super) added: AddedListeners,
+    pub(super) poll_permit: PollPermit,
     watchdog: WatchdogParker,
     /// The thread of the watchdog, or the last one.
     pub(super) watchdog_thread: Mutex<Option<JoinHandle<()>>>,
@@ -170,6 +172,7 @@ impl SessionState {
             unused_slots: Mutex::new((listeners..slots).rev().collect()),
             spares: Mutex::default(),
             added: AddedListeners::new(options.growth),
+            poll_permit: PollPermit::new(options.busy_poll),
             watchdog: WatchdogParker::new(),
             watchdog_thread: Mutex::default(),
             time_limit: options.time_limit,
