@@ -3,9 +3,9 @@
 //! machine, whose CPUs halt, that takes longer than most requests (docs/benchmarks.md).
 //!
 //! It polls after several requests of one caller. With more callers there are requests in any case, and the callers need
-//! the CPUs. How long it polls adapts as in the kernel's halt polling (`virt/kvm/kvm_main.c`, `drivers/cpuidle/governors/haltpoll.c`):
-//! longer after a short sleep, not at all after a long one. So an idle mount never polls, and the end of a burst costs one
-//! window. One listener polls at a time, and gives its CPU to every other thread that can run.
+//! the CPUs. How long it polls adapts as in the kernel's halt polling (`virt/kvm/kvm_main.c`): longer after a short sleep,
+//! not at all after a long one. So an idle mount never polls, and the end of a burst costs one window. One listener polls
+//! at a time, and yields its CPU between two looks.
 //!
 //! Protocol:
 //! 1. A listener polls only if it took `PollPermit`, and drops it before it reads.
@@ -20,6 +20,9 @@ const SHORTEST: Duration = Duration::from_micros(10);
 /// After a wait that was longer by this than the longest time of polling, a listener does not poll. The wait includes the
 /// time of the wake-up.
 const WAKE_UP: Duration = Duration::from_micros(100);
+
+/// So many requests of one thread follow each other before a listener polls.
+const SAME_CALLER: u32 = 16;
 
 /// The permit to poll, for one of the listeners of a session.
 #[derive(Debug)]
@@ -48,9 +51,6 @@ impl PollPermit {
         found
     }
 }
-
-/// So many requests of one thread follow each other before a listener polls.
-const SAME_CALLER: u32 = 16;
 
 /// What a listener knows about its waits for requests.
 #[derive(Debug, Default)]
@@ -171,6 +171,27 @@ mod tests {
             true
         }));
         assert!(listener.poll(&permit, || true), "the permit is free again");
+    }
+
+    #[test]
+    fn threads_that_poll_again_and_again_never_meet() {
+        let permit = PollPermit::new(us(50));
+        let polling = std::sync::atomic::AtomicUsize::new(0);
+        let poll_often = || {
+            let found = (0..20_000).filter(|_| {
+                permit.with(|| {
+                    assert_eq!(polling.fetch_add(1, Ordering::Relaxed), 0);
+                    polling.fetch_sub(1, Ordering::Relaxed);
+                    true
+                })
+            });
+            found.count()
+        };
+        let found: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(poll_often)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert!(found > 0);
     }
 }
 
