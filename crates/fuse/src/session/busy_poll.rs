@@ -2,10 +2,11 @@
 //! caller that makes one request after the other then finds a running thread, where it would have to wake one: on a virtual
 //! machine, whose CPUs halt, that takes longer than most requests (docs/benchmarks.md).
 //!
-//! It polls after several requests of one caller. With more callers there are requests in any case, and the callers need
-//! the CPUs. How long it polls adapts as in the kernel's halt polling (`virt/kvm/kvm_main.c`): longer after a short sleep,
-//! not at all after a long one. So an idle mount never polls, and the end of a burst costs one window. One listener polls
-//! at a time, and yields its CPU between two looks.
+//! It polls only where that pays, which it finds out as halt polling does (`virt/kvm/kvm_main.c`): after several requests of
+//! one caller, since with more callers there are requests in any case, and the callers need the CPUs; and after a short
+//! wait, so that an idle mount never polls. Where polling finds nothing it stops for a while, twice as long each time: the
+//! caller may need the very CPU on which the listener polls, which yields between two looks, but has a higher priority.
+//! One listener polls at a time.
 //!
 //! Protocol:
 //! 1. A listener polls only if it took `PollPermit`, and drops it before it reads.
@@ -15,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// How long a listener polls after the first short wait.
-const SHORTEST: Duration = Duration::from_micros(10);
 /// After a wait that was longer by this than the longest time of polling, a listener does not poll. The wait includes the
 /// time of the wake-up.
 const WAKE_UP: Duration = Duration::from_micros(100);
+
+/// The most waits without polling after polling that found nothing.
+const MOST_SKIPPED: u32 = 1024;
 
 /// So many requests of one thread follow each other before a listener polls.
 const SAME_CALLER: u32 = 16;
@@ -38,47 +40,64 @@ impl PollPermit {
     }
 
     /// Runs `poll`, unless another listener is polling. Returns what it returned.
-    fn with(&self, poll: impl FnOnce() -> bool) -> bool {
+    fn with<T>(&self, poll: impl FnOnce() -> T) -> Option<T> {
         // Relaxed: the flag publishes nothing. It is read first, so that listeners that find it taken do not write its line.
         let is_free = || !self.is_taken.load(Ordering::Relaxed);
         let take =
             || self.is_taken.compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed);
         if !is_free() || take().is_err() {
-            return false;
+            return None;
         }
         let found = poll();
         self.is_taken.store(false, Ordering::Relaxed);
-        found
+        Some(found)
     }
+}
+
+/// What polling led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Polled {
+    /// The listener did not poll.
+    No,
+    /// There is a message.
+    Found,
+    /// There was none in time.
+    Nothing,
 }
 
 /// What a listener knows about its waits for requests.
 #[derive(Debug, Default)]
 pub(super) struct BusyPoll {
-    window: Duration,
+    /// The last wait was short.
+    was_short: bool,
+    /// Short waits to come without polling, and how many there were to be after polling that found nothing last.
+    skips: u32,
+    last_skips: u32,
     /// The thread that made the last request, and how many of the last ones.
     caller: u32,
     requests: u32,
 }
 
 impl BusyPoll {
-    /// Polls with `is_ready` for as long as recent waits suggest. Returns whether it became true.
-    pub(super) fn poll(&self, permit: &PollPermit, mut is_ready: impl FnMut() -> bool) -> bool {
-        if self.window.is_zero() || self.requests < SAME_CALLER {
-            return false;
+    /// Polls with `is_ready`, if recent waits suggest it.
+    pub(super) fn poll(&self, permit: &PollPermit, mut is_ready: impl FnMut() -> bool) -> Polled {
+        let pays = self.was_short && self.skips == 0 && self.requests >= SAME_CALLER;
+        if !pays || permit.longest.is_zero() {
+            return Polled::No;
         }
-        permit.with(|| {
+        let found = permit.with(|| {
             let began = Instant::now();
             loop {
                 if is_ready() {
-                    return true;
+                    return Polled::Found;
                 }
-                if began.elapsed() >= self.window {
-                    return false;
+                if began.elapsed() >= permit.longest {
+                    return Polled::Nothing;
                 }
                 std::thread::yield_now();
             }
-        })
+        });
+        found.unwrap_or(Polled::No)
     }
 
     /// Records that the last message was a request of this thread; 0 if it is unknown.
@@ -92,13 +111,16 @@ impl BusyPoll {
     }
 
     /// Records a wait for a request, polling included.
-    pub(super) fn record(&mut self, permit: &PollPermit, has_found: bool, waited: Duration) {
-        let longest = permit.longest;
-        self.window = match waited {
-            _ if has_found => return,
-            long if long > longest.saturating_add(WAKE_UP) => Duration::ZERO,
-            _ => self.window.saturating_mul(2).max(SHORTEST).min(longest),
-        };
+    pub(super) fn record(&mut self, permit: &PollPermit, polled: Polled, waited: Duration) {
+        self.was_short = waited <= permit.longest.saturating_add(WAKE_UP);
+        match polled {
+            Polled::No => self.skips = self.skips.saturating_sub(u32::from(self.was_short)),
+            Polled::Found => self.last_skips = 0,
+            Polled::Nothing => {
+                self.last_skips = self.last_skips.saturating_mul(2).clamp(1, MOST_SKIPPED);
+                self.skips = self.last_skips;
+            }
+        }
     }
 }
 
@@ -110,67 +132,76 @@ mod tests {
         Duration::from_micros(count)
     }
 
-    /// A listener that polls, as far as callers count.
-    fn with_one_caller() -> BusyPoll {
+    /// A listener that polls next.
+    fn ready(permit: &PollPermit) -> BusyPoll {
         let mut listener = BusyPoll::default();
         (0..SAME_CALLER).for_each(|_| listener.record_caller(7));
+        listener.record(permit, Polled::No, us(1));
         listener
+    }
+
+    fn does_not_poll(listener: &BusyPoll, permit: &PollPermit) -> bool {
+        listener.poll(permit, || true) == Polled::No
     }
 
     #[test]
     fn a_listener_polls_after_short_waits_only() {
         let permit = PollPermit::new(us(50));
-        let mut listener = with_one_caller();
-        assert!(!listener.poll(&permit, || unreachable!("it has not waited yet")));
-        for expected in [10, 20, 40, 50, 50] {
-            listener.record(&permit, false, us(150));
-            assert_eq!(listener.window, us(expected));
-        }
-        listener.record(&permit, true, us(3));
-        assert_eq!(listener.window, us(50));
-        assert!(listener.poll(&permit, || true));
+        let mut listener = ready(&permit);
+        assert_eq!(listener.poll(&permit, || true), Polled::Found);
+        listener.record(&permit, Polled::No, us(150));
         let began = Instant::now();
-        assert!(!listener.poll(&permit, || false));
+        assert_eq!(listener.poll(&permit, || false), Polled::Nothing);
         assert!(began.elapsed() >= us(50));
-        listener.record(&permit, false, us(151));
-        assert!(!listener.poll(&permit, || unreachable!("it has waited long")));
+        listener.record(&permit, Polled::No, us(151));
+        assert!(does_not_poll(&listener, &permit), "it has waited long");
+    }
+
+    #[test]
+    fn polling_that_finds_nothing_stops_for_longer_each_time() {
+        let permit = PollPermit::new(us(50));
+        let mut listener = ready(&permit);
+        for skipped in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
+            listener.record(&permit, Polled::Nothing, us(60));
+            for _ in 0..skipped {
+                assert!(does_not_poll(&listener, &permit));
+                listener.record(&permit, Polled::No, us(10));
+            }
+            assert_eq!(listener.poll(&permit, || true), Polled::Found, "after {skipped}");
+        }
+        listener.record(&permit, Polled::Found, us(5));
+        listener.record(&permit, Polled::Nothing, us(60));
+        listener.record(&permit, Polled::No, us(10));
+        assert_eq!(listener.poll(&permit, || true), Polled::Found, "it starts from the beginning");
     }
 
     #[test]
     fn a_listener_polls_for_one_caller_only() {
         let permit = PollPermit::new(us(50));
         for callers in [[7, 8], [7, 0], [0, 0]] {
-            let mut listener = BusyPoll::default();
-            listener.record(&permit, false, us(1));
+            let mut listener = ready(&permit);
             for _ in 0..SAME_CALLER {
                 callers.iter().for_each(|pid| listener.record_caller(*pid));
-                assert!(!listener.poll(&permit, || unreachable!("{callers:?}")));
+                assert!(does_not_poll(&listener, &permit), "{callers:?}");
             }
             (0..SAME_CALLER).for_each(|_| listener.record_caller(9));
-            assert!(listener.poll(&permit, || true));
+            assert_eq!(listener.poll(&permit, || true), Polled::Found);
         }
     }
 
     #[test]
     fn a_listener_without_a_window_never_polls() {
         let permit = PollPermit::new(Duration::ZERO);
-        let mut listener = with_one_caller();
-        for _ in 0..5 {
-            listener.record(&permit, false, us(1));
-            assert!(!listener.poll(&permit, || unreachable!("0 turns it off")));
-        }
+        assert!(does_not_poll(&ready(&permit), &permit));
     }
 
     #[test]
     fn one_listener_polls_at_a_time() {
         let permit = PollPermit::new(us(50));
-        let mut listener = with_one_caller();
-        listener.record(&permit, false, us(1));
-        assert!(listener.poll(&permit, || {
-            assert!(!listener.poll(&permit, || unreachable!("another one is polling")));
-            true
-        }));
-        assert!(listener.poll(&permit, || true), "the permit is free again");
+        let listener = ready(&permit);
+        let found = listener.poll(&permit, || does_not_poll(&listener, &permit));
+        assert_eq!(found, Polled::Found);
+        assert_eq!(listener.poll(&permit, || true), Polled::Found, "the permit is free again");
     }
 
     #[test]
@@ -179,11 +210,11 @@ mod tests {
         let polling = std::sync::atomic::AtomicUsize::new(0);
         let poll_often = || {
             let found = (0..20_000).filter(|_| {
-                permit.with(|| {
+                let once = permit.with(|| {
                     assert_eq!(polling.fetch_add(1, Ordering::Relaxed), 0);
                     polling.fetch_sub(1, Ordering::Relaxed);
-                    true
-                })
+                });
+                once.is_some()
             });
             found.count()
         };
@@ -211,17 +242,17 @@ mod loom_tests {
                 .map(|_| {
                     let (permit, polling) = (Arc::clone(&permit), Arc::clone(&polling));
                     loom::thread::spawn(move || {
-                        permit.with(|| {
+                        let once = permit.with(|| {
                             assert_eq!(polling.fetch_add(1, Ordering::Relaxed), 0);
                             polling.fetch_sub(1, Ordering::Relaxed);
-                            true
-                        })
+                        });
+                        once.is_some()
                     })
                 })
                 .collect();
             let found = others.into_iter().map(|other| other.join().unwrap());
             assert!(found.filter(|found| *found).count() >= 1);
-            assert!(permit.with(|| true));
+            assert!(permit.with(|| ()).is_some());
         });
     }
 }

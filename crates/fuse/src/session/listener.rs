@@ -152,9 +152,9 @@ impl Listener {
         slot.begin_wait();
         let began = Instant::now();
         let permit = &self.state.poll_permit;
-        let has_found = history.waits.poll(permit, || channel.has_event());
+        let polled = history.waits.poll(permit, || channel.has_event());
         let received = channel.receive(buffer.bytes_mut());
-        history.waits.record(permit, has_found, began.elapsed());
+        history.waits.record(permit, polled, began.elapsed());
         slot.end_wait();
         let length = match received {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
