@@ -54,23 +54,11 @@ impl Channel {
         rustix::io::read(&self.device, buffer)
     }
 
-    /// Whether there is a message to read, so that `receive` does not wait.
-    pub(crate) fn is_readable(&self) -> bool {
-        self.events().contains(PollFlags::IN)
-    }
-
     /// Whether `receive` does not wait: there is a message, or the file system is unmounted.
-    pub(crate) fn has_event(&self) -> bool {
-        !self.events().is_empty()
-    }
-
-    fn events(&self) -> PollFlags {
+    pub(crate) fn is_ready(&self) -> bool {
         let mut polled = [PollFd::new(&self.device, PollFlags::IN)];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match rustix::event::poll(&mut polled, Some(&none)) {
-            Ok(1) => polled.first().map_or(PollFlags::empty(), PollFd::revents),
-            _ => PollFlags::empty(),
-        }
+        rustix::event::poll(&mut polled, Some(&none)) == Ok(1)
     }
 
     /// Replies to a request with an errno, or with the concatenated `parts`. A kernel that is short of memory is asked

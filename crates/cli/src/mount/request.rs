@@ -516,7 +516,13 @@ mod tests {
         let request = parsed("timeout=3,offset=1,timeout=5,offset=2,noacl,acl", BY_USER).unwrap();
         assert_eq!(request.settings.time_limit, Some(Duration::from_secs(5)));
         assert_eq!((request.read.offset, request.settings.has_acls), (2, true));
-        assert_eq!(parsed("offset=1,image_offset=4k", BY_USER).unwrap().read.offset, 4096);
+        let request = parsed("offset=1,image_offset=4k", BY_USER).unwrap();
+        assert_eq!(request.read.offset, 4096);
+        assert_eq!(
+            request.settings.busy_poll,
+            Duration::from_micros(50),
+            "the default of the help"
+        );
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Listener {
         history: &mut ListenerHistory,
     ) {
         for _ in 0..TRIAL_MESSAGES_MAX {
-            let is_over = !channel.is_readable()
+            let is_over = !channel.is_ready()
                 || self.serve(channel, slot, buffer, history) == ListenerAction::End
                 || buffer.has_new_request();
             if is_over {
@@ -152,7 +152,7 @@ impl Listener {
         slot.begin_wait();
         let began = Instant::now();
         let permit = &self.state.poll_permit;
-        let polled = history.waits.poll(permit, || channel.has_event());
+        let polled = history.waits.poll(permit, || channel.is_ready());
         let received = channel.receive(buffer.bytes_mut());
         history.waits.record(permit, polled, began.elapsed());
         slot.end_wait();
