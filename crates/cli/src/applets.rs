@@ -62,12 +62,19 @@ impl Invocation {
 /// Reads the command line. After wrong usage and requests for help, which it answers, it returns
 /// the exit status.
 ///
-/// In a process that will serve a mount this is done in a thread, with which stack, heap and what the allocator keeps for it
+/// For a verb that may serve a mount this is done in a thread, with which stack, heap and what the allocator keeps for it
 /// can be given back: hundreds of KiB that would stay with the mount.
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let is_foreground = |word: &OsString| word == "-f" || word == "--foreground";
-    if !is_daemon() && !words.iter().any(is_foreground) {
+    let may_serve = match ProgramName::of(&words, Path::is_file) {
+        ProgramName::Ferrofs => words.iter().any(|word| word == "mount"),
+        ProgramName::Erofsfuse
+        | ProgramName::MountFuse
+        | ProgramName::MountErofs
+        | ProgramName::MountTypeProgram => true,
+        ProgramName::Fsck | ProgramName::Dump | ProgramName::Mkfs | ProgramName::Companion => false,
+    };
+    if !may_serve {
         return parse_words(words);
     }
     let of_thread = words.clone();
@@ -196,14 +203,6 @@ fn mount_type_program(mut words: Vec<OsString>) -> Result<Invocation, ExitCode> 
         }
         verb => Ok(Invocation::Verb(verb)),
     }
-}
-
-/// The variable that marks a daemon: its standard input is the socket to its starter.
-pub(crate) const NOTIFY_VARIABLE: &str = "_FERROFS_NOTIFY_ON_STDIN";
-
-/// Whether this process was started as a daemon.
-pub(crate) fn is_daemon() -> bool {
-    std::env::var_os(NOTIFY_VARIABLE).is_some()
 }
 
 #[cfg(test)]

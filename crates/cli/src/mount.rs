@@ -1,4 +1,4 @@
-//! `ferrofs mount`: reads the options, starts a background process, and serves the mount there. The
+//! `ferrofs mount`: reads the options, forks a background process, and serves the mount there. The
 //! library serves; this folder owns the processes, the log and the signals.
 
 mod daemon;
@@ -15,7 +15,7 @@ mod source_words;
 
 use std::io::Write;
 
-use daemonize::ReadyNotifier;
+use daemonize::{ReadyNotifier, Side};
 use request::MountRequest;
 
 use crate::arguments::{MountArguments, MountCaller, MountInvocation};
@@ -33,20 +33,24 @@ pub(crate) fn run(
     if let Some(directory) = &typed.reattach {
         return replace::run_reattach(directory);
     }
-    let mut notifier = ReadyNotifier::of_this_process()?;
+    // The daemon has one from when it is forked.
+    let mut notifier: Option<ReadyNotifier> = None;
     if let Some(directory) = &typed.replace {
-        let Some(notifier) = notifier else { return daemonize::start() };
-        return Ok(keep::replace(directory, notifier));
+        return match daemonize::start()? {
+            Side::Done(status) => Ok(status),
+            Side::Daemon(notifier) => Ok(keep::replace(directory, notifier)),
+        };
     }
     let ended = MountRequest::of(typed, invocation).and_then(|request| {
         if let Some(words) = &request.remount {
             let file_system_type = format!("fuse.{}", request.attach.subtype);
             return remount::run(&request.directory, &file_system_type, words);
         }
-        if notifier.is_none() {
-            print_banner(invocation)?;
-            if !typed.foreground && !invocation.is_dry_run {
-                return daemonize::start();
+        print_banner(invocation)?;
+        if !typed.foreground && !invocation.is_dry_run {
+            match daemonize::start()? {
+                Side::Done(status) => return Ok(status),
+                Side::Daemon(of_daemon) => notifier = Some(of_daemon),
             }
         }
         match request.keep {

@@ -27,6 +27,8 @@ use crate::output::{self, escape};
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
 /// The name under which this program is the process that connects for a mount.
 pub(crate) const COMPANION_NAME: &str = "ferrofs-connect";
+/// The same for `ps` and `top`, which show 15 bytes.
+const COMPANION_THREAD: &std::ffi::CStr = c"ferrofs-connect";
 /// The running program, even if its file was renamed.
 const ITSELF: &str = "/proc/self/exe";
 /// The cache of root where no home directory is known, as when the system starts.
@@ -358,6 +360,8 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     let [cache, program] = words else {
         return Err(usage_error(format_args!("{COMPANION_NAME} is started by mounts only")));
     };
+    // It was executed by a link, whose name it has got.
+    rustix::thread::set_name(COMPANION_THREAD).ok();
     // It has the credentials of object stores in its environment, which no other process should read.
     let hidden = rustix::process::DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(hidden)?;

@@ -11,6 +11,7 @@
 //! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount` and
 //! `unmount_helper`.
 
+mod child;
 mod control;
 mod direct;
 mod error;
@@ -28,6 +29,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+pub use child::{ChildProcess, ProcessEnd, fork_process, run_in_child};
 pub use control::ControlSocket;
 pub use error::AttachError;
 pub use handover::{
@@ -35,7 +37,6 @@ pub use handover::{
 };
 pub use holder::{
     HeldMount, HoldEnd, HolderEvent, HolderPlan, HolderSignals, ReadyReport, ServerStart,
-    run_in_child,
 };
 pub use mount_table::MountEntry;
 pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};

@@ -1,59 +1,70 @@
-//! A mount in the background: the command starts itself again as a daemon, and waits until the
-//! daemon is ready or reports an error. Nothing forks: the daemon is a new process from its first
-//! instruction. Called by the verb, on both sides.
+//! A mount in the background: the command forks, and waits until the new process is ready or reports an error. Called by
+//! the verb, on both sides.
 
-use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, anyhow, bail};
+use ferrofs_fuse::attach::{ChildProcess, fork_process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
-use crate::applets::{NOTIFY_VARIABLE, is_daemon};
 use crate::exit_status::CommandStatus;
 use crate::output;
 
-/// The running program, even if its file was renamed.
-const ITSELF: &str = "/proc/self/exe";
 /// The first byte of the answer "ready"; nothing follows.
 const READY: u8 = b'R';
 /// The first byte of the answer "failed"; the exit status and the text follow.
 const FAILED: u8 = b'F';
 
-/// Starts the daemon, with the words of this process, and waits for its answer.
+/// What the process in which [`start`] returns has to do.
+#[derive(Debug)]
+pub(super) enum Side {
+    /// Nothing but to exit: it is the starter, whose daemon is ready or has failed, or a daemon that cannot start.
+    Done(CommandStatus),
+    /// To serve: it is the daemon.
+    Daemon(ReadyNotifier),
+}
+
+/// Starts the background process, which goes on from here, and waits for its answer.
 ///
 /// # Errors
 /// It could not be started, or did not answer.
-pub(super) fn start() -> anyhow::Result<CommandStatus> {
-    let (mut socket, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
-    let mut words = std::env::args_os();
-    let mut command = Command::new(ITSELF);
-    // The name decides how the arguments are read.
-    command.arg0(words.next().unwrap_or_else(|| OsString::from("ferrofs"))).args(words);
-    command.env(NOTIFY_VARIABLE, "1").stdin(OwnedFd::from(theirs));
-    let mut daemon = command.spawn().map_err(|error| {
-        anyhow!("{ITSELF}: {error}; the background process needs it; --foreground works without it")
+pub(super) fn start() -> anyhow::Result<Side> {
+    let (socket, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
+    let forked = fork_process().map_err(|error| {
+        anyhow!("cannot start the background process: {error}; --foreground works without it")
     })?;
-    // It holds the daemon's end of the socket, which would hide that the daemon has ended.
-    drop(command);
+    // Each process closes the end of the other one, which would hide that the other one has ended.
+    if let Some(daemon) = forked {
+        drop(theirs);
+        return wait_for(socket, daemon).map(Side::Done);
+    }
+    drop(socket);
+    let notifier = ReadyNotifier(theirs);
+    if let Err(error) = notifier.detach() {
+        notifier.failed(CommandStatus::Failure, &format!("{error:#}"));
+        return Ok(Side::Done(CommandStatus::Failure));
+    }
+    Ok(Side::Daemon(notifier))
+}
+
+fn wait_for(mut socket: UnixStream, daemon: ChildProcess) -> anyhow::Result<CommandStatus> {
     let mut first = [0];
     // A failed read counts as no answer.
     match socket.read(&mut first).unwrap_or(0) {
         1 if first == [READY] => Ok(CommandStatus::Success),
-        1 if first == [FAILED] => Ok(failed(socket, &mut daemon)),
+        1 if first == [FAILED] => Ok(failed(socket, daemon)),
         _ => {
-            let status = daemon.wait().context("cannot wait for the daemon")?;
-            Err(anyhow!("the daemon ended before the mount was ready: {}", how(status)))
+            let end = daemon.wait().context("cannot wait for the daemon")?;
+            Err(anyhow!("the daemon ended before the mount was ready: {end}"))
         }
     }
 }
 
-fn failed(mut socket: UnixStream, daemon: &mut Child) -> CommandStatus {
+fn failed(mut socket: UnixStream, daemon: ChildProcess) -> CommandStatus {
     let mut code = [0];
     let mut text = Vec::new();
     socket.read_exact(&mut code).ok();
@@ -68,41 +79,24 @@ fn failed(mut socket: UnixStream, daemon: &mut Child) -> CommandStatus {
     }
 }
 
-fn how(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("by signal {signal}"),
-        (None, Some(code)) => format!("with exit status {code}"),
-        (None, None) => status.to_string(),
-    }
-}
-
 /// The socket to the process that waits until this one is ready.
 #[derive(Debug)]
 pub(super) struct ReadyNotifier(UnixStream);
 
 impl ReadyNotifier {
-    /// The socket, if this process was started as a daemon. Its standard input becomes `/dev/null`.
+    /// From here on the daemon ends with the starter, and its standard input is `/dev/null`.
     ///
     /// # Errors
-    /// The variable is set, but standard input is not a socket; or the system has no descriptors left.
-    pub(super) fn of_this_process() -> anyhow::Result<Option<Self>> {
-        if !is_daemon() {
-            return Ok(None);
-        }
-        let input = rustix::stdio::stdin();
-        rustix::net::sockopt::socket_type(input).map_err(|_| {
-            anyhow!("{NOTIFY_VARIABLE} is set, but standard input is not a socket; unset it")
-        })?;
-        let socket =
-            rustix::io::fcntl_dupfd_cloexec(input, FIRST_FREE).context("standard input")?;
+    /// The starter has ended, or the system refuses.
+    fn detach(&self) -> anyhow::Result<()> {
         // If the starter is killed while this process hangs, the mount is not wanted any more.
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).context("prctl")?;
         rustix::stdio::dup2_stdin(null()?).context("standard input")?;
         // It may have been killed before that.
-        if has_hung_up(&socket).context("poll")? {
+        if has_hung_up(self.descriptor()).context("poll")? {
             bail!("the process that started the mount has ended");
         }
-        Ok(Some(Self(UnixStream::from(socket))))
+        Ok(())
     }
 
     /// From here on, the end of the starter is noticed only when it is notified, and the process
@@ -143,14 +137,11 @@ impl ReadyNotifier {
 }
 
 /// Whether the other end of the socket is closed.
-fn has_hung_up(socket: &OwnedFd) -> rustix::io::Result<bool> {
-    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+fn has_hung_up(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default()))?;
     Ok(polled.iter().any(|polled| polled.revents().contains(PollFlags::HUP)))
 }
-
-/// The first descriptor that is no standard stream.
-const FIRST_FREE: i32 = 3;
 
 /// Redirects standard output and standard error to `/dev/null`, so that their readers see the end.
 ///

@@ -45,6 +45,7 @@ fn in_the_background_it_is_ready_when_the_command_returns_and_ends_with_the_moun
     let ended = mount(&point).succeeds();
     assert_eq!((ended.text().as_str(), ended.stderr.as_str()), ("", ""));
     let daemon = point.process(None);
+    assert_eq!(field(&status(daemon.pid()), "Name"), "ferrofs", "as ps, top and pgrep show it");
     let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/a.txt").succeeds();
     assert_eq!(fs::read(point.join("a.txt")).unwrap(), text.stdout);
     assert!(point.unmount());
@@ -226,14 +227,6 @@ fn when_the_starter_is_killed_nothing_is_mounted() {
     asking.kill().unwrap();
     asking.wait().unwrap();
     daemon.wait();
-    assert_eq!(point.mount(), None);
-}
-
-#[test]
-fn the_mark_of_a_daemon_alone_makes_none() {
-    let point = MountPoint::new();
-    let said = mount(&point).env("_FERROFS_NOTIFY_ON_STDIN", "1").ends_with(1).stderr;
-    assert!(said.contains("standard input is not a socket"), "{said}");
     assert_eq!(point.mount(), None);
 }
 

@@ -23,9 +23,7 @@ use crate::journal::ServerEnd;
 use crate::session::fault_point;
 
 /// The exit status of a server that panicked, as Rust has it.
-const PANICKED: i32 = 101;
-/// Bytes that are read from a child: what it says is a line, and a child that untrusted bytes have taken over may say more.
-const CHILD_BYTES_MAX: u64 = 64 << 10;
+pub(super) const PANICKED: i32 = 101;
 /// The status of a holder whose server was killed by a signal while it was unmounting, or before it was ready.
 const KILLED_STATUS: i32 = 1;
 /// The signals that ask a mount to end, and the one that reports the end of a child.
@@ -798,47 +796,4 @@ fn is_taken_back(taking: &Taking) -> bool {
 struct ServerPlace {
     is_first: bool,
     predecessor: Option<ServerEnd>,
-}
-
-/// Runs `work` in a process of its own, so that untrusted bytes are looked at without leaving anything behind in this
-/// process. Returns the bytes that it makes, at most 64 KiB, or how the process ended otherwise.
-///
-/// # Errors
-/// The process cannot be started.
-pub fn run_in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>, String>> {
-    let (reader, writer) = io::pipe()?;
-    // SAFETY: as in `fork`: this process has one thread. The child never returns.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            let ended = catch_unwind(AssertUnwindSafe(|| {
-                drop(reader);
-                // What hangs ends with the process that waits for it.
-                rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
-                io::Write::write_all(&mut &writer, &work())
-            }));
-            // SAFETY: as in `serve_and_exit`.
-            unsafe { libc::_exit(if matches!(ended, Ok(Ok(()))) { 0 } else { PANICKED }) }
-        }
-        process => {
-            drop(writer);
-            let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut io::Read::take(reader, CHILD_BYTES_MAX), &mut bytes)?;
-            let process = Pid::from_raw(process).ok_or(Errno::SRCH)?;
-            let status = loop {
-                match waitpid(Some(process), WaitOptions::empty()) {
-                    Err(Errno::INTR) => {}
-                    Err(cause) => return Err(cause.into()),
-                    Ok(ended) => break ended.map(|(_, status)| status),
-                }
-            };
-            Ok(match status.and_then(|status| status.terminating_signal()) {
-                Some(signal) => Err(format!("by signal {signal}")),
-                None => match status.and_then(|status| status.exit_status()) {
-                    Some(0) => Ok(bytes),
-                    code => Err(format!("with exit status {}", code.unwrap_or(KILLED_STATUS))),
-                },
-            })
-        }
-    }
 }
