@@ -7,12 +7,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use ferrofs_workers::cpus::CpuSet;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// For tests that drop the system's caches, and tests that need pages to stay in them.
+static CACHES: Mutex<()> = Mutex::new(());
 
 const IMAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
 
@@ -200,6 +203,7 @@ fn jobs_does_what_it_can_on_one_cpu() {
 
 #[test]
 fn pages_measures_at_a_limit_or_names_what_it_lacks() {
+    let _caches = CACHES.lock();
     let child = command("pages --quick --rounds 1").spawn().unwrap();
     let group = format!("ferrofs-bench-{}", child.id());
     let output = child.wait_with_output().unwrap();
@@ -280,6 +284,7 @@ fn whoever_interrupts_all_finds_nothing_left() {
 
 #[test]
 fn all_writes_one_page_on_everything_and_says_what_was_left_out() {
+    let _caches = CACHES.lock();
     let (folder, words) = tree("windows,launches,pages");
     let said = printed(&words);
     assert!(said.contains("windows: done"), "{said}");
@@ -350,6 +355,7 @@ fn build_measures_every_case_of_a_small_tree() {
 
 #[test]
 fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
+    let _caches = CACHES.lock();
     for (experiment, words, rows, cases) in [
         (
             "mount",
