@@ -286,6 +286,7 @@ mod loom_tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::{RequestSlot, WatchdogParker};
+    use crate::sync::Mutex;
 
     #[test]
     fn the_listener_and_the_watchdog_do_not_both_reply() {
@@ -315,6 +316,33 @@ mod loom_tests {
             }
             watchdog.join().unwrap();
             assert_eq!(answers.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    /// A watchdog that lost a message to a listener would wait in the device, and refuse a later request in its stead.
+    #[test]
+    fn a_listener_whose_request_hung_does_not_take_what_the_watchdog_reads() {
+        loom::model(|| {
+            let slot = Arc::new(RequestSlot::new());
+            let overdue = Arc::new(Mutex::new(()));
+            let messages = Arc::new(AtomicUsize::new(1));
+            slot.begin(2, 5, 1);
+            assert!(slot.claim(2));
+            let watchdog = {
+                let (slot, overdue, messages) = (slot.clone(), overdue.clone(), messages.clone());
+                loom::thread::spawn(move || {
+                    let _overdue = overdue.lock().unwrap();
+                    let is_ready = || messages.load(Ordering::SeqCst) == 1;
+                    if slot.in_flight().is_some_and(|request| request.is_answered) && is_ready() {
+                        loom::thread::yield_now();
+                        assert_eq!(messages.swap(0, Ordering::SeqCst), 1);
+                    }
+                })
+            };
+            slot.end(2);
+            drop(overdue.lock().unwrap());
+            messages.swap(0, Ordering::SeqCst);
+            watchdog.join().unwrap();
         });
     }
 

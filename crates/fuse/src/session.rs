@@ -346,6 +346,13 @@ pub enum SessionEvent {
         /// How long the request had been in flight.
         after: Duration,
     },
+    /// All listeners, spare ones included, have requests over the time limit, so requests that waited got `EIO` unread.
+    Refused {
+        /// How many got it.
+        requests: usize,
+        /// Requests that hang.
+        hanging: usize,
+    },
     /// The caller of a request that hangs is being killed; it got `EINTR`.
     Interrupted {
         /// The thread that made the request; 0 if it is in another PID namespace.
@@ -394,6 +401,12 @@ impl fmt::Display for SessionEvent {
         match self {
             Self::TimedOut { pid, after } => {
                 write!(f, "request of thread {pid} timed out after {after:?}; replied EIO")
+            }
+            Self::Refused { requests, hanging } => {
+                write!(
+                    f,
+                    "{hanging} requests hang, so no listener is left; replied EIO to {requests} that waited"
+                )
             }
             Self::Interrupted { pid, after } => {
                 write!(

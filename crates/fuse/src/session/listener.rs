@@ -183,6 +183,7 @@ impl Listener {
                 self.add_listener(self.state.added.most_before_request());
                 let received_at = self.handle(channel, slot, &request);
                 let taken = received_at.elapsed();
+                self.state.pass_overdue(taken);
                 self.state.acquit(buffer.bytes().get(..length).unwrap_or_default());
                 self.add_listener(
                     self.state.added.most_after_request(&mut history.requests, taken),

@@ -84,6 +84,9 @@ pub(crate) struct SessionState {
     pub(super) watchdog_thread: Mutex<Option<JoinHandle<()>>>,
     /// How long a request may take.
     pub(super) time_limit: Option<Duration>,
+    /// R8: the watchdog reads the device while it holds this, and a listener whose request was overdue reads it after it
+    /// has held this.
+    overdue: Mutex<()>,
     interrupts: AtomicU64,
     unknown_interrupts: UnknownInterrupts,
     is_unmounted: AtomicBool,
@@ -176,6 +179,7 @@ impl SessionState {
             watchdog: WatchdogParker::new(),
             watchdog_thread: Mutex::default(),
             time_limit: options.time_limit,
+            overdue: Mutex::default(),
             interrupts: AtomicU64::new(0),
             unknown_interrupts: UnknownInterrupts::default(),
             is_unmounted: AtomicBool::new(false),
@@ -215,6 +219,32 @@ impl SessionState {
     pub(super) fn has_idle_listener(&self) -> bool {
         // The permanent ones come first, and most likely one of them waits.
         self.slots.iter().any(RequestSlot::is_waiting)
+    }
+
+    /// R8: a listener has handled a request that took this long.
+    pub(super) fn pass_overdue(&self, taken: Duration) {
+        // The watchdog counts whole milliseconds.
+        let is_overdue = |limit: Duration| taken >= limit.saturating_sub(Duration::from_millis(1));
+        if self.time_limit.is_some_and(is_overdue) {
+            drop(lock(&self.overdue));
+        }
+    }
+
+    /// R8: calls `read` if every listener that can be started has a request for longer than the time limit, so that
+    /// nobody else reads the device until it returns.
+    pub(super) fn if_all_overdue(&self, read: impl FnOnce(&Channel)) {
+        let Some(limit) = self.time_limit else { return };
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let _overdue = lock(&self.overdue);
+        let now_ms = self.now_ms();
+        let is_overdue = |slot: &RequestSlot| {
+            slot.in_flight().is_some_and(|request| {
+                request.is_answered && now_ms.saturating_sub(request.since_ms) >= limit_ms
+            })
+        };
+        if let Some(channel) = self.channels.first().filter(|_| self.slots.iter().all(is_overdue)) {
+            read(channel);
+        }
     }
 
     /// Milliseconds since the session started.

@@ -19,6 +19,7 @@ use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptio
 use crate::init::{Capabilities, InitRequest, SessionError};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
+use crate::request_slot::MAX_SPARE_LISTENERS;
 use crate::session::SessionEvent;
 use crate::wire::{GetxattrIn, InHeader, InitIn, InitInMore, InterruptIn, OutHeader, opcode};
 
@@ -349,6 +350,37 @@ fn a_request_over_the_time_limit_fails() {
     kernel.gate.open();
     kernel.look_up(6, 0, b"nothing");
     assert_eq!(kernel.receive(), (6, ENOENT, 0));
+}
+
+/// When all listeners hung, nobody read the device, and requests waited until the storage came back.
+#[test]
+fn requests_that_no_listener_is_left_for_fail_after_the_time_limit() {
+    let kernel = FakeKernel::start(Some(Duration::from_secs(1)));
+    let slots = 2 + MAX_SPARE_LISTENERS;
+    let numbers = (2..).step_by(2).take(slots);
+    for unique in numbers.clone() {
+        kernel.look_up(unique, 0, b"hang");
+    }
+    let mut failed: Vec<u64> = Vec::new();
+    for _ in 0..slots {
+        let (unique, errno, _) = kernel.receive();
+        assert_eq!(errno, EIO);
+        failed.push(unique);
+    }
+    failed.sort_unstable();
+    assert!(numbers.eq(failed), "each request has one reply");
+    kernel.look_up(2000, 0, b"nothing");
+    kernel.look_up(2002, 0, b"hang");
+    assert_eq!([kernel.receive(), kernel.receive()], [(2000, EIO, 0), (2002, EIO, 0)]);
+    let hangs = |event: &SessionEvent| matches!(event, SessionEvent::Refused { hanging, .. } if *hanging == slots);
+    kernel.wait_for_event(hangs);
+    kernel.gate.open();
+    let state = Arc::clone(&kernel.session.as_ref().unwrap().state);
+    while !state.has_idle_listener() {
+        std::thread::yield_now();
+    }
+    kernel.look_up(2004, 0, b"nothing");
+    assert_eq!(kernel.receive(), (2004, ENOENT, 0));
 }
 
 /// An idle mount used to wake up twice a second.

@@ -1,7 +1,7 @@
 //! The thread that looks for requests that hang, most likely because the storage of the image does. It replies `EINTR`
 //! to callers that are being killed and `EIO` to requests over the time limit. While all listeners are busy it starts
-//! spare ones, so that the kernel's requests are always read. A listener starts it when there is a request, and it ends when
-//! there was none for some time.
+//! spare ones, and when none is left it reads requests itself, which get `EIO`. A listener starts it when there is a request,
+//! and it ends when there was none for some time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,9 @@ use rustix::io::Errno;
 use super::SessionEvent;
 use super::listener::Listener;
 use super::state::{SessionState, lock, spawn_thread};
+use crate::channel::Channel;
+use crate::init::REQUEST_BYTES;
+use crate::request::{IncomingMessage, MalformedRequest, Request};
 use crate::request_slot::{InFlightRequest, RequestSlot};
 
 /// How often it scans the slots while there are requests.
@@ -21,6 +24,9 @@ const BUSY_MS: u64 = 250;
 const KILL_GRACE_MS: u64 = 500;
 /// The same where it is unknown whether the caller's signal is fatal.
 const UNKNOWN_GRACE_MS: u64 = 2_000;
+
+/// Requests that one scan refuses. A program that goes on after an error makes the next one at once.
+const REFUSED_MAX: usize = 4096;
 
 /// The bit of `SIGKILL` in a mask of signals. The kernel sets it for every signal that ends a process.
 const SIGKILL_BIT: u64 = 1 << 8;
@@ -75,7 +81,43 @@ impl RequestWatchdog {
             // listeners callers would wait for another scan.
             (0..hanging).for_each(|_| self.start_spare_listener());
         }
+        if hanging == self.state.slots.len() {
+            self.state.if_all_overdue(|channel| self.refuse_waiting(channel));
+        }
         found
+    }
+
+    /// R8: replies `EIO` to the requests that no listener will read, as long as it lasts that all of them hang.
+    fn refuse_waiting(&self, channel: &Channel) {
+        let mut buffer = vec![0; REQUEST_BYTES];
+        let mut refused = 0_usize;
+        while refused < REFUSED_MAX && channel.is_ready() {
+            let length = match channel.receive(&mut buffer) {
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+                Ok(0) | Err(Errno::NODEV) => {
+                    self.state.mark_unmounted();
+                    break;
+                }
+                Ok(length) => length,
+                Err(_) => break,
+            };
+            match IncomingMessage::parse(buffer.get(..length).unwrap_or_default()) {
+                Ok(IncomingMessage::NoReply) => {}
+                Ok(IncomingMessage::ImmediateReply { unique, errno }) => {
+                    channel.reply(unique, errno, &[]).ok();
+                }
+                Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
+                Ok(IncomingMessage::Request(Request { unique, .. }))
+                | Err(MalformedRequest { unique }) => {
+                    channel.reply(unique, Some(Errno::IO), &[]).ok();
+                    refused += 1;
+                }
+            }
+        }
+        if refused > 0 {
+            let hanging = self.state.slots.len();
+            self.state.report_event(&SessionEvent::Refused { requests: refused, hanging });
+        }
     }
 
     fn check(&self, index: usize, slot: &RequestSlot, request: &InFlightRequest, now_ms: u64) {

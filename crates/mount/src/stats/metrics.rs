@@ -183,8 +183,12 @@ impl LogEventCounters {
         // An error means that the text was truncated.
         write!(text, "{event}").unwrap_or_default();
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let by = match event {
+            MountLogEvent::Session(SessionEvent::Refused { requests, .. }) => *requests,
+            _ => 1,
+        };
         let count = place(&mut state.counts, event);
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(u64::try_from(by).unwrap_or(u64::MAX));
         state.counts.last_text = text.bytes;
         state.last = Some(Instant::now());
     }
@@ -202,7 +206,7 @@ fn place<'a>(counts: &'a mut record::LogEventRecord, event: &MountLogEvent<'_>) 
         MountLogEvent::Failed { .. } => &mut counts.failed,
         MountLogEvent::Banned { .. } => &mut counts.other,
         MountLogEvent::Session(event) => match event {
-            SessionEvent::TimedOut { .. } => &mut counts.timed_out,
+            SessionEvent::TimedOut { .. } | SessionEvent::Refused { .. } => &mut counts.timed_out,
             SessionEvent::Interrupted { .. } => &mut counts.let_go,
             SessionEvent::SpareListenerStarted { .. } => &mut counts.spares,
             SessionEvent::Panicked { .. } | SessionEvent::ListenerStartPanicked => {
