@@ -82,6 +82,20 @@ pub fn attach(directory: &Path, options: &AttachOptions) -> Result<Attachment, A
     Attachment::new(device, MountMethod::Fusermount(fusermount.into_path()), directory, options)
 }
 
+/// Removes a mount on `directory` whose device is closed. There was no dead mount before, or it would not have been opened.
+fn remove_dead_mount(directory: &MountDirectory, method: &MountMethod) {
+    if !directory.has_dead_mount() {
+        return;
+    }
+    // The error that is being returned is the more useful one.
+    match method {
+        MountMethod::Direct => direct::unmount_topmost(directory).unwrap_or_default(),
+        MountMethod::Fusermount(program) => {
+            drop(fusermount::unmount(program, directory.path()));
+        }
+    }
+}
+
 /// How a file system was mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -148,10 +162,17 @@ impl Attachment {
         directory: MountDirectory,
         options: &AttachOptions,
     ) -> Result<Self, AttachError> {
-        let device = direct::above_standard_streams(device)?;
         // If the mount is not found where it was made, somebody has moved the directory. Closing the device, which an
-        // error does, ends the file system.
-        let identity = MountIdentity::of_new_mount(&directory, options)?;
+        // error does, ends the file system, and what is left is removed.
+        let found = direct::above_standard_streams(device)
+            .and_then(|device| Ok((MountIdentity::of_new_mount(&directory, options)?, device)));
+        let (identity, device) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                remove_dead_mount(&directory, &method);
+                return Err(error);
+            }
+        };
         let path = directory.path().to_path_buf();
         let unmounting = match &method {
             MountMethod::Fusermount(program) => {

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::channel::Channel;
 use crate::request_slot::RequestSlot;
 use crate::wire::{
-    Attr, AttrOut, EntryOut, FuseDirent, GetxattrOut, IoctlOut, LseekOut, StatfsOut,
+    Attr, AttrOut, EntryOut, FuseDirent, GetxattrOut, IoctlOut, LseekOut, OpenOut, StatfsOut,
 };
 
 /// How long the kernel may cache attributes and entries, in seconds. They never change, so: forever.
@@ -103,6 +103,13 @@ impl<'a> Reply<'a> {
     /// Replies to GETXATTR and LISTXATTR of size 0: how many bytes the value or the names have.
     pub fn length(mut self, bytes: u32) {
         self.send_once(None, &[GetxattrOut { size: bytes, padding: 0 }.as_bytes()]);
+    }
+
+    /// Replies to OPEN and OPENDIR, without a handle. An error of `NOSYS` instead saves further requests where
+    /// [`Capabilities::NO_OPEN_SUPPORT`](crate::Capabilities::NO_OPEN_SUPPORT), or the same for directories, is granted.
+    pub fn opened(mut self) {
+        let out = OpenOut { handle: 0, open_flags: 0, padding: 0 };
+        self.send_once(None, &[out.as_bytes()]);
     }
 
     /// Replies to LSEEK: the offset of the next data or hole.

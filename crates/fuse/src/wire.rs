@@ -212,6 +212,14 @@ pub(crate) struct LseekIn {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct OpenOut {
+    pub(crate) handle: u64,
+    pub(crate) open_flags: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 pub(crate) struct LseekOut {
     pub(crate) offset: u64,
 }

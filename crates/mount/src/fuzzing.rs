@@ -18,12 +18,16 @@ use crate::stats::MountMetrics;
 pub use crate::stats::parse_page;
 pub use ferrofs_fuse::fuzzing::HandledMessage;
 
+const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
+    .union(Capabilities::NO_OPEN_SUPPORT)
+    .union(Capabilities::NO_OPENDIR_SUPPORT);
+
 /// What FUSE_INIT of a recent kernel leads to.
 const INIT_PARAMETERS: InitParameters = InitParameters {
     protocol: (7, 45),
-    offered: Capabilities::ASYNC_READ,
-    requested: Capabilities::ASYNC_READ,
-    granted: Capabilities::ASYNC_READ,
+    offered: CAPABILITIES,
+    requested: CAPABILITIES,
+    granted: CAPABILITIES,
     max_read: 1 << 20,
     offered_readahead: 128 << 10,
     requested_readahead: 128 << 10,

@@ -15,8 +15,8 @@ mod xattrs;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ferrofs_fuse::{
-    Errno, FileSystem, InitParameters, NodeAttributes, NodeEntry, Notifier, Operation, Reply,
-    ReplyOutcome, Request, Statfs,
+    Capabilities, Errno, FileSystem, InitParameters, NodeAttributes, NodeEntry, Notifier,
+    Operation, Reply, ReplyOutcome, Request, Statfs,
 };
 use ferrofs_image::{Error, ErrorKind, ExtentStorage, FileType, Image, Inode, Nid, WalkEvent};
 use ferrofs_workers::priority::{self, PriorityLevel};
@@ -285,7 +285,9 @@ impl ImageFs {
                 Ok(target) => reply.bytes(&target),
                 Err(errno) => reply.error(errno),
             },
-            // Files and directories need no OPEN, and the kernel caches them.
+            // Files and directories need no OPEN, and the kernel caches them. Before Linux 5.1 it takes NOSYS for a failure
+            // to open the directory.
+            Operation::OpenDir if !self.has_no_opendir() => reply.opened(),
             Operation::Open | Operation::OpenDir => reply.error(Errno::NOSYS),
             Operation::Read { offset, size } => self.read(node, offset, size, reply),
             Operation::Statfs => reply.statfs(&self.statfs()),
@@ -310,6 +312,13 @@ impl ImageFs {
     }
 }
 
+impl ImageFs {
+    /// Whether the kernel accepts that directories need no OPENDIR.
+    fn has_no_opendir(&self) -> bool {
+        self.init_parameters.granted.contains(Capabilities::NO_OPENDIR_SUPPORT)
+    }
+}
+
 /// The errno for an error of the image.
 fn errno(error: &Error) -> Errno {
     match error.kind() {
@@ -329,17 +338,19 @@ fn encoded_device(major: u32, minor: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use ferrofs_fuse::Capabilities;
-
     use super::*;
 
     fn mounted(image: &str) -> Arc<ImageFs> {
+        mounted_with(image, Capabilities::default())
+    }
+
+    fn mounted_with(image: &str, granted: Capabilities) -> Arc<ImageFs> {
         let path = format!("{}/../../tests/data/{image}.erofs", env!("CARGO_MANIFEST_DIR"));
         let init_parameters = InitParameters {
             protocol: (7, 45),
             offered: Capabilities::default(),
             requested: Capabilities::default(),
-            granted: Capabilities::default(),
+            granted,
             max_read: 1 << 20,
             offered_readahead: 0,
             requested_readahead: 0,
@@ -355,6 +366,18 @@ mod tests {
             metrics,
             Arc::new(|_: &MountLogEvent<'_>| ()),
         )
+    }
+
+    /// Before Linux 5.1 no directory could be opened.
+    #[test]
+    fn directories_are_opened_unless_the_kernel_says_that_they_need_not_be() {
+        for (granted, is_needless) in
+            [(Capabilities::ASYNC_READ, false), (Capabilities::NO_OPENDIR_SUPPORT, true)]
+        {
+            let file_system = mounted_with("plain", granted);
+            assert_eq!(file_system.has_no_opendir(), is_needless);
+            file_system.shut_down();
+        }
     }
 
     #[test]

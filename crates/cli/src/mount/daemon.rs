@@ -153,11 +153,19 @@ pub(super) fn serve(
     let confined = server.attachment.wait_for_unmount_helper();
     confined.map_err(|error| helper_error(&error))?;
     server.explain(&served, entered.as_ref(), notifier.as_ref(), remote)?;
+    // A mount that was taken over is wanted whoever has asked for that.
+    let is_new = server.start.as_ref().is_none_or(|start| start.predecessor.is_none());
     if let Some(start) = server.start.take() {
         fault_point("ready", start.number);
         start.ready.send();
     }
-    server.notify_ready(notifier.take())?;
+    if let Err(error) = server.notify_ready(notifier.take())
+        && is_new
+    {
+        // The holder would start another server, as after a crash.
+        server.attachment.detach().ok();
+        return Err(error);
+    }
     release_start_memory();
     let mut end = SessionEnd::Running { served, waker };
     if server.wait(&mut signals, &mut end) == MountEvent::Overdue {

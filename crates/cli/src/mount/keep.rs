@@ -153,6 +153,7 @@ pub(super) fn run(
     let command = command(&checked, mounted_at)?;
     let counts = HeldCounts { channels: ready.descriptors().count(), files: files.count() };
     let record = attachment.record(ready.init_parameters(), counts, command.encode());
+    let record = record.to_file().context("no memory for the record of the mount")?;
     outlive(notifier.as_ref())?;
     let journal = RequestJournal::new(ready.listeners()).context("no memory for the journal")?;
     let mut kept = Kept {
@@ -169,12 +170,15 @@ pub(super) fn run(
         is_raised: false,
         mounted_at,
         files,
-        record: record.to_file().context("no memory for the record of the mount")?,
+        record,
     };
     let refusal = kept.refusal();
     let plan =
         HolderPlan { signals, control: Some(control), refusal, handover: None, last_server: None };
-    status_of(&kept.hold(&mut attachment, plan)?)
+    let ended = kept.hold(&mut attachment, plan);
+    // It stays if no server was started.
+    *notifier = kept.notifier.take();
+    status_of(&ended?)
 }
 
 fn status_of(ended: &HoldEnd) -> anyhow::Result<CommandStatus> {
@@ -483,15 +487,13 @@ impl Kept<'_> {
     }
 }
 
-impl HeldMount for Kept<'_> {
-    fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32 {
-        rustix::thread::set_name(SERVER_NAME).ok();
-        fault_point("start", start.number);
-        // What the first server prints and reports, later ones do not.
-        let is_first = start.is_first;
-        let mut notifier = self.notifier.take().filter(|_| is_first);
-        let output = self.output.take().filter(|_| is_first);
-        let served = self.run_server(attachment, start, &mut notifier, output);
+impl Kept<'_> {
+    /// The exit status of a server; an error is reported to who waits for the mount, or else in the log.
+    fn exit_code(
+        &self,
+        served: anyhow::Result<CommandStatus>,
+        notifier: Option<ReadyNotifier>,
+    ) -> i32 {
         match (served, notifier) {
             (Ok(status), _) => status.code().into(),
             (Err(error), Some(notifier)) => {
@@ -505,6 +507,25 @@ impl HeldMount for Kept<'_> {
                 CommandStatus::Failure.code().into()
             }
         }
+    }
+}
+
+impl HeldMount for Kept<'_> {
+    fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32 {
+        rustix::thread::set_name(SERVER_NAME).ok();
+        fault_point("start", start.number);
+        // What the first server prints and reports, later ones do not.
+        let is_first = start.is_first;
+        let mut notifier = self.notifier.take().filter(|_| is_first);
+        let output = self.output.take().filter(|_| is_first);
+        let served = self.run_server(attachment, start, &mut notifier, output);
+        self.exit_code(served, notifier)
+    }
+
+    fn cannot_serve(&mut self, is_first: bool, cause: std::io::Error) -> i32 {
+        let notifier = self.notifier.take().filter(|_| is_first);
+        let error = anyhow::Error::new(cause).context("cannot start the process that serves");
+        self.exit_code(Err(error), notifier)
     }
 
     fn offer(&self) -> Vec<BorrowedFd<'_>> {

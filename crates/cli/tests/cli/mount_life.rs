@@ -230,6 +230,87 @@ fn when_the_starter_is_killed_nothing_is_mounted() {
     assert_eq!(point.mount(), None);
 }
 
+/// A shell that runs `script`, in which `$0` is our program, `$1` an image and `$2` the directory.
+fn shell(script: &str, point: &MountPoint) -> TestCommand {
+    let command = TestCommand::new(Command::new("sh")).arg("-c").arg(script);
+    command.arg(env!("CARGO_BIN_EXE_ferrofs")).arg(data("plain.erofs")).arg(point.path())
+}
+
+/// A mount was left behind without a server, or with a process that waited for itself.
+#[test]
+fn without_descriptors_nothing_is_mounted_and_the_reason_is_printed() {
+    if !has_fuse() {
+        return;
+    }
+    for options in ["", "--keep"] {
+        let mut mounted = 0;
+        for limit in 4..40 {
+            let point = MountPoint::new();
+            let script =
+                format!("ulimit -n {limit}; exec timeout 20 \"$0\" mount {options} \"$1\" \"$2\"");
+            let ended = shell(&script, &point).run();
+            let (code, said) = (ended.code, &ended.stderr);
+            if code == Some(0) {
+                mounted += 1;
+                assert!(point.unmount(), "{options} {limit}");
+                continue;
+            }
+            // The loader of shared libraries ends a program that cannot open them with 127.
+            assert!(matches!(code, Some(1 | 127)), "{options} {limit}: {code:?} {said}");
+            assert!(
+                !said.is_empty() && !said.contains("ended before"),
+                "{options} {limit}: {said}"
+            );
+            // The process that unmounts does it when it sees that the daemon has ended.
+            let began = std::time::Instant::now();
+            while let Some(left) = point.mount() {
+                assert!(began.elapsed().as_secs() < 20, "{options} {limit}: {left:?} {said}");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        assert!(mounted > 5, "{options} {mounted}");
+    }
+}
+
+/// A shell that ignores the end of children has programs ignore it, too.
+#[test]
+fn a_kept_mount_does_not_mind_that_its_starter_ignores_the_end_of_children() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    shell("trap '' CHLD; exec \"$0\" mount --keep \"$1\" \"$2\"", &point).succeeds();
+    let server = |but| point.process(but);
+    assert!(point.mount().is_some() && server(None).pid() > 0);
+    assert!(point.unmount());
+}
+
+/// The holder took the end of a server that nobody waited for any more for a crash.
+#[test]
+fn a_kept_mount_whose_starter_was_killed_does_not_stay() {
+    if !has_fuse() {
+        return;
+    }
+    for delay_ms in 0..25 {
+        let point = MountPoint::new();
+        let mut asking = mount(&point).arg("--keep").spawn();
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        asking.kill().unwrap();
+        if asking.wait().unwrap().success() {
+            assert!(point.unmount());
+            continue;
+        }
+        let began = std::time::Instant::now();
+        let mut quiet = 0;
+        // For half a second nothing is mounted, and nobody is there who could.
+        while quiet < 100 {
+            assert!(began.elapsed().as_secs() < 20, "{delay_ms} ms: {:?}", point.mount());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            quiet = if point.mount().is_none() && !point.has_process() { quiet + 1 } else { 0 };
+        }
+    }
+}
+
 /// The five sets of capabilities that `/proc` shows.
 const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 

@@ -131,6 +131,11 @@ impl MountPoint {
         }
     }
 
+    /// Whether a process has this directory in its command line.
+    pub(crate) fn has_process(&self) -> bool {
+        !self.processes().is_empty()
+    }
+
     fn processes(&self) -> Vec<u32> {
         let name = self.path.as_os_str().as_encoded_bytes();
         let names_it = |pid: &u32| {

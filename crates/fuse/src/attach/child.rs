@@ -40,6 +40,7 @@ pub enum ProcessEnd {
 /// This process has other threads, which the new one would lack; there is no `/proc`; or the system cannot start a process.
 pub fn fork_process() -> io::Result<Option<ChildProcess>> {
     wait_until_single_threaded()?;
+    keep_ended_children();
     // SAFETY: fork has no arguments. This process has one thread, so no lock is held by another one, and the new process may
     // use everything.
     match unsafe { libc::fork() } {
@@ -47,6 +48,13 @@ pub fn fork_process() -> io::Result<Option<ChildProcess>> {
         0 => Ok(None),
         process => Ok(Some(ChildProcess(Pid::from_raw(process).ok_or(Errno::SRCH)?))),
     }
+}
+
+/// Lets the kernel keep the exit status of children until it is read. A parent that ignores SIGCHLD hands that down, and then
+/// the kernel does not.
+pub(super) fn keep_ended_children() {
+    // SAFETY: SIG_DFL is no function of this program, and SIGCHLD does nothing by default.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// Waits for the kernel to end threads that were joined.
@@ -135,7 +143,7 @@ mod tests {
         // A test runs beside the thread that waits for it.
         let refused = fork_process().unwrap_err().to_string();
         assert!(refused.contains("threads"), "{refused}");
-        assert!(run_in_child(Vec::new).is_err());
+        run_in_child(Vec::new).unwrap_err();
     }
 
     #[test]

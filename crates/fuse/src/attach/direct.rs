@@ -193,6 +193,11 @@ impl DirectUnmount {
     }
 }
 
+/// Unmounts what is topmost on `directory`.
+pub(super) fn unmount_topmost(directory: &MountDirectory) -> Result<(), Errno> {
+    umount2(directory.exact_path(), UnmountFlags::DETACH)
+}
+
 /// Opens the device. After a refusal fusermount3 may still succeed, after an error it cannot.
 fn open_device() -> Result<Result<OwnedFd, DirectMountRefusal>, AttachError> {
     match open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {

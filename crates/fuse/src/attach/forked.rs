@@ -21,6 +21,8 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 const NAME: &CStr = c"ferrofs-unmount";
 /// Where the kernel lists the descriptors of a process.
 const DESCRIPTORS: &str = "/proc/self/fd";
+/// The first descriptor that is no standard stream.
+const FIRST_FREE: RawFd = 3;
 /// What the kernel sends.
 const DEATH_SIGNAL: Signal = Signal::USR1;
 /// The bytes of `ssi_pid` in what a signalfd delivers.
@@ -126,27 +128,61 @@ impl ParentThread {
 /// Leaves everything of the server behind: signals, session, directory, descriptors.
 ///
 /// # Errors
-/// The system refuses, or there is no `/proc`.
+/// The system refuses; before Linux 5.9 also if there is no `/proc`, or no descriptor to read it.
 pub(super) fn prepare(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     block_signals()?;
     // These fail for no process that was just forked; the working directory must not keep a mount busy.
     rustix::process::setsid()?;
     rustix::process::chdir("/")?;
     rustix::thread::set_name(NAME)?;
+    // First, since the server may have used up all descriptors.
+    close_all_but(kept)?;
     let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    drop(null);
+    Ok(())
+}
+
+/// Closes all descriptors but the standard streams and `kept`.
+fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut numbers: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
+    numbers.sort_unstable();
+    let mut first = FIRST_FREE;
+    for number in numbers.into_iter().filter(|number| *number >= FIRST_FREE) {
+        if first < number && !close_range(first, number - 1)? {
+            return close_listed_but(kept);
+        }
+        first = number.saturating_add(1);
+    }
+    if close_range(first, RawFd::MAX)? { Ok(()) } else { close_listed_but(kept) }
+}
+
+/// Closes the descriptors from `first` to `last`. `false`: the kernel is older than 5.9 and cannot.
+fn close_range(first: RawFd, last: RawFd) -> io::Result<bool> {
+    // SAFETY: close_range(first, last, flags) reads three integers. The owners of these descriptors are values of the
+    // server, which this process neither uses nor drops (`run_and_exit`).
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    match closed {
+        0 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+/// The same as [`close_all_but`], one by one.
+fn close_listed_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<RawFd> = Vec::new();
     for entry in std::fs::read_dir(DESCRIPTORS)? {
         numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
     }
-    let is_kept = |number: RawFd| number <= 2 || kept.iter().any(|fd| fd.as_raw_fd() == number);
+    let is_kept =
+        |number: RawFd| number < FIRST_FREE || kept.iter().any(|fd| fd.as_raw_fd() == number);
     for number in numbers.into_iter().filter(|number| !is_kept(*number)) {
-        // SAFETY: the owners of these descriptors are values of the server. This process uses none of them and ends
-        // without dropping them (`run_and_exit`). That of the listing itself is closed already, which makes close fail
-        // and does no harm: this process has one thread, so the number is free.
+        // SAFETY: as in `close_range`. That of the listing itself is closed already, which makes close fail and does no
+        // harm: this process has one thread, so the number is free.
         unsafe { libc::close(number) };
     }
     Ok(())

@@ -106,9 +106,7 @@ impl Fusermount {
     /// `MountDirectory::open` has checked that there was no dead mount before.
     fn remove_stale_mount(&self, directory: &MountDirectory, ended: &HelperExit) {
         // A process that cannot be killed may still have the device; a request to its mount would hang.
-        let is_stale =
-            || matches!(MountDirectory::open(directory.path()), Err(AttachError::Stale { .. }));
-        if ended.is_gone && is_stale() {
+        if ended.is_gone && directory.has_dead_mount() {
             // The error that is being returned is the more useful one.
             drop(unmount(&self.path, directory.path()));
         }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
+use super::child::keep_ended_children;
 use super::control::{self, ControlSocket};
 use super::handover::{FormerServer, HandoverSocket};
 use super::restart_limiter::{EndedServer, RestartLimiter};
@@ -108,6 +109,9 @@ pub trait HeldMount {
     /// holder.
     fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32;
 
+    /// In the process of a server that cannot begin to serve: reports why, and returns its exit status.
+    fn cannot_serve(&mut self, is_first: bool, cause: io::Error) -> i32;
+
     /// What a program gets that takes the mount over: the record, the journal, the channels, the files, in this order.
     fn offer(&self) -> Vec<BorrowedFd<'_>>;
 
@@ -194,6 +198,7 @@ impl HolderSignals {
     /// # Errors
     /// The system has no descriptors left.
     pub fn block() -> io::Result<Self> {
+        keep_ended_children();
         let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
         let mut former = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initializes `blocked`, sigaddset changes it, and sigprocmask reads it and writes the old mask
@@ -467,6 +472,7 @@ impl MountHolder<'_> {
         held: &mut dyn HeldMount,
     ) -> ! {
         self.signals.unblock();
+        let is_first = place.is_first;
         // Unwinding would run the holder's code in this process.
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let handover = self.taking.as_ref().map(|taking| taking.from.socket.try_clone());
@@ -480,7 +486,8 @@ impl MountHolder<'_> {
         }));
         let code = match ended {
             Ok(Ok(code)) => code,
-            Ok(Err(_)) => KILLED_STATUS,
+            Ok(Err(cause)) => catch_unwind(AssertUnwindSafe(|| held.cannot_serve(is_first, cause)))
+                .unwrap_or(PANICKED),
             Err(_) => PANICKED,
         };
         // SAFETY: _exit only ends the process. exit would run handlers that belong to the holder.

@@ -55,6 +55,11 @@ impl MountDirectory {
         Self { handle, path }
     }
 
+    /// Whether the file system that is mounted on it now has no server any more.
+    pub(super) fn has_dead_mount(&self) -> bool {
+        matches!(Self::open(&self.path), Err(AttachError::Stale { .. }))
+    }
+
     /// Its absolute path without symlinks at the time of opening.
     pub(super) fn path(&self) -> &Path {
         &self.path

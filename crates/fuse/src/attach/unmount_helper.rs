@@ -88,7 +88,11 @@ impl UnmountHelper {
         // the contract of `Attachment::start_unmount_helper`. The child never returns from `run_and_exit`.
         match unsafe { libc::fork() } {
             -1 => Err(failed(errno(&io::Error::last_os_error()))),
-            0 => run_and_exit(&theirs, unmount, at_end, confine),
+            0 => {
+                // Even if the helper cannot close what it has inherited, it sees the end of the server.
+                drop(ours);
+                run_and_exit(&theirs, unmount, at_end, confine)
+            }
             number => {
                 drop(theirs);
                 // fork returns no other negative number, and no process has the number 0.

@@ -118,6 +118,8 @@ impl Listener {
             self.run_trial(channel, slot, &mut buffer, &mut history);
         }
         while self.serve(channel, slot, &mut buffer, &mut history) == ListenerAction::Continue {}
+        // The next listener with this index gets its slot in the journal.
+        drop(buffer);
         if self.is_spare {
             lock(&self.state.unused_slots).push(self.index);
         }

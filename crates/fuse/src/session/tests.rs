@@ -70,6 +70,7 @@ impl FileSystem for TestFileSystem {
             }
             Operation::Lookup { name: b"forget" } => drop(reply),
             Operation::ListXattr { .. } => reply.bytes(b"user.a\0"),
+            Operation::OpenDir => reply.opened(),
             _ => reply.error(Errno::NOENT),
         }
     }
@@ -215,6 +216,8 @@ fn requests_are_answered_by_the_file_system_or_before_it() {
     assert_eq!(kernel.receive(), (4, ENOENT, 0));
     kernel.send(opcode::LISTXATTR, 6, 0, GetxattrIn { size: 100, padding: 0 }.as_bytes());
     assert_eq!(kernel.receive(), (6, 0, 7));
+    kernel.send(opcode::OPENDIR, 16, 0, &[0; 8]);
+    assert_eq!(kernel.receive(), (16, 0, 16));
     kernel.send(opcode::UNLINK, 8, 0, b"name\0");
     assert_eq!(kernel.receive(), (8, EROFS, 0));
     kernel.send(9_999, 10, 0, b"");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::{DupFlags, dup3};
+use rustix::io::{DupFlags, Errno, dup3};
 
 const DIRECTORY: &str = "/proc/self/fd";
 /// Standard input, output and error; see [`StandardStreams`].
@@ -107,7 +107,7 @@ pub(super) fn replace_all_but(
     }
     let mut replaced = 0;
     for number in numbers()? {
-        let raw = RawFd::try_from(number).map_err(|_| rustix::io::Errno::BADF)?;
+        let raw = RawFd::try_from(number).map_err(|_| Errno::BADF)?;
         let is_kept = raw == null.as_raw_fd() || kept.iter().any(|fd| fd.as_raw_fd() == raw);
         if number < STREAMS || is_kept || is_gone(number) || is_file_to_read(number)? {
             continue;
@@ -156,7 +156,8 @@ fn unreadable() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "unexpected text in /proc/self")
 }
 
-/// Makes `number` a descriptor of the file of `replacement`, and closes what was open there.
+/// Makes `number` a descriptor of the file of `replacement`, and closes what was open there. Above the limit of descriptors,
+/// where nothing can be opened, it only closes: the process that started this one has lowered the limit.
 ///
 /// # Errors
 ///
@@ -165,7 +166,19 @@ fn replace(number: RawFd, replacement: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: dup3 below is the only use, and leaves the number open. ManuallyDrop keeps it open afterwards, so it still
     // belongs to its owner, who now sees another file. Memory safety does not depend on that file: no descriptor of this
     // project is mapped, since images are read (docs/trust.md). The number is not -1, as `numbers` parses it as unsigned.
+    // A number that is closed instead has no owner here: this process cannot have opened it.
     let mut borrowed = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
-    dup3(replacement, &mut borrowed, DupFlags::CLOEXEC)?;
-    Ok(())
+    match dup3(replacement, &mut borrowed, DupFlags::CLOEXEC) {
+        Err(Errno::BADF) if is_above_limit(number) => {
+            // An inherited descriptor of nobody: what this process opens is below the limit.
+            drop(ManuallyDrop::into_inner(borrowed));
+            Ok(())
+        }
+        replaced => Ok(replaced?),
+    }
+}
+
+fn is_above_limit(number: RawFd) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.zip(u64::try_from(number).ok()).is_some_and(|(limit, number)| number >= limit)
 }
