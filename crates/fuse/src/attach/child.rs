@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
-use super::holder::PANICKED;
-
+/// The exit status of a process that panicked, as Rust has it.
+pub(super) const PANICKED: i32 = 101;
 /// Bytes that are read from a child: what it says is a line, and a child that untrusted bytes have taken over may say more.
 const CHILD_BYTES_MAX: u64 = 64 << 10;
 /// Where the kernel lists the threads of a process.

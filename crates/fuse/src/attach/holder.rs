@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
-use super::child::keep_ended_children;
+use super::child::{PANICKED, keep_ended_children};
 use super::control::{self, ControlSocket};
 use super::handover::{FormerServer, HandoverSocket};
 use super::restart_limiter::{EndedServer, RestartLimiter};
@@ -23,8 +23,6 @@ use super::{Attachment, DetachOutcome, Unmounting};
 use crate::journal::ServerEnd;
 use crate::session::fault_point;
 
-/// The exit status of a server that panicked, as Rust has it.
-pub(super) const PANICKED: i32 = 101;
 /// The status of a holder whose server was killed by a signal while it was unmounting, or before it was ready.
 const KILLED_STATUS: i32 = 1;
 /// The signals that ask a mount to end, and the one that reports the end of a child.
