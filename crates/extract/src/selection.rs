@@ -2,7 +2,7 @@
 //!
 //! A path selects itself and everything below it. In a pattern, `*`, `?`, `[…]` and `{…}` match
 //! within one name, and the name `**` matches any number of directories. Directories that can
-//! contain nothing selected are not read.
+//! contain nothing selected are not read. [`Selection::of_paths`] takes every character as it is.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -75,6 +75,21 @@ impl Selection {
     pub fn new<P: AsRef<[u8]>>(given: impl IntoIterator<Item = P>) -> Result<Self, Error> {
         let patterns = given.into_iter().map(|pattern| SelectionPattern::new(pattern.as_ref()));
         Ok(Self { patterns: patterns.collect::<Result<_, _>>()? })
+    }
+
+    /// Selects paths, in which no character is special: `*` is a name of one byte. They count from
+    /// the root, with or without a leading slash. This is for names that come from an image.
+    ///
+    /// ```
+    /// use ferrofs_extract::Selection;
+    ///
+    /// // The directory `a*`, and not `ab`.
+    /// let selection = Selection::of_paths(["/a*"]);
+    /// ```
+    #[must_use]
+    pub fn of_paths<P: AsRef<[u8]>>(given: impl IntoIterator<Item = P>) -> Self {
+        let patterns = given.into_iter().map(|path| SelectionPattern::of_path(path.as_ref()));
+        Self { patterns: patterns.collect() }
     }
 
     /// A record of the patterns that have matched, for one walk.
@@ -169,6 +184,12 @@ impl SelectionPattern {
         let parts = parts.collect::<Result<_, _>>();
         let parts = parts.map_err(|error| Error::new(ErrorKind::Pattern(error), given))?;
         Ok(Self { given: given.to_vec(), names, parts })
+    }
+
+    fn of_path(given: &[u8]) -> Self {
+        let names: Vec<Vec<u8>> = names_of(given).map(<[u8]>::to_vec).collect();
+        let parts = names.iter().cloned().map(PatternPart::Name).collect();
+        Self { given: given.to_vec(), names, parts }
     }
 
     /// How many states it has: one for its names as they are, one for each part of the pattern, and
@@ -369,6 +390,31 @@ mod tests {
             selection.classify(b"/caf\xe9", &mut selection.matches()),
             SelectionMatch::Inside
         );
+    }
+
+    #[test]
+    fn paths_as_they_are_have_no_wildcards() {
+        let special = ["*", "**", "a?", "[ab]", "{a,b}", r"\a", "a[", "d/*/x"];
+        for given in special {
+            let selection = Selection::of_paths([given]);
+            let classify =
+                |path: &str| selection.classify(path.as_bytes(), &mut selection.matches());
+            assert_eq!(classify(&format!("/{given}")), SelectionMatch::Inside, "{given}");
+            assert_eq!(classify(&format!("/{given}/below")), SelectionMatch::Inside, "{given}");
+            for other in ["/a", "/b", "/ab", "/abc", "/d/y/x", "/x/y/z"] {
+                assert_eq!(classify(other), SelectionMatch::Outside, "{given} {other}");
+            }
+            let unmatched = selection.matches();
+            assert_eq!(selection.unmatched(&unmatched).collect::<Vec<_>>(), [given.as_bytes()]);
+        }
+        let selection = Selection::of_paths(["/d/*/"]);
+        let mut matches = selection.matches();
+        assert_eq!(selection.classify(b"/d", &mut matches), SelectionMatch::Ancestor);
+        assert_eq!(selection.classify(b"/d/y", &mut matches), SelectionMatch::Outside);
+        assert_eq!(selection.classify(b"/d/*", &mut matches), SelectionMatch::Inside);
+        let everything = Selection::of_paths(["/"]);
+        let found = everything.classify(b"/a/b", &mut everything.matches());
+        assert_eq!(found, SelectionMatch::Inside);
     }
 
     #[test]
