@@ -239,7 +239,9 @@ struct ferrofs_check_summary {
 };
 
 /* Reads everything and compares it with the rules of the format. 0: the image is sound; 1: it has problems,
- * of which `problem` was told; a negative code: it could not be checked. `summary` may be NULL. */
+ * of which `problem` was told; a negative code: it could not be checked, as where the path of the options leads
+ * to nothing (FERROFS_E_NOT_FOUND) or through something that is no directory (FERROFS_E_TYPE). A link at the end
+ * of that path is checked itself. `summary` may be NULL. */
 int ferrofs_check(const ferrofs_image *image, const struct ferrofs_check_options *options,
                   struct ferrofs_check_summary *summary, ferrofs_error **error);
 

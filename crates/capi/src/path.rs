@@ -21,10 +21,20 @@ pub(crate) enum LastLink {
 
 /// The inode at `path`. `..` goes up from where links have led; the root is its own parent.
 pub(crate) fn resolve(image: &Image, path: &[u8], last: LastLink) -> CallResult<Inode> {
+    Ok(follow(image, path, last)?.0)
+}
+
+/// The path without links and `..` that leads to what `path` names, from the root on.
+pub(crate) fn real_path(image: &Image, path: &[u8], last: LastLink) -> CallResult<Vec<u8>> {
+    Ok(follow(image, path, last)?.1)
+}
+
+/// The inode at `path`, and the path that leads to it without links.
+fn follow(image: &Image, path: &[u8], last: LastLink) -> CallResult<(Inode, Vec<u8>)> {
     let mut left = VecDeque::new();
     push_front(&mut left, path)?;
     let mut wants_directory = ends_as_directory(path);
-    let mut parents: Vec<Inode> = Vec::new();
+    let (mut parents, mut real): (Vec<Inode>, Vec<Vec<u8>>) = Default::default();
     let mut here = image.root()?;
     let mut links = 0;
     while let Some(name) = left.pop_front() {
@@ -33,6 +43,7 @@ pub(crate) fn resolve(image: &Image, path: &[u8], last: LastLink) -> CallResult<
         }
         if name == b".." {
             here = parents.pop().unwrap_or(here);
+            real.pop();
             continue;
         }
         let found = image.lookup(&here, &name)?.ok_or_else(|| CallError::not_found(path))?;
@@ -47,17 +58,19 @@ pub(crate) fn resolve(image: &Image, path: &[u8], last: LastLink) -> CallResult<
             wants_directory |= left.is_empty() && ends_as_directory(&target);
             if target.starts_with(b"/") {
                 parents.clear();
+                real.clear();
                 here = image.root()?;
             }
             push_front(&mut left, &target)?;
         } else {
             parents.push(std::mem::replace(&mut here, found));
+            real.push(name);
         }
     }
     if wants_directory && here.file_type() != FileType::Directory {
         return Err(CallError::not_a_directory(path));
     }
-    Ok(here)
+    Ok((here, [b"/", real.join(&b'/').as_slice()].concat()))
 }
 
 /// Whether a path names a directory by its end, so that its last link is followed, too.
@@ -87,7 +100,8 @@ mod tests {
 
     use super::*;
 
-    fn links() -> io::Result<tempfile::TempDir> {
+    /// A directory with a tree, and an image of that tree.
+    fn links() -> io::Result<(tempfile::TempDir, Image)> {
         let dir = tempfile::tempdir()?;
         let tree = dir.path().join("tree");
         fs::create_dir_all(tree.join("d/e"))?;
@@ -103,20 +117,20 @@ mod tests {
         ] {
             symlink(target, tree.join(name))?;
         }
-        Ok(dir)
-    }
-
-    /// Every answer is that of the host for the same tree.
-    #[test]
-    fn paths_lead_where_linux_leads() {
-        let dir = links().unwrap();
-        let (tree, output) = (dir.path().join("tree"), dir.path().join("image"));
+        let output = dir.path().join("image");
         let (observer, cancel) = (NoopObserver, CancelToken::new());
         let imported =
             from_directory(&tree, &DirectoryOptions::default(), &observer, &cancel).unwrap();
         let options = BuildOptions::default();
         ferrofs_builder::build(&imported, &options, &output, &observer, &cancel).unwrap();
-        let image = Image::open(&output).unwrap();
+        Ok((dir, Image::open(&output).unwrap()))
+    }
+
+    /// Every answer is that of the host for the same tree.
+    #[test]
+    fn paths_lead_where_linux_leads() {
+        let (dir, image) = links().unwrap();
+        let tree = dir.path().join("tree");
         for path in [
             "d",
             "d/",
@@ -173,5 +187,21 @@ mod tests {
         }
         let file = resolve(&image, b"absolute/file", LastLink::Follow).unwrap();
         assert_eq!(file.size(), 1);
+    }
+
+    #[test]
+    fn a_real_path_has_no_links() {
+        let (_dir, image) = links().unwrap();
+        for (path, real) in [
+            ("", "/"),
+            ("d/..", "/"),
+            ("//d/./e/", "/d/e"),
+            ("absolute/e/../file", "/d/file"),
+            ("twice/../to-d", "/to-d"),
+            ("to-d/", "/d"),
+        ] {
+            let found = real_path(&image, path.as_bytes(), LastLink::Keep).unwrap();
+            assert_eq!(found, real.as_bytes(), "{path}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::error::{CallError, CallResult, Code};
 use crate::guard;
 use crate::io::{Answer, Callbacks};
 use crate::open::{ImageHandle, host_path};
+use crate::path::{LastLink, real_path};
 use crate::pointer;
 use crate::structs::{CheckOptions, CheckSummary, ExtractOptions, ExtractSummary};
 
@@ -69,7 +70,7 @@ fn check(image: &Image, path: &[u8], options: &CheckOptions) -> CallResult<Verif
     let CheckOptions { problem, progress, ctx, .. } = *options;
     let callbacks = Callbacks { problem, progress, ctx };
     let cancel = CancelToken::new();
-    let mut verifying = VerifyOptions::new().path(path).cancel(&cancel);
+    let mut verifying = VerifyOptions::new().path(start_of(image, path)?).cancel(&cancel);
     if let Some(threads) = nonzero(options.threads) {
         verifying = verifying.max_threads(threads);
     }
@@ -85,6 +86,22 @@ fn check(image: &Image, path: &[u8], options: &CheckOptions) -> CallResult<Verif
             cancel.cancel();
         }
     })?)
+}
+
+/// Where a check of `path` starts. A path that leads nowhere is a wrong argument. What is damaged on
+/// the way is met again by the check, which reports it as a problem.
+fn start_of(image: &Image, path: &[u8]) -> CallResult<Vec<u8>> {
+    match real_path(image, path, LastLink::Keep) {
+        Err(error)
+            if !matches!(
+                error.code(),
+                Code::NotFound | Code::Type | Code::Loop | Code::Invalid
+            ) =>
+        {
+            Ok(path.to_vec())
+        }
+        found => found,
+    }
 }
 
 /// `ferrofs_extract`.

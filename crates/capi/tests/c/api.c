@@ -436,9 +436,17 @@ static void build_and_extract (const char *path, const char *scratch)
     EXPECT (ferrofs_check (made, &checking, &checked, &error) == 0);
     EXPECT (checked.problems == 0 && checked.inodes == built.inodes && problems == 0);
     checking.path = "/no/such";
-    EXPECT (ferrofs_check (made, &checking, &checked, &error) != 0);
-    ferrofs_error_free (error);
-    error = NULL;
+    checked.inodes = 77;
+    EXPECT (ferrofs_check (made, &checking, &checked, &error) == FERROFS_E_NOT_FOUND);
+    EXPECT (ferrofs_error_errno (error) == ENOENT && strcmp (ferrofs_error_path (error, NULL), "/no/such") == 0);
+    EXPECT (code_of (FERROFS_E_NOT_FOUND) == FERROFS_E_NOT_FOUND && checked.inodes == 77 && problems == 0);
+    checking.path = "added/below";
+    EXPECT (ferrofs_check (made, &checking, &checked, &error) == FERROFS_E_TYPE);
+    EXPECT (ferrofs_error_errno (error) == ENOTDIR && code_of (FERROFS_E_TYPE) == FERROFS_E_TYPE);
+    checking.path = "added";
+    EXPECT (ferrofs_check (made, &checking, &checked, &error) == 0 && checked.inodes == 1 && problems == 0);
+    checking.path = "";
+    EXPECT (ferrofs_check (made, &checking, &checked, &error) == 0 && checked.inodes == built.inodes);
     ferrofs_close (made);
 }
 
