@@ -3,6 +3,7 @@
 use std::io;
 
 use ferrofs_image::{ErrorKind, FormatErrorKind};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
@@ -21,6 +22,8 @@ struct FailureParts {
     byte: Option<u64>,
     /// What a Python object raised that was called for this.
     cause: Option<PyErr>,
+    /// Whether the cause is no `Exception`: [`Failure::is_exit`].
+    is_exit: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +46,7 @@ impl Failure {
             nid: None,
             byte: None,
             cause: None,
+            is_exit: false,
         }))
     }
 
@@ -60,11 +64,37 @@ impl Failure {
             (None, io::ErrorKind::TimedOut) => ErrorCode::Named("ETIMEDOUT"),
             (None, _) => ErrorCode::Named("EIO"),
         };
-        let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<PyErr>());
-        let cause = cause.and_then(|cause| Python::try_attach(|py| cause.clone_ref(py)));
-        let mut failure = Self::new("ErofsError", "EIO", error.to_string());
-        (failure.0.code, failure.0.cause) = (code, cause);
-        failure
+        let raised = error.get_ref().and_then(|inner| inner.downcast_ref::<PyErr>());
+        let raised = raised.and_then(|raised| Python::try_attach(|py| raised.clone_ref(py)));
+        let failure = Self::new("ErofsError", "EIO", error.to_string()).with_code(code);
+        match raised {
+            Some(raised) => failure.caused_by(raised),
+            None => failure,
+        }
+    }
+
+    fn with_code(mut self, code: ErrorCode) -> Self {
+        self.0.code = code;
+        self
+    }
+
+    fn caused_by(mut self, raised: PyErr) -> Self {
+        let is_exit = Python::try_attach(|py| !raised.is_instance_of::<PyException>(py));
+        self.0.is_exit = is_exit.unwrap_or_default();
+        self.0.cause = Some(raised);
+        self
+    }
+
+    /// Whether a path leads to nothing: a name is missing, or below something that is no directory.
+    pub(crate) fn leads_nowhere(&self) -> bool {
+        matches!(self.0.code, ErrorCode::Named("ENOENT" | "ENOTDIR" | "ELOOP"))
+    }
+
+    /// Whether a Python object raised something that is no `Exception`: `KeyboardInterrupt`,
+    /// `SystemExit` and the like. That is no failure of the object or of the image. It ends the work,
+    /// and is raised as it is.
+    pub(crate) fn is_exit(&self) -> bool {
+        self.0.is_exit
     }
 
     /// The same failure, of an object at a URL.
@@ -89,8 +119,13 @@ impl Failure {
         self
     }
 
-    /// The exception.
-    pub(crate) fn raise(self, py: Python<'_>) -> PyErr {
+    /// The exception; the cause itself if it [is an exit](Self::is_exit).
+    pub(crate) fn raise(mut self, py: Python<'_>) -> PyErr {
+        if self.0.is_exit
+            && let Some(cause) = self.0.cause.take()
+        {
+            return cause;
+        }
         self.instance(py).map_or_else(|error| error, PyErr::from_value)
     }
 

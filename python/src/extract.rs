@@ -19,7 +19,7 @@ pub(crate) type ExtractTuple = (u64, u64, u64, Vec<Py<PyAny>>);
 #[derive(Debug, FromPyObject)]
 pub(crate) struct GivenExtraction {
     destination: PathBuf,
-    /// Paths and patterns; everything if there is none.
+    /// Paths; everything if there is none.
     members: Vec<Vec<u8>>,
     /// Whether owners, attributes, set-id bits and devices are those of the image.
     preserve: bool,
@@ -36,25 +36,35 @@ pub(crate) fn extract(
     let counters = WorkCounters::default();
     let supervision = Supervision { phases: &["extract"], counters: &counters, cancel: &cancel };
     let (summary, failures) = supervise(py, &supervision, progress.as_ref(), || {
-        let mut failures = Vec::new();
+        let (mut failures, mut exit) = (Vec::new(), None);
         let mut on_event = |event| match event {
             ExtractEvent::Progress(done) => counters.set(done.entries, done.bytes),
-            ExtractEvent::Failed(error) if failures.len() < FAILURES_MAX => {
-                failures.push(Failure::from(error));
+            ExtractEvent::Failed(error) => {
+                let failure = Failure::from(error);
+                if failure.is_exit() {
+                    cancel.cancel();
+                    exit.get_or_insert(failure);
+                } else if failures.len() < FAILURES_MAX {
+                    failures.push(failure);
+                }
             }
             _ => {}
         };
         let owners = if given.preserve { OwnerPolicy::IfRoot } else { OwnerPolicy::Caller };
         let options = ExtractOptions::new()
             .existing(ExistingFiles::Replace)
-            .selection(Selection::new(&given.members)?)
+            .selection(Selection::of_paths(&given.members))
             .owners(owners)
             .skip_xattrs(!given.preserve)
             .skip_set_id(!given.preserve)
             .skip_devices(!given.preserve)
             .cancel(&cancel);
-        let summary = ferrofs_extract::extract(image, &given.destination, &options, &mut on_event)?;
-        Ok((summary, failures))
+        let extracted =
+            ferrofs_extract::extract(image, &given.destination, &options, &mut on_event);
+        match exit {
+            Some(exit) => Err(exit),
+            None => Ok((extracted?, failures)),
+        }
     })?;
     counters.set(summary.entries(), summary.bytes);
     let failures = failures.into_iter().map(|failure| Ok(failure.instance(py)?.unbind()));

@@ -46,12 +46,20 @@ fn find_at(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
     {
         return Ok(inode);
     }
-    follow(image, path, last)
+    Ok(follow(image, path, last)?.0)
 }
 
-fn follow(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
+/// The path without symlinks and `..` that leads to what `path` names, from the root on. A symlink
+/// at the end is kept.
+pub(crate) fn real_path(image: &Image, path: &[u8]) -> BindingResult<Vec<u8>> {
+    let found = follow(image, path, LastLink::Keep);
+    found.map(|(_, real)| real).map_err(|failure| failure.at(path))
+}
+
+/// The inode at `path`, and the path that leads to it without symlinks.
+fn follow(image: &Image, path: &[u8], last: LastLink) -> BindingResult<(Inode, Vec<u8>)> {
     let mut names: VecDeque<Vec<u8>> = names_of(path);
-    let mut parents = Vec::new();
+    let (mut parents, mut real) = (Vec::new(), Vec::new());
     let mut current = image.root()?;
     let mut links = 0;
     while let Some(name) = names.pop_front() {
@@ -60,12 +68,14 @@ fn follow(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
         }
         if name == b".." {
             current = parents.pop().unwrap_or(current);
+            real.pop();
             continue;
         }
         let found = image.lookup(&current, &name)?.ok_or_else(Failure::not_found)?;
         let is_kept = last == LastLink::Keep && names.is_empty();
         if found.file_type() != FileType::Symlink || is_kept {
             parents.push(std::mem::replace(&mut current, found));
+            real.push(name);
             continue;
         }
         links += 1;
@@ -75,13 +85,14 @@ fn follow(image: &Image, path: &[u8], last: LastLink) -> BindingResult<Inode> {
         let target = image.read_link(&found)?;
         if target.starts_with(b"/") {
             parents.clear();
+            real.clear();
             current = image.root()?;
         }
         for name in names_of(&target).into_iter().rev() {
             names.push_front(name);
         }
     }
-    Ok(current)
+    Ok((current, [b"/", real.join(&b'/').as_slice()].concat()))
 }
 
 fn names_of(path: &[u8]) -> VecDeque<Vec<u8>> {

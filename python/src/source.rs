@@ -1,6 +1,7 @@
 //! Where the bytes of an image come from: a file of the system, `bytes`, a Python object with
 //! `seek` and `readinto`, or a URL.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -76,10 +77,11 @@ impl Place {
 /// What Python passes for a [`Place`]: its kind and the object.
 pub(crate) type GivenPlace = (String, Py<PyAny>);
 
-/// Whether a text names an object at a URL.
+/// Whether a text names an object at a URL. A path of the host need not be UTF-8: it is encoded as
+/// `os.fsencode` does it.
 #[pyo3::pyfunction]
-pub(crate) fn is_url(text: &str) -> bool {
-    !matches!(Location::parse(text.as_ref()), Ok(Location::Local(_)))
+pub(crate) fn is_url(text: OsString) -> bool {
+    !matches!(Location::parse(&text), Ok(Location::Local(_)))
 }
 
 /// A `bytes` object as a source; it is not copied.

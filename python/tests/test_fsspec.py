@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import re
+import shutil
+import tempfile
 import time
 import tracemalloc
 from pathlib import Path
@@ -24,6 +27,44 @@ def fs(image_file: Path) -> Any:
 def test_the_entry_point_is_registered(image_file: Path) -> None:
     assert fsspec.get_filesystem_class("erofs").__module__ == "ferrofs.fsspec"
     assert fsspec.get_filesystem_class("erofs").protocol == "erofs"
+
+
+def test_exits_of_a_source_end_a_walk(tmp_path: Path) -> None:
+    entries = [(f"d{one}/{'x' * 200}{two}", b"x" * 50) for one in range(8) for two in range(200)]
+    output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"
+    ferrofs.build(entries, output, None)
+
+    class Source(io.BytesIO):
+        raises = False
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.raises:
+                raise KeyboardInterrupt
+            return super().read(size)
+
+    file = f"d7/{'x' * 200}9"
+    for call in (
+        lambda fs: list(fs.walk("")),
+        lambda fs: fs.find(""),
+        lambda fs: fs.find("d3", detail=True),
+        lambda fs: fs.glob("**/x*"),
+        lambda fs: fs.cat_ranges([file], 0, 10),
+    ):
+        source = Source(output.read_bytes())
+        fs = fsspec.filesystem("erofs", fo=source)
+        source.raises = True
+        with pytest.raises(KeyboardInterrupt):
+            call(fs)
+        source.raises = False
+        assert len(fs.find("")) == len(entries)
+
+
+def test_a_path_need_not_be_text(image_file: Path, tmp_path: Path) -> None:
+    path = os.fsencode(tempfile.mkdtemp(dir=tmp_path)) + b"/im\xff.erofs"
+    shutil.copyfile(image_file, path)
+    fs = fsspec.filesystem("erofs", fo=os.fsdecode(path))
+    assert fs.cat_file("hello.txt") == b"hello, world\n" and fs.ukey("large")
+    assert pickle.loads(pickle.dumps(fs)).cat_file("hello.txt") == b"hello, world\n"
 
 
 def test_info_has_type_and_size(fs: Any) -> None:

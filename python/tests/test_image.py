@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
+import shutil
 import stat
+import tempfile
 import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import ferrofs
@@ -132,6 +136,25 @@ def test_check_finds_nothing_in_a_good_image(
     result.raise_for_problems()
 
 
+def test_check_refuses_a_path_that_leads_nowhere(image: ferrofs.Image) -> None:
+    for path in ("nope", "/docs/none", b"dirlink/none", "broken/x"):
+        with pytest.raises(ferrofs.NotFoundError) as missing:
+            image.check(path)
+        assert missing.value.path == os.fsdecode(path)
+    for path in ("large/x", "/link/x"):
+        with pytest.raises(NotADirectoryError):
+            image.check(path)
+    with pytest.raises(OSError) as loop:
+        image.check("loop/x")
+    assert loop.value.errno == errno.ELOOP
+    whole = image.check()
+    assert image.check("") == image.check("docs/..") == whole
+    deep = image.check("docs/deep")
+    assert deep and 1 < deep.inodes < whole.inodes
+    assert image.check("dirlink/../deep") == image.check("dirlink/er/..") == deep
+    assert image.check("dirlink").inodes == image.check("broken").inodes == 1
+
+
 def test_check_reports_damage_with_its_place(image_file: Path, tmp_path: Path) -> None:
     data = bytearray(image_file.read_bytes())
     at = data.index(b"word", len(data) // 2) if b"word" in data[len(data) // 2 :] else 100_000
@@ -171,6 +194,29 @@ def test_extract_writes_members_only(
     assert not (tmp_path / "all/null").exists()
     with pytest.raises(FileNotFoundError):
         image.extract("nowhere", tmp_path)
+
+
+def test_extract_takes_names_as_they_are(tmp_path: Path) -> None:
+    special = ["*", "**", "a?", "[ab]", "{a,b}", "a\\*", "a["]
+    plain = ["a", "b", "ab", "sub/a"]
+    entries = [(name, name.encode()) for name in [*special, *plain]]
+    # Threads that run this test share `tmp_path`.
+    scratch = Path(tempfile.mkdtemp(dir=tmp_path))
+    ferrofs.build(entries, scratch / "a.erofs")
+    image = ferrofs.Image(scratch / "a.erofs")
+    for number, name in enumerate(special):
+        one, all_of_it = scratch / f"one{number}", scratch / f"all{number}"
+        one.mkdir()
+        (one / "a").write_bytes(b"mine")
+        assert image.extract(name, one) == str(one / name)
+        assert sorted(os.listdir(one)) == sorted([name, "a"])
+        assert (one / name).read_bytes() == name.encode() and (one / "a").read_bytes() == b"mine"
+        image.extract(image.getinfo(name), one)
+        image.extractall(all_of_it, [name])
+        assert os.listdir(all_of_it) == [name]
+    with pytest.raises(ferrofs.ExtractError, match="nothing in the image") as missing:
+        image.extractall(scratch / "none", ["sub/*", "a"])
+    assert missing.value.errno == errno.ENOENT and os.listdir(scratch / "none") == ["a"]
 
 
 def test_errors_are_those_of_the_system(image: ferrofs.Image, tmp_path: Path) -> None:
@@ -237,6 +283,87 @@ def test_sources_of_every_kind(image_file: Path, files: dict[str, bytes]) -> Non
             assert image.check()
 
 
+class RaisingSource(io.BytesIO):
+    """Raises once `raises` is set."""
+
+    raises: BaseException | None = None
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.raises is not None:
+            raise self.raises
+        return super().read(size)
+
+
+@pytest.fixture
+def large_image(image_file: Path, tmp_path: Path) -> bytes:
+    """An image whose directories lie far apart, so that listing one needs a read."""
+    entries: list[tuple[str, bytes]] = []
+    for folder in range(8):
+        entries += [(f"d{folder}/{'x' * 200}{number}", b"x" * 50) for number in range(200)]
+    output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"
+    ferrofs.build(entries, output, None)
+    return output.read_bytes()
+
+
+def calls_of(image: ferrofs.Image, target: Path) -> dict[str, Callable[[], object]]:
+    """What reads an image."""
+    return {
+        "namelist": image.namelist,
+        "infolist": image.infolist,
+        "walk": lambda: list(image.walk()),
+        "walk below": lambda: list(image.walk("/d3", onerror=lambda error: None)),
+        "listdir": lambda: image.listdir("d5"),
+        "exists": lambda: image.exists(f"d6/{'x' * 200}7"),
+        "read": lambda: image.read(f"d7/{'x' * 200}9"),
+        "open": lambda: image.open(f"d7/{'x' * 200}9").read(),
+        "check": image.check,
+        "extractall": lambda: image.extractall(target),
+    }
+
+
+class OtherExit(BaseException):
+    """As `asyncio.CancelledError` or `trio.Cancelled`."""
+
+
+@pytest.mark.parametrize("exit", [KeyboardInterrupt, SystemExit, GeneratorExit, OtherExit])
+def test_exits_of_a_source_are_raised_as_they_are(
+    exit: type[BaseException], large_image: bytes, tmp_path: Path
+) -> None:
+    names = calls_of(ferrofs.Image(large_image), tmp_path)
+    for name in names:
+        source = RaisingSource(large_image)
+        image = ferrofs.Image(source)
+        source.raises = exit("now")
+        # Threads that run this test share `tmp_path`.
+        target = Path(tempfile.mkdtemp(dir=tmp_path))
+        with pytest.raises(exit, match="now"):
+            calls_of(image, target)[name]()
+        source.raises = None
+        assert image.check(), name
+
+
+def test_exceptions_of_a_source_are_causes(large_image: bytes, tmp_path: Path) -> None:
+    source = RaisingSource(large_image)
+    image = ferrofs.Image(source)
+    source.raises = ValueError("broken")
+    for name, call in calls_of(image, tmp_path / "x").items():
+        if name in ("walk", "walk below", "check"):
+            continue
+        with pytest.raises(ferrofs.ErofsError) as raised:
+            call()
+        assert raised.value.errno == 5 or name == "extractall"
+        if name != "extractall":
+            assert raised.value.__cause__ is source.raises, name
+    failed: list[OSError] = []
+    for _ in image.walk(onerror=failed.append):
+        pass
+    result = image.check()
+    assert not result
+    for error in [*failed, *result.problems]:
+        assert error.__cause__ is source.raises
+    assert failed
+
+
 def test_threads_read_at_once(image: ferrofs.Image, files: dict[str, bytes]) -> None:
     wrong: list[str] = []
 
@@ -249,6 +376,25 @@ def test_threads_read_at_once(image: ferrofs.Image, files: dict[str, bytes]) -> 
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", [b"im\xff.erofs", "bild-ü.erofs".encode(), b"https-\xfe.erofs"])
+def test_a_path_need_not_be_text(image_file: Path, tmp_path: Path, name: bytes) -> None:
+    path = os.fsencode(tempfile.mkdtemp(dir=tmp_path)) + b"/" + name
+    shutil.copyfile(image_file, path)
+    text = os.fsdecode(path)
+    for source in (text, Path(text)):
+        image = ferrofs.Image(source)
+        assert image.read("hello.txt") == b"hello, world\n" and image.filename == text
+        copy = pickle.loads(pickle.dumps(image))
+        assert copy.filename == text and copy.read("hello.txt") == b"hello, world\n"
+        assert repr(image).startswith("<ferrofs.Image ")
+    os.unlink(path)
+    with pytest.raises(FileNotFoundError) as missing:
+        ferrofs.Image(text)
+    assert missing.value.path == text
+    with pytest.raises(UnicodeEncodeError):
+        ferrofs.Image("\ud800")
 
 
 @pytest.mark.thread_unsafe(reason="changes the environment")

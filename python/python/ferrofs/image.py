@@ -156,7 +156,9 @@ class Image:
     def check(self, path: StrPath = "/", progress: Progress | None = None) -> CheckResult:
         """Verifies the image, or what ``path`` names: all metadata, and every byte of every file.
 
-        Problems are results, not exceptions; :meth:`CheckResult.raise_for_problems` raises one.
+        Problems are results, not exceptions; :meth:`CheckResult.raise_for_problems` raises one. A
+        ``path`` that leads nowhere is no problem of the image: :class:`ferrofs.NotFoundError` or
+        :class:`NotADirectoryError` is raised. A symlink at the end of ``path`` is checked itself.
         """
         return CheckResult(*self._native.check(image_path(path), progress))
 
@@ -265,7 +267,7 @@ class Image:
     ) -> int:
         """Extracts all entries, or ``members`` and what is below them, to the directory ``path``
         (the current one). Returns how many entries. Files that exist are replaced; nothing is
-        written outside of the directory.
+        written outside of the directory. In ``members`` no character is special.
 
         Entries belong to the caller and have neither set-id bits nor extended attributes, and
         device nodes are left out, unless ``preserve`` is set: then all of that is as in the image,
