@@ -1,6 +1,6 @@
 //! Builds an image from a directory, an archive, or entries that Python lists.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ferrofs_builder::import::adjust::{Adjustments, ExcludePatterns, OwnerOverrides};
 use ferrofs_builder::import::{
@@ -16,13 +16,16 @@ use ferrofs_image::CancelToken;
 use ferrofs_ondisk::BlockSize;
 use pyo3::prelude::*;
 
-use crate::content::ObjectReader;
+use crate::content::StreamReader;
 use crate::errors::{BindingResult, Failure};
-use crate::progress::{Supervision, WorkCounters, supervise};
+use crate::progress::{CallerLink, Supervision, WorkCounters, supervise};
 use crate::tree::{GivenEntry, TreeBuilder};
 
 /// The phases of a build, as progress names them.
 const PHASES: [&str; 5] = ["import", "deduplicate", "data", "metadata", "publish"];
+
+/// The kind of a source that is a Python object with an archive.
+const STREAM: &str = "stream";
 
 /// Bytes of the image, its inodes, and bytes of the files in it.
 pub(crate) type BuildTuple = (u64, u64, u64);
@@ -57,7 +60,9 @@ pub(crate) type GivenSource = (String, Py<PyAny>);
 
 enum BuildSource {
     Directory(PathBuf),
-    Tar(TarSource),
+    Tar(PathBuf),
+    /// An archive that the caller's thread reads.
+    Stream,
     Tree(Box<Tree>),
 }
 
@@ -76,10 +81,11 @@ pub(crate) fn build(
     let existing = if given.overwrite { ExistingOutput::Replace } else { ExistingOutput::Refuse };
     let image = py.detach(|| OutputTarget::open(&given.output, existing));
     let image = image.map_err(|error| Failure::from(error).raise(py))?;
+    let stream = (source.0 == STREAM).then_some(&source.1);
     let source = build_source(py, &source)?;
-    let given_supervision = Supervision { phases: &PHASES, counters: &counters, cancel: &cancel };
-    let report = supervise(py, &given_supervision, progress.as_ref(), || {
-        let observer = CountingObserver(&counters);
+    let supervision = Supervision { phases: &PHASES, counters: &counters, cancel: &cancel, stream };
+    let report = supervise(py, &supervision, progress.as_ref(), |caller| {
+        let observer = CountingObserver { counters: &counters, caller };
         let tree = import(source, &given, &observer, &cancel)?;
         let outputs = BuildOutputs { image, blob: None, chunk_index: None };
         Ok(build_into(&tree, &options, outputs, &observer, &cancel)?)
@@ -97,11 +103,8 @@ fn build_source(py: Python<'_>, source: &GivenSource) -> PyResult<BuildSource> {
     let value = value.bind(py);
     match kind.as_str() {
         "directory" => Ok(BuildSource::Directory(value.extract()?)),
-        "tar" => Ok(BuildSource::Tar(TarSource::Path(value.extract()?))),
-        "stream" => {
-            let reader = Box::new(ObjectReader(value.clone().unbind()));
-            Ok(BuildSource::Tar(TarSource::Stream { reader, name: PathBuf::from("archive") }))
-        }
+        "tar" => Ok(BuildSource::Tar(value.extract()?)),
+        STREAM => Ok(BuildSource::Stream),
         _ => {
             let mut tree = TreeBuilder::new();
             for entry in value.try_iter()? {
@@ -132,17 +135,29 @@ fn import(
                 DirectoryOptions::default().exclusions(exclusions).adjustments(adjustments);
             Ok(from_directory(&path, &options, observer, cancel)?)
         }
-        BuildSource::Tar(source) => {
-            observer.phase(BuildPhase::Import);
-            let mut tree = from_tar(source, &TarImportOptions::default(), cancel)?;
-            adjustments.apply(&mut tree)?;
-            Ok(tree)
+        BuildSource::Tar(path) => import_tar(TarSource::Path(path), &adjustments, observer, cancel),
+        BuildSource::Stream => {
+            let reader = Box::new(StreamReader(observer.caller.clone()));
+            let source = TarSource::Stream { reader, name: PathBuf::from("archive") };
+            import_tar(source, &adjustments, observer, cancel)
         }
         BuildSource::Tree(mut tree) => {
             adjustments.apply(&mut tree)?;
             Ok(*tree)
         }
     }
+}
+
+fn import_tar(
+    source: TarSource,
+    adjustments: &Adjustments,
+    observer: &CountingObserver<'_>,
+    cancel: &CancelToken,
+) -> BindingResult<Tree> {
+    observer.phase(BuildPhase::Import);
+    let mut tree = from_tar(source, &TarImportOptions::default(), cancel)?;
+    adjustments.apply(&mut tree)?;
+    Ok(tree)
 }
 
 fn build_options(given: &GivenBuild) -> BindingResult<BuildOptions> {
@@ -189,24 +204,35 @@ fn build_options(given: &GivenBuild) -> BindingResult<BuildOptions> {
     Ok(options)
 }
 
-struct CountingObserver<'a>(&'a WorkCounters);
+/// Counts, and asks the caller's thread whether the finished image may get its name.
+struct CountingObserver<'a> {
+    counters: &'a WorkCounters,
+    caller: &'a CallerLink,
+}
 
 impl BuildObserver for CountingObserver<'_> {
     fn bytes_done(&self, bytes: u64) {
-        self.0.add_bytes(bytes);
+        self.counters.add_bytes(bytes);
     }
 
     fn directory_started(&self) {
-        self.0.add_entry();
+        self.counters.add_entry();
     }
 
     fn phase(&self, phase: BuildPhase) {
-        self.0.enter(match phase {
+        self.counters.enter(match phase {
             BuildPhase::Import => 0,
             BuildPhase::Deduplicate => 1,
             BuildPhase::Data => 2,
             BuildPhase::Metadata => 3,
             BuildPhase::Publish => 4,
         });
+    }
+
+    fn inspect(&self, _image: &Path, _blob: Option<&Path>) -> Result<(), String> {
+        match self.caller.may_finish() {
+            true => Ok(()),
+            false => Err("cancelled".to_owned()),
+        }
     }
 }

@@ -23,8 +23,9 @@ pub(crate) fn check(
 ) -> PyResult<CheckTuple> {
     let cancel = CancelToken::new();
     let counters = WorkCounters::default();
-    let given = Supervision { phases: &["check"], counters: &counters, cancel: &cancel };
-    let (summary, problems) = supervise(py, &given, progress.as_ref(), || {
+    let given =
+        Supervision { phases: &["check"], counters: &counters, cancel: &cancel, stream: None };
+    let (summary, problems) = supervise(py, &given, progress.as_ref(), |_| {
         let (mut problems, mut exit) = (Vec::new(), None);
         let mut on_event = |event| match event {
             VerifyEvent::Progress(done) => counters.set(done.inodes, done.bytes),

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use ferrofs_builder::tree::{Content, ContentReader, ContentSource};
 use ferrofs_builder::{Error, ErrorKind, Result};
-use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+
+use crate::progress::CallerLink;
 
 /// The most bytes that a Python object is asked for at a time.
 const READ_MAX: usize = 1 << 20;
@@ -139,22 +140,15 @@ impl ContentReader for HostReader {
     }
 }
 
-/// A Python object with `read` as a stream. The thread that reads must be detached.
-pub(crate) struct ObjectReader(pub(crate) Py<PyAny>);
+/// A Python object with `read` as a stream, which the caller's thread reads.
+pub(crate) struct StreamReader(pub(crate) CallerLink);
 
-impl Read for ObjectReader {
+impl Read for StreamReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let wanted = buffer.len().min(READ_MAX);
-        let read = Python::try_attach(|py| -> PyResult<usize> {
-            let bytes = self.0.call_method1(py, "read", (wanted,))?;
-            let bytes: PyBackedBytes = bytes.extract(py)?;
-            let count = bytes.len().min(wanted);
-            buffer[..count].copy_from_slice(&bytes[..count]);
-            Ok(count)
-        });
-        match read {
-            Some(read) => read.map_err(io::Error::other),
-            None => Err(io::Error::other("the interpreter ends")),
-        }
+        let bytes = self.0.read(wanted)?;
+        let count = bytes.len().min(wanted);
+        buffer[..count].copy_from_slice(&bytes[..count]);
+        Ok(count)
     }
 }

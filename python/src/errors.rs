@@ -97,6 +97,11 @@ impl Failure {
         self.0.is_exit
     }
 
+    /// Whether a Python object raised an exception that is known to be the reason.
+    pub(crate) fn has_cause(&self) -> bool {
+        self.0.cause.is_some()
+    }
+
     /// The same failure, of an object at a URL.
     pub(crate) fn remote(mut self) -> Self {
         self.0.class = "RemoteError";

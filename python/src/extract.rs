@@ -34,8 +34,9 @@ pub(crate) fn extract(
 ) -> PyResult<ExtractTuple> {
     let cancel = CancelToken::new();
     let counters = WorkCounters::default();
-    let supervision = Supervision { phases: &["extract"], counters: &counters, cancel: &cancel };
-    let (summary, failures) = supervise(py, &supervision, progress.as_ref(), || {
+    let supervision =
+        Supervision { phases: &["extract"], counters: &counters, cancel: &cancel, stream: None };
+    let (summary, failures) = supervise(py, &supervision, progress.as_ref(), |_| {
         let (mut failures, mut exit) = (Vec::new(), None);
         let mut on_event = |event| match event {
             ExtractEvent::Progress(done) => counters.set(done.entries, done.bytes),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -128,6 +130,98 @@ def test_a_running_build_is_cancelled(tmp_path: Path) -> None:
     with pytest.raises(ferrofs.CancelledError):
         ferrofs.build(source, tmp_path / "a", progress=lambda *_: not source.served.is_set())
     assert os.listdir(tmp_path) == []
+
+
+def test_the_last_report_comes_before_the_image_has_its_name(tree: Path, tmp_path: Path) -> None:
+    outputs = Path(tempfile.mkdtemp(dir=tmp_path))
+    output = outputs / "a"
+    calls: list[tuple[str, bool]] = []
+    ferrofs.build(
+        tree, output, progress=lambda phase, *_: calls.append((phase, output.exists()))
+    )
+    assert calls[-1] == ("publish", False) and output.exists()
+    assert not any(exists for _, exists in calls)
+    output.unlink()
+
+    def interrupt(phase: str, *_: object) -> None:
+        if phase == "publish":
+            raise KeyboardInterrupt
+
+    for old in (None, b"old"):
+        if old is not None:
+            output.write_bytes(old)
+        for exception, progress in [
+            (ferrofs.CancelledError, lambda phase, *_: phase != "publish"),
+            (KeyboardInterrupt, interrupt),
+        ]:
+            with pytest.raises(exception):
+                ferrofs.build(tree, output, progress=progress, overwrite=True)
+            assert (output.read_bytes() if output.exists() else None) == old
+            assert len(os.listdir(outputs)) == (old is not None)
+
+
+class FailingStream(io.RawIOBase):
+    """An archive of which `read` raises when `count` bytes were read."""
+
+    def __init__(self, data: bytes, count: int, error: BaseException) -> None:
+        self.data, self.count, self.error = io.BytesIO(data), count, error
+        self.threads: set[int] = set()
+
+    def read(self, size: int = -1, /) -> bytes:
+        self.threads.add(threading.get_ident())
+        if self.data.tell() >= self.count:
+            raise self.error
+        return self.data.read(min(size, 10_000))
+
+
+@pytest.mark.parametrize("suffix", ["", ":gz", ":xz"])
+def test_what_a_stream_raises(tree: Path, tmp_path: Path, suffix: str) -> None:
+    scratch = Path(tempfile.mkdtemp(dir=tmp_path))
+    with tarfile.open(scratch / "a.tar", f"w{suffix}") as tar:
+        tar.add(tree, arcname=".")
+        noise = tarfile.TarInfo("noise")
+        noise.size = 300_000
+        tar.addfile(noise, io.BytesIO(os.urandom(noise.size)))
+    data = (scratch / "a.tar").read_bytes()
+    for count in (0, 1000, 100_000):
+        failing = FailingStream(data, count, ValueError("broken"))
+        with pytest.raises(ferrofs.ErofsError, match="broken") as raised:
+            ferrofs.build(failing, scratch / "a")
+        assert raised.value.__cause__ is failing.error and raised.value.errno == 5
+        for exit in (KeyboardInterrupt("now"), SystemExit("now"), GeneratorExit("now")):
+            with pytest.raises(type(exit), match="now"):
+                ferrofs.build(FailingStream(data, count, exit), scratch / "a")
+    assert os.listdir(scratch) == ["a.tar"]
+    whole = FailingStream(data, len(data) + 1, ValueError())
+    ferrofs.build(whole, scratch / "a")
+    assert ferrofs.Image(scratch / "a").check()
+    assert whole.threads == {threading.get_ident()}
+
+
+WAITING = """
+import io, os, signal, sys, threading
+import ferrofs
+
+class Waits(io.RawIOBase):
+    def read(self, size=-1, /):
+        threading.Event().wait()
+
+source = Waits() if sys.argv[1] == "object" else os.fdopen(os.pipe()[0], "rb")
+threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    ferrofs.build(source, sys.argv[2] + "/a")
+except KeyboardInterrupt:
+    print("interrupted", os.listdir(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["object", "pipe"])
+def test_a_signal_ends_a_build_whose_stream_waits(kind: str, tmp_path: Path) -> None:
+    scratch = tempfile.mkdtemp(dir=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING, kind, scratch], capture_output=True, timeout=30
+    )
+    assert (done.stdout, done.stderr) == (b"interrupted []\n", b"")
 
 
 def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path) -> None:

@@ -179,6 +179,30 @@ def test_a_callback_cancels(image: ferrofs.Image, tmp_path: Path) -> None:
         image.extractall(tmp_path / "x", progress=lambda *_: 1 / 0)
 
 
+def test_nothing_is_left_to_cancel_at_the_end(image: ferrofs.Image, tmp_path: Path) -> None:
+    # Threads that run this test share `tmp_path`.
+    target = tempfile.mkdtemp(dir=tmp_path)
+    for work in (image.check, lambda progress: image.extractall(target, progress=progress)):
+        # A call in between, on a busy machine, does cancel.
+        for _ in range(20):
+            calls: list[object] = []
+
+            def progress(*done: object, calls: list[object] = calls) -> bool:
+                calls.append(done)
+                return len(calls) == 1
+
+            try:
+                assert work(progress=progress)
+            except ferrofs.CancelledError:
+                continue
+            assert len(calls) == 2
+            break
+        else:
+            pytest.fail("the last call cancels")
+    with pytest.raises(ZeroDivisionError):
+        image.check(progress=lambda _, entries, size: 1 / (size == 0))
+
+
 def test_extract_writes_members_only(
     image: ferrofs.Image, files: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -346,7 +370,7 @@ def test_exceptions_of_a_source_are_causes(large_image: bytes, tmp_path: Path) -
     source = RaisingSource(large_image)
     image = ferrofs.Image(source)
     source.raises = ValueError("broken")
-    for name, call in calls_of(image, tmp_path / "x").items():
+    for name, call in calls_of(image, Path(tempfile.mkdtemp(dir=tmp_path))).items():
         if name in ("walk", "walk below", "check"):
             continue
         with pytest.raises(ferrofs.ErofsError) as raised:

@@ -124,9 +124,14 @@ def build(
     equal parts of files once; ``ztailpacking`` puts ends of files behind their inodes. ``exclude``
     are paths of a directory that are left out, ``exclude_regex`` POSIX expressions for such paths.
 
-    ``progress`` is called about ten times a second with the phase, entries and bytes, and once
-    before and after. If it raises, the build ends and the exception is raised; if it returns
-    ``False``, that is :class:`ferrofs.CancelledError`. A build that fails leaves no file.
+    ``progress`` is called about ten times a second with the phase, entries and bytes, once before
+    all and once at the end, when the image is complete and has no name yet. If it raises, the build
+    ends and the exception is raised; if it returns ``False``, that is
+    :class:`ferrofs.CancelledError`. A build that fails leaves no file. Only a signal that comes
+    while the complete image gets its name (``KeyboardInterrupt``) is raised though the image exists.
+
+    A file object is read by the thread that calls this function, so that Ctrl-C ends a ``read`` that
+    waits; progress is not reported meanwhile.
 
     >>> report = build([("a", b"x" * 100000)], "a.erofs", "zstd,level=3")
     >>> report.content_size, report.size < 20000

@@ -22,7 +22,9 @@ __all__ = ["CheckResult", "Image", "Progress", "Superblock"]
 
 Progress = Callable[[str, int, int], Any]
 """Called now and then with what is done: the phase, entries and bytes. To cancel, it returns
-``False`` (:class:`ferrofs.CancelledError` is raised then) or raises an exception of its own."""
+``False`` (:class:`ferrofs.CancelledError` is raised then) or raises an exception of its own. After
+:meth:`Image.check` and :meth:`Image.extractall` have done all, it is called once more; then an
+exception is raised, and ``False`` is ignored, as nothing is left to cancel."""
 
 
 @dataclass(frozen=True)
