@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::calls::detached;
 use crate::errors::{BindingResult, Failure};
 
 /// Reads up to this many bytes go through a buffer of their own: a copy is cheaper than a second
@@ -28,8 +29,7 @@ pub(crate) fn read_bytes<'py>(
     }
     let mut filled = 0;
     let bytes = PyBytes::new_with(py, count, |buffer| {
-        let read = py.detach(|| read(buffer));
-        filled = read.map_err(|failure| failure.raise(py))?;
+        filled = detached(py, || read(buffer))?;
         Ok(())
     })?;
     // Fewer than the inode says: the file was damaged in a way that reading tolerates.
@@ -68,7 +68,7 @@ fn read_copied<'py, const BYTES: usize>(
     read: impl FnOnce(&mut [u8; BYTES]) -> BindingResult<usize> + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let mut buffer = [0u8; BYTES];
-    let filled = py.detach(|| read(&mut buffer)).map_err(|failure| failure.raise(py))?;
+    let filled = detached(py, || read(&mut buffer))?;
     Ok(PyBytes::new(py, &buffer[..filled]))
 }
 

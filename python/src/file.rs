@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::bytes_object::read_bytes;
-use crate::errors::{BindingResult, Failure};
+use crate::calls::detached;
+use crate::errors::Failure;
 use crate::image::NativeImage;
 use crate::lookup::regular_file;
 use crate::process::PerProcess;
@@ -30,10 +31,10 @@ impl NativeFile {
         if let Some(file) = self.opened.get() {
             return Ok(file);
         }
-        let opened = py.detach(|| -> BindingResult<OpenFile> {
-            Ok(image.open_file(&image.inode(self.nid)?)?)
-        });
-        let opened = opened.map_err(|failure| failure.at(&self.path).raise(py))?;
+        let opened = detached(py, || {
+            let opened = image.inode(self.nid).and_then(|inode| image.open_file(&inode));
+            opened.map_err(|error| Failure::from(error).at(&self.path))
+        })?;
         Ok(self.opened.get_or_keep(Arc::new(opened)))
     }
 }

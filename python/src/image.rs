@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::bytes_object::{find_and_read_bytes, read_bytes};
+use crate::calls::detached;
 use crate::check::{CheckTuple, check};
 use crate::errors::{BindingResult, Failure};
 use crate::extract::{ExtractTuple, GivenExtraction, extract};
@@ -51,7 +52,7 @@ impl NativeImage {
             sources.push(place.source(py, start)?);
         }
         let workers = workers();
-        let opened = py.detach(|| -> BindingResult<Image> {
+        detached(py, || {
             let devices = sources.split_off(1);
             let primary = sources.pop().ok_or_else(Failure::not_found)?;
             let options = OpenOptions::new().workers(&workers);
@@ -60,8 +61,7 @@ impl NativeImage {
                 None => options,
             };
             Ok(options.open_sources(primary, devices)?)
-        });
-        opened.map_err(|failure| failure.raise(py))
+        })
     }
 
     /// Runs `work` on the image, detached.
@@ -71,7 +71,7 @@ impl NativeImage {
         work: impl FnOnce(&Image) -> BindingResult<T> + Send,
     ) -> PyResult<T> {
         let image = self.image(py)?;
-        py.detach(|| work(&image)).map_err(|failure| failure.raise(py))
+        detached(py, || work(&image))
     }
 }
 

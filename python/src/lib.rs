@@ -7,6 +7,7 @@
 
 mod build;
 mod bytes_object;
+mod calls;
 mod check;
 mod content;
 mod errors;

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::Location;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyByteArray;
 
+use crate::calls::keep_exit;
 use crate::errors::Failure;
 use crate::remote;
 
@@ -125,6 +127,15 @@ impl ObjectSource {
         Ok(Self { object: object.clone().unbind(), start, length, turn: Mutex::new(()) })
     }
 
+    /// As [`ObjectSource::read_attached`]; what is no `Exception` is kept for the call, too.
+    fn read_or_exit(&self, py: Python<'_>, at: u64, buffer: &mut [u8]) -> PyResult<usize> {
+        self.read_attached(py, at, buffer).inspect_err(|error| {
+            if !error.is_instance_of::<PyException>(py) {
+                keep_exit(error.clone_ref(py));
+            }
+        })
+    }
+
     fn read_attached(&self, py: Python<'_>, at: u64, buffer: &mut [u8]) -> PyResult<usize> {
         let object = self.object.bind(py);
         object.call_method1("seek", (at,))?;
@@ -161,7 +172,7 @@ impl ImageSource for ObjectSource {
         let Some(at) = self.start.checked_add(offset) else { return Ok(0) };
         let _running = RunningRead::begin()?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = Python::try_attach(|py| self.read_attached(py, at, buffer));
+        let read = Python::try_attach(|py| self.read_or_exit(py, at, buffer));
         match read {
             Some(read) => read.map_err(io::Error::other),
             None => Err(io::Error::other("the interpreter ends")),

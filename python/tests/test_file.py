@@ -6,6 +6,7 @@ import array
 import io
 import os
 import pickle
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,6 +48,42 @@ def test_readinto_takes_any_writable_buffer(
     assert whole[: file.size] == files["large"] and whole[file.size :] == bytes(100)
     with pytest.raises(TypeError):
         file.readinto(b"read-only")
+
+
+def test_no_interrupt_is_lost_in_readahead(files: dict[str, bytes], tmp_path: Path) -> None:
+    # Threads that run this test share `tmp_path`.
+    output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"
+    # So many inodes that the map of the file is not read with the superblock.
+    others = [(f"d{one}/{'x' * 200}{two}", b"x" * 60) for one in range(8) for two in range(200)]
+    entries = [("large", files["large"] * 4), *others]
+    ferrofs.build(entries, output, "lz4", pcluster_size=16384)
+    data = output.read_bytes()
+
+    class Source(io.BytesIO):
+        """Is interrupted once, in a read of the thread that calls."""
+
+        left, caller = 0, threading.get_ident()
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.left and threading.get_ident() == self.caller:
+                self.left -= 1
+                if not self.left:
+                    raise KeyboardInterrupt
+            return super().read(size)
+
+    for reads in range(1, 1000):
+        source = Source(data)
+        with ferrofs.Image(source, memory=32 << 20) as image:
+            source.left = reads
+            try:
+                file = image.open("large")
+                while file.read(100_000):
+                    pass
+            except KeyboardInterrupt:
+                continue
+            assert source.left, f"the interrupt of read {reads} is lost"
+            return
+    pytest.fail("the reads do not end")
 
 
 def test_pread_leaves_the_position(image: ferrofs.Image, files: dict[str, bytes]) -> None:
