@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "a program reports on standard error")]
 
+mod admission;
 mod assemble;
 mod backend;
 mod backing;
@@ -107,6 +108,7 @@ impl std::error::Error for Unusable {}
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Before there are threads: buffers of chunks are returned to the system, whichever thread frees them.
     ferrofs_workers::memory::set_mmap_threshold();
+    admission::raise_descriptor_limit();
     // Credentials must not be in a core dump, nor readable by other processes of the user.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context("cannot forbid core dumps")?;
@@ -135,7 +137,7 @@ fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Resu
     let runtime = runtime()?;
     detach_from_parent().context("cannot open /dev/null")?;
     let idle = Duration::from_secs(arguments.idle);
-    server::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
+    admission::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
     Ok(())
 }
 
@@ -150,7 +152,7 @@ fn serve_one(arguments: &Arguments, filled: Option<Arc<CacheDirectory>>) -> anyh
     let fetcher = fetcher(arguments, filled, store)?;
     let runtime = runtime()?;
     detach_from_parent().context("cannot open /dev/null")?;
-    server::serve_one(connection, &fetcher, runtime.handle());
+    server::serve_one(Arc::new(connection), &fetcher, runtime.handle());
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! The socket of the fetcher: one thread for each connection receives, and one task answers each
-//! request. Knows messages, and no server.
+//! A connection of the fetcher: one thread receives, and one task answers each request. Knows
+//! messages, and no server.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,14 +7,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrofs_remote::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
     PROTOCOL_VERSION, PruneReport, PushRequest, checked_ranges,
 };
 use ferrofs_remote::{Connection, ContentDigest, StoreSettings};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -23,8 +22,6 @@ use crate::lock::locked;
 use crate::object::SharedObject;
 use crate::space::CacheSpace;
 
-/// Connections at the same time. One is a mount or a running verb.
-const CONNECTIONS_MAX: usize = 1024;
 /// Objects of one connection: an image and its devices, of several images.
 const OBJECTS_MAX: usize = 4096;
 /// Requests of one connection that are not answered yet.
@@ -33,77 +30,8 @@ const REQUESTS_MAX: usize = 4096;
 /// How often a client hears how far an upload is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
-/// The connections that are open.
-#[derive(Debug)]
-struct Open {
-    count: usize,
-    last_used: Instant,
-}
-
-/// Accepts connections until none was open for `idle`.
-pub(crate) fn serve(
-    listener: BorrowedFd<'_>,
-    fetcher: &Arc<Fetcher>,
-    runtime: &Handle,
-    idle: Duration,
-) -> io::Result<()> {
-    let open = Arc::new(Mutex::new(Open { count: 0, last_used: Instant::now() }));
-    let timeout =
-        Timespec { tv_sec: i64::try_from(idle.as_secs().max(1)).unwrap_or(i64::MAX), tv_nsec: 0 };
-    loop {
-        let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
-        match rustix::event::poll(&mut waiting, Some(&timeout)) {
-            Ok(0) => {
-                let open = locked(&open);
-                if open.count == 0 && open.last_used.elapsed() >= idle {
-                    return Ok(());
-                }
-                continue;
-            }
-            Err(rustix::io::Errno::INTR) => continue,
-            other => other?,
-        };
-        let flags = rustix::net::SocketFlags::CLOEXEC;
-        let socket = match rustix::net::accept_with(listener, flags) {
-            Ok(socket) => socket,
-            Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => continue,
-            Err(errno) => return Err(errno.into()),
-        };
-        let own = rustix::process::geteuid().as_raw();
-        let accepted = Connection::new(socket).and_then(|one| Ok((one.peer_user()? == own, one)));
-        let Ok((true, connection)) = accepted else { continue };
-        start(connection, fetcher, runtime, &open)?;
-    }
-}
-
-/// Starts the thread of a connection. Beyond the limit the connection is closed.
-fn start(
-    connection: Connection,
-    fetcher: &Arc<Fetcher>,
-    runtime: &Handle,
-    open: &Arc<Mutex<Open>>,
-) -> io::Result<()> {
-    {
-        let mut open = locked(open);
-        if open.count >= CONNECTIONS_MAX {
-            return Ok(());
-        }
-        open.count += 1;
-    }
-    let peer = Arc::new(Peer::new(connection, Arc::clone(fetcher), runtime.clone()));
-    let counted = Arc::clone(open);
-    let started = std::thread::Builder::new().name("client".to_owned()).spawn(move || {
-        peer.serve();
-        let mut open = locked(&counted);
-        open.count -= 1;
-        open.last_used = Instant::now();
-    });
-    // The thread ends with its connection, or with the process.
-    started.map(drop)
-}
-
 /// Serves one connection until its end.
-pub(crate) fn serve_one(connection: Connection, fetcher: &Arc<Fetcher>, runtime: &Handle) {
+pub(crate) fn serve_one(connection: Arc<Connection>, fetcher: &Arc<Fetcher>, runtime: &Handle) {
     Arc::new(Peer::new(connection, Arc::clone(fetcher), runtime.clone())).serve();
 }
 
@@ -111,7 +39,7 @@ pub(crate) fn serve_one(connection: Connection, fetcher: &Arc<Fetcher>, runtime:
 struct Peer {
     /// Names it among all clients of this fetcher.
     number: u64,
-    connection: Connection,
+    connection: Arc<Connection>,
     /// Of object stores; empty unless the client sent some.
     settings: Mutex<Arc<StoreSettings>>,
     fetcher: Arc<Fetcher>,
@@ -137,7 +65,7 @@ struct OpenHandle {
 }
 
 impl Peer {
-    fn new(connection: Connection, fetcher: Arc<Fetcher>, runtime: Handle) -> Self {
+    fn new(connection: Arc<Connection>, fetcher: Arc<Fetcher>, runtime: Handle) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),

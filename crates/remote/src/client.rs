@@ -317,12 +317,31 @@ impl FetchClient {
     }
 }
 
+/// Whether an error says that the peer has closed the connection.
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe)
+}
+
 /// A connection on which both sides have said hello.
+///
+/// # Errors
+/// The fetcher refuses this client, and says why; it has another version; or it has ended.
 pub(crate) fn greeted(connection: Connection, cache_limit: Option<u64>) -> io::Result<Connection> {
     let hello = ClientMessage::Hello { version: PROTOCOL_VERSION, cache_limit };
-    connection.send(&hello, &[])?;
-    match connection.receive::<FetcherMessage>()? {
+    match connection.send(&hello, &[]) {
+        // A fetcher that refuses a client closes the connection at once. What it said is there to read.
+        Err(error) if has_ended(&error) => {}
+        sent => sent?,
+    }
+    let reply = match connection.receive::<FetcherMessage>() {
+        // If it had not read what was sent, that is reported before what it said.
+        Err(error) if has_ended(&error) => connection.receive::<FetcherMessage>(),
+        received => received,
+    };
+    match reply? {
         Some((FetcherMessage::Hello { version: PROTOCOL_VERSION }, _)) => Ok(connection),
+        Some((FetcherMessage::Failed { error, .. }, _)) => Err(error.into()),
         Some((FetcherMessage::Hello { version }, _)) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             format!(
@@ -391,7 +410,6 @@ impl State {
 impl Shared {
     /// A connection on which both sides have said hello.
     fn connect(&self) -> io::Result<Arc<Connection>> {
-        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
         let cache_limit = self.connector.cache_limit();
         let mut attempts = 0;
         loop {
@@ -402,9 +420,7 @@ impl Shared {
             };
             attempts += 1;
             // A fetcher that ends, as it was idle or was killed, takes connections until then.
-            let has_ended =
-                matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe);
-            if !has_ended || attempts == GREETINGS_MAX {
+            if !has_ended(&error) || attempts == GREETINGS_MAX {
                 return Err(error);
             }
             std::thread::sleep(RETRY_MIN);

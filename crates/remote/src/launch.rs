@@ -175,7 +175,11 @@ impl Connector for FetcherProgram {
         let connection = self.connect_or_start()?;
         if !self.settings.is_empty() {
             let settings = self.settings.clone();
-            connection.send(&ClientMessage::Settings { settings }, &[])?;
+            match connection.send(&ClientMessage::Settings { settings }, &[]) {
+                // Whoever greets the fetcher reads why it has closed the connection.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                sent => sent?,
+            }
         }
         Ok(connection)
     }

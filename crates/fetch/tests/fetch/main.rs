@@ -5,6 +5,7 @@
     reason = "what goes wrong in a test fails the test, and a skipped one says so"
 )]
 
+mod admission;
 mod cache;
 mod command;
 #[path = "../../../cli/tests/cli/container_image.rs"]

@@ -46,6 +46,10 @@ impl World {
     }
 
     pub(crate) fn client(&self) -> Arc<FetchClient> {
+        Arc::new(self.try_client().unwrap())
+    }
+
+    pub(crate) fn try_client(&self) -> std::io::Result<FetchClient> {
         let cache = CacheDirectory::open(&self.cache()).unwrap();
         let program = PathBuf::from(env!("CARGO_BIN_EXE_ferrofs-fetch"));
         let timeout = self.timeout_seconds.to_string();
@@ -53,7 +57,7 @@ impl World {
         let connector = FetcherProgram::new(cache, program, arguments)
             .settings(self.settings.clone())
             .cache_limit(self.cache_limit);
-        Arc::new(FetchClient::new(Box::new(connector)).unwrap())
+        FetchClient::new(Box::new(connector))
     }
 
     pub(crate) fn open(&self, url: &str) -> RemoteSource {
