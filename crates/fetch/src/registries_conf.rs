@@ -181,6 +181,7 @@ impl RegistriesConf {
                     format!("the prefix {:?} has a * elsewhere than in *.DOMAIN", table.prefix);
                 return Err(failed(&why));
             }
+            table.prefix = with_lower_host(&table.prefix);
             self.registries.insert(table.prefix.clone(), table);
         }
         Ok(())
@@ -213,7 +214,7 @@ impl RegistriesConf {
             match text.split_once('/') {
                 Some((registry, name)) if is_host(registry) && is_name(name) => {
                     Ok(RepositoryPlace {
-                        registry: registry.into(),
+                        registry: registry.to_ascii_lowercase(),
                         name: name.into(),
                         is_insecure,
                     })
@@ -238,10 +239,16 @@ fn count_lines(text: &str, end: usize) -> usize {
     text.bytes().take(end).filter(|byte| *byte == b'\n').count()
 }
 
+/// A prefix as it is compared: hosts have no case, and names of repositories have one.
+fn with_lower_host(prefix: &str) -> String {
+    let (host, rest) = prefix.split_at(prefix.find('/').unwrap_or(prefix.len()));
+    host.to_ascii_lowercase() + rest
+}
+
 /// The name of a repository as prefixes have it: Docker Hub has several names, and leaves out
 /// `library/`.
 fn canonical(registry: &str, name: &str) -> (String, String) {
-    match registry {
+    match &*registry.to_ascii_lowercase() {
         "docker.io" | "index.docker.io" if !name.contains('/') => {
             ("docker.io".to_owned(), format!("library/{name}"))
         }
@@ -347,6 +354,30 @@ mod tests {
             let wanted = ["hub.example.org/library/debian", "docker.io/library/debian"];
             assert_eq!(find(host, "debian"), wanted);
         }
+    }
+
+    #[test]
+    fn hosts_have_no_case_and_names_of_repositories_have_one() {
+        let conf = conf(
+            r#"
+            [[registry]]
+            prefix = "Example.COM:5000/Team"
+            location = "Far.Example.org/T"
+            [[registry.mirror]]
+            location = "NEAR.example.org:5000/M"
+            [[registry]]
+            prefix = "*.Example.NET"
+            location = "Cache.example.org"
+            "#,
+        )
+        .unwrap();
+        let find = |registry, name| places(&conf, registry, name);
+        let wanted = ["near.example.org:5000/M/app", "far.example.org/T/app"];
+        assert_eq!(find("example.com:5000", "Team/app"), wanted);
+        assert_eq!(find("EXAMPLE.com:5000", "Team/app"), wanted);
+        assert_eq!(find("example.com:5000", "team/app"), ["example.com:5000/team/app"]);
+        assert_eq!(find("a.example.net", "x"), ["cache.example.org/x"]);
+        assert_eq!(find("Docker.IO", "debian"), ["docker.io/library/debian"]);
     }
 
     #[test]

@@ -370,14 +370,17 @@ impl Repository {
     }
 
     fn is_own_host(&self, url: &reqwest::Url) -> bool {
-        let own = self.registry.rsplit_once(':').map_or(&*self.registry, |(host, _)| host);
-        url.host_str() == Some(own)
+        self.own_url().is_some_and(|own| own.has_host() && own.host_str() == url.host_str())
     }
 
     /// Whether a URL leads to the registry itself, which alone gets credentials.
     pub(crate) fn is_own(&self, url: &reqwest::Url) -> bool {
-        let own = reqwest::Url::parse(&format!("{}://{}", self.scheme, self.registry));
-        own.is_ok_and(|own| own.origin() == url.origin())
+        self.own_url().is_some_and(|own| own.origin() == url.origin())
+    }
+
+    /// As a URL, in which a host and an address have one form.
+    fn own_url(&self) -> Option<reqwest::Url> {
+        reqwest::Url::parse(&format!("{}://{}", self.scheme, self.registry)).ok()
     }
 
     /// Follows no redirect.

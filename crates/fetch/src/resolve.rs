@@ -316,7 +316,8 @@ impl Resolver {
         right: AccessRight,
     ) -> Arc<Repository> {
         let RepositoryPlace { registry, name, is_insecure } = place;
-        let is_insecure = *is_insecure || options.insecure_registries.contains(registry);
+        let is_it = |host: &String| host.eq_ignore_ascii_case(registry);
+        let is_insecure = *is_insecure || options.insecure_registries.iter().any(is_it);
         let stall_limit = StallLimit::new(self.timeout);
         let named = RepositoryName { registry, name, right, is_insecure, stall_limit };
         let key = format!("{registry}/{name}/{is_insecure}/{right:?}");

@@ -76,7 +76,7 @@ pub enum RemoteObject {
     },
     /// `oci://REGISTRY/REPOSITORY[:TAG][@DIGEST]`.
     Oci {
-        /// Host and, if given, port.
+        /// Host, in lower case, and, if given, port.
         registry: String,
         /// The repository.
         repository: String,
@@ -233,7 +233,8 @@ fn parse_reference(rest: &str) -> Result<RemoteObject, LocationError> {
     if tag.is_none() && digest.is_none() {
         tag = Some("latest".to_owned());
     }
-    let registry = host_part(registry, "registry")?;
+    // Whatever its case, it is the same host: for logins, tokens, mirrors and the records of the cache.
+    let registry = host_part(registry, "registry")?.to_ascii_lowercase();
     Ok(RemoteObject::Oci { registry, repository: repository.to_owned(), tag, digest })
 }
 
@@ -444,6 +445,17 @@ mod tests {
         }
         assert_eq!(shown("oci://host/name"), "oci://host/name:latest");
         assert_eq!(shown("s3://bucket/a%20b%23c"), "s3://bucket/a b#c");
+    }
+
+    #[test]
+    fn the_host_of_a_registry_has_no_case_and_its_tags_have_one() {
+        let parse = |text: &str| text.parse::<RemoteLocation>().unwrap();
+        let location = parse("oci://LocalHost:5000/a/b:V1");
+        assert_eq!(location, parse("oci://localhost:5000/a/b:V1"));
+        assert_eq!(location.to_string(), "oci://localhost:5000/a/b:V1");
+        assert_ne!(location, parse("oci://localhost:5000/a/b:v1"));
+        // A repository has no capital letters (OCI distribution specification).
+        assert_eq!(refused("oci://localhost:5000/A/b"), LocationError::Part("repository"));
     }
 
     #[test]

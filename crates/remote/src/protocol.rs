@@ -208,7 +208,7 @@ pub struct RemoteOptions {
     pub verify: VerifyMode,
     /// Opens no connection: only what is cached is served.
     pub offline: bool,
-    /// Hosts, as in `localhost:5000`, whose registries speak HTTP without TLS.
+    /// Hosts, as in `localhost:5000` and in any case, whose registries speak HTTP without TLS.
     pub insecure_registries: Vec<String>,
     /// How long the client waits for a reply that needs a server, in milliseconds. Then the fetcher
     /// replies with the last failure; without a limit, it does when it gives up itself.

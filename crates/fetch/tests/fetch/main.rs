@@ -16,6 +16,7 @@ mod damaged_cache;
 mod documents;
 mod http;
 mod identity;
+mod logins;
 mod memory;
 mod mirrors;
 mod mount;

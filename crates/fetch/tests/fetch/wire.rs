@@ -18,6 +18,8 @@ pub(crate) struct Ask {
     pub(crate) path: String,
     /// What its `Range` says; nothing without one.
     pub(crate) range: Option<(usize, usize)>,
+    /// What its `Authorization` says, in lower case.
+    pub(crate) authorization: Option<String>,
 }
 
 /// An answer in parts.
@@ -121,7 +123,9 @@ impl Wire {
             let path = head[0].split(' ').nth(1).unwrap().to_owned();
             let is_head = head[0].starts_with("head ");
             let host = self.host.clone();
-            let answer = answer(&Ask { number, host, path, range });
+            let authorization = head.iter().find_map(|line| line.strip_prefix("authorization: "));
+            let authorization = authorization.map(ToOwned::to_owned);
+            let answer = answer(&Ask { number, host, path, range, authorization });
             thread::sleep(answer.pause);
             let head = answer.raw.clone().unwrap_or_else(|| answer.head());
             if stream.write_all(&head).is_err() || answer.raw.is_some() {

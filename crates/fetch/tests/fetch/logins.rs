@@ -1,0 +1,60 @@
+//! Names of registries in any case.
+
+use ferrofs_remote::ContentDigest;
+use ferrofs_remote::protocol::RemoteOptions;
+
+use crate::wire::{Answer, Wire};
+use crate::world::{World, body, check};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// In lower case, as the server sees it.
+const TOKEN: &str = "bearer abc";
+
+/// A registry with an image in the repository `team/image`, for whoever sends `authorization`.
+/// Others get `challenge`, in which `HOST` is the registry under its name.
+fn registry(image: Vec<u8>, authorization: &'static str, challenge: &'static str) -> Wire {
+    let digest = ContentDigest::of(&image);
+    let size = image.len();
+    let layer =
+        format!(r#"{{"mediaType":"application/vnd.erofs","digest":"{digest}","size":{size}}}"#);
+    let manifest = format!(r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","layers":[{layer}]}}"#);
+    let blob = format!("/v2/team/image/blobs/{digest}");
+    Wire::start(move |ask| {
+        if ask.path.starts_with("/token?") {
+            return Answer::new("200 OK", &[], br#"{"token":"abc"}"#);
+        }
+        if ask.authorization.as_deref() != Some(authorization) {
+            let challenge = challenge.replace("HOST", &named(&ask.host));
+            return Answer::new("401 Unauthorized", &[("www-authenticate", &challenge)], b"");
+        }
+        match &*ask.path {
+            "/v2/team/image/manifests/v1" => {
+                Answer::new("200 OK", &[("content-type", MANIFEST)], manifest.as_bytes())
+            }
+            path if path == blob => Answer::part(ask, &image),
+            _ => Answer::new("404 Not Found", &[], b""),
+        }
+    })
+}
+
+/// An address on loopback with a name for the host.
+fn named(address: &str) -> String {
+    address.replace("127.0.0.1", "localhost")
+}
+
+#[test]
+fn the_host_of_a_registry_may_have_capital_letters() {
+    let wire = registry(body(3_000_000), TOKEN, "Bearer realm=\"http://HOST/token\"");
+    let host = named(&wire.host);
+    let world = World::new();
+    for (named, insecure) in [
+        (host.to_uppercase(), host.to_uppercase()),
+        (host.to_uppercase(), host.clone()),
+        (host.clone(), host.to_uppercase()),
+    ] {
+        let mut options = RemoteOptions::default();
+        options.insecure_registries = vec![insecure];
+        let source = world.try_open(&format!("oci://{named}/team/image:v1"), &options).unwrap();
+        check(&source, 0, 3_000_000);
+    }
+}
