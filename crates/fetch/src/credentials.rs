@@ -1,5 +1,6 @@
 //! Logins of registries, as docker, podman and skopeo store them. They stay in this process.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -8,6 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use docker_credential::{CredentialRetrievalError, DockerCredential};
 use reqwest::header::HeaderValue;
+use serde::Deserialize;
+use serde_json::Value;
 
 use crate::small_file::read_small_file;
 
@@ -38,22 +41,48 @@ impl Credentials {
     }
 }
 
-/// The login of a registry, `None` if there is none. Runs a credential helper if one is configured.
+/// Names of logins of a repository.
+#[derive(Debug, PartialEq, Eq)]
+struct LoginNames {
+    /// The repository and the namespaces around it with their host, the most specific one first.
+    namespaces: Vec<String>,
+    /// The host. Helpers know no other name.
+    hosts: Vec<String>,
+}
+
+impl LoginNames {
+    fn new(registry: &str, repository: &str) -> Self {
+        let (host, hosts) = match registry {
+            // Podman's name, and docker's.
+            "docker.io" | "index.docker.io" | "registry-1.docker.io" => {
+                ("docker.io", vec!["docker.io".to_owned(), DOCKER_HUB_KEY.to_owned()])
+            }
+            other => (other, vec![other.to_owned()]),
+        };
+        let mut namespaces = Vec::new();
+        let mut rest = Some(repository);
+        while let Some(namespace) = rest {
+            namespaces.push(format!("{host}/{namespace}"));
+            rest = namespace.rsplit_once('/').map(|(outer, _)| outer);
+        }
+        Self { namespaces, hosts }
+    }
+}
+
+/// The login for a repository of a registry, `None` if there is none. Runs a credential helper if one is
+/// configured.
 ///
 /// # Errors
 /// A text that says why the configuration cannot be used. It contains no part of a login.
-pub(crate) async fn find_credentials(registry: &str) -> Result<Option<Credentials>, String> {
-    let keys = match registry {
-        // Podman's name, and docker's.
-        "docker.io" | "index.docker.io" | "registry-1.docker.io" => {
-            vec!["docker.io".to_owned(), DOCKER_HUB_KEY.to_owned()]
-        }
-        other => vec![other.to_owned()],
-    };
+pub(crate) async fn find_credentials(
+    registry: &str,
+    repository: &str,
+) -> Result<Option<Credentials>, String> {
+    let names = LoginNames::new(registry, repository);
     // A helper is a process that may take its time.
     let found = tokio::task::spawn_blocking(move || {
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-        find_in(&login_files(variable, rustix::process::getuid().as_raw()), &keys)
+        find_in(&login_files(variable, rustix::process::getuid().as_raw()), &names)
     });
     match found.await {
         Ok(Ok(Some(DockerCredential::UsernamePassword(user, password)))) => {
@@ -89,9 +118,9 @@ fn login_files(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<Pat
     files
 }
 
-/// The first login under one of these names. A file that cannot be used is an error if no other one
-/// has a login.
-fn find_in(files: &[PathBuf], keys: &[String]) -> Result<Option<DockerCredential>, String> {
+/// The login of the first file that has one. A file that cannot be used is an error if no other one has
+/// a login.
+fn find_in(files: &[PathBuf], names: &LoginNames) -> Result<Option<DockerCredential>, String> {
     let mut problem = None;
     for file in files {
         let mut failed = |error: &dyn fmt::Display| {
@@ -105,19 +134,113 @@ fn find_in(files: &[PathBuf], keys: &[String]) -> Result<Option<DockerCredential
                 continue;
             }
         };
-        for key in keys {
-            match docker_credential::get_credential_from_reader(&bytes[..], key) {
-                Ok(login) => return Ok(Some(login)),
-                Err(
-                    CredentialRetrievalError::NoCredentialConfigured
-                    // Helpers fail for a host that they do not know.
-                    | CredentialRetrievalError::HelperFailure { .. },
-                ) => {}
-                Err(error) => failed(&error),
-            }
+        match LoginFile::parse(&bytes).and_then(|file| file.find(names)) {
+            Ok(Some(login)) => return Ok(Some(login)),
+            Ok(None) => {}
+            Err(error) => failed(&error),
         }
     }
     problem.map_or(Ok(None), Err)
+}
+
+/// A file of logins. Names are compared here; what they stand for is the matter of the library.
+struct LoginFile<'a> {
+    bytes: &'a [u8],
+    logins: BTreeMap<String, Value>,
+    helpers: BTreeMap<String, String>,
+}
+
+/// What is read of a file of logins.
+#[derive(Deserialize)]
+struct LoginDocument {
+    auths: Option<BTreeMap<String, Value>>,
+    #[serde(rename = "credHelpers")]
+    helpers: Option<BTreeMap<String, String>>,
+}
+
+impl<'a> LoginFile<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, CredentialRetrievalError> {
+        let document: LoginDocument =
+            serde_json::from_slice(bytes).map_err(|_| CredentialRetrievalError::ConfigReadError)?;
+        let mut helpers = document.helpers.unwrap_or_default();
+        // Without a program the host has none.
+        helpers.retain(|_, program| !program.is_empty());
+        Ok(Self { bytes, logins: document.auths.unwrap_or_default(), helpers })
+    }
+
+    /// The helper of the host comes first, as in podman; then the most specific name counts.
+    fn find(
+        &self,
+        names: &LoginNames,
+    ) -> Result<Option<DockerCredential>, CredentialRetrievalError> {
+        for host in &names.hosts {
+            if let Some((name, _)) = written(&self.helpers, host)
+                && let Some(login) = login(self.bytes, name)?
+            {
+                return Ok(Some(login));
+            }
+        }
+        for namespace in &names.namespaces {
+            let Some(entry) = written(&self.logins, namespace) else { continue };
+            // In a file of its own it leads to no helper, which would not know such a name.
+            let alone = serde_json::to_vec(&BTreeMap::from([("auths", BTreeMap::from([entry]))]));
+            let alone = alone.map_err(|_| CredentialRetrievalError::ConfigReadError)?;
+            if let Some(login) = login(&alone, entry.0)? {
+                return Ok(Some(login));
+            }
+        }
+        let mut failure = None;
+        for host in &names.hosts {
+            if written(&self.helpers, host).is_some() {
+                continue;
+            }
+            match login(self.bytes, self.host_name(host)) {
+                Ok(Some(login)) => return Ok(Some(login)),
+                Ok(None) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(None), Err)
+    }
+
+    /// The name of the login of a host, under which the library finds it.
+    fn host_name<'n>(&'n self, host: &'n str) -> &'n str {
+        let mut names = self.logins.keys();
+        // It compares the host of a URL itself, but not in another case.
+        if names.clone().any(|name| host_of(name) == host) {
+            return host;
+        }
+        names.find(|name| host_of(name).eq_ignore_ascii_case(host)).map_or(host, |name| name)
+    }
+}
+
+/// What is under a name: this one, or one that has its host in another case.
+fn written<'a, T>(all: &'a BTreeMap<String, T>, wanted: &str) -> Option<(&'a String, &'a T)> {
+    let parts = |name: &str| {
+        let (host, rest) = name.split_at(name.find('/').unwrap_or(name.len()));
+        (host.to_ascii_lowercase(), rest.to_owned())
+    };
+    let is_same = |name: &String| parts(name) == parts(wanted);
+    all.get_key_value(wanted).or_else(|| all.iter().find(|(name, _)| is_same(name)))
+}
+
+/// The host of a name, which can be a URL.
+fn host_of(name: &str) -> &str {
+    let url = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
+    url.map_or(name, |url| url.split('/').next().unwrap_or_default())
+}
+
+/// The login that a file has under a name.
+fn login(file: &[u8], name: &str) -> Result<Option<DockerCredential>, CredentialRetrievalError> {
+    match docker_credential::get_credential_from_reader(file, name) {
+        Ok(login) => Ok(Some(login)),
+        Err(
+            CredentialRetrievalError::NoCredentialConfigured
+            // Helpers fail for a host that they do not know.
+            | CredentialRetrievalError::HelperFailure { .. },
+        ) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -164,8 +287,8 @@ mod tests {
         let absent = directory.path().join("absent");
         let find = |files: &[&PathBuf], keys: &[&str]| {
             let files: Vec<_> = files.iter().map(|file| (*file).clone()).collect();
-            let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
-            find_in(&files, &keys)
+            let hosts = keys.iter().map(|key| (*key).to_owned()).collect();
+            find_in(&files, &LoginNames { namespaces: Vec::new(), hosts })
         };
         let login = |password: &str| {
             Ok(Some(DockerCredential::UsernamePassword("me".into(), password.into())))
@@ -176,5 +299,93 @@ mod tests {
         assert_eq!(find(&[&absent, &empty], &["host:5000"]), Ok(None));
         let error = find(&[&bad, &empty], &["host:5000"]).unwrap_err();
         assert!(error.contains("/bad: "), "{error}");
+    }
+
+    /// The password that is found for a repository in a file of logins.
+    fn found(file: &str, registry: &str, repository: &str) -> Option<String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("auth.json");
+        std::fs::write(&path, file).unwrap();
+        match find_in(&[path], &LoginNames::new(registry, repository)).unwrap() {
+            Some(DockerCredential::UsernamePassword(_, password)) => Some(password),
+            other => {
+                assert_eq!(other, None);
+                None
+            }
+        }
+    }
+
+    fn file_of(names: &[&str]) -> String {
+        let entry = |name: &&str| {
+            let auth = STANDARD.encode(format!("me:{name}"));
+            format!(r#""{name}":{{"auth":"{auth}"}}"#)
+        };
+        let entries: Vec<_> = names.iter().map(entry).collect();
+        format!(r#"{{"auths":{{{}}}}}"#, entries.join(","))
+    }
+
+    #[test]
+    fn the_most_specific_login_of_a_repository_counts() {
+        let all = ["host:5000", "host:5000/a", "host:5000/a/b", "host:5000/a/b/c", "host:5000/x"];
+        for count in 1..=4 {
+            let file = file_of(&all[..count]);
+            let wanted = Some(all[count - 1].to_owned());
+            assert_eq!(found(&file, "host:5000", "a/b/c"), wanted, "{file}");
+        }
+        let file = file_of(&all);
+        let found = |repository| found(&file, "host:5000", repository).unwrap();
+        assert_eq!(found("a/b/cc"), "host:5000/a/b");
+        assert_eq!(found("aa"), "host:5000");
+        assert_eq!(found("x"), "host:5000/x");
+        let of_others = file_of(&["host:5000/x", "other", "host"]);
+        assert_eq!(self::found(&of_others, "host:5000", "a"), None);
+    }
+
+    #[test]
+    fn docker_hub_has_namespaces_under_the_name_of_podman() {
+        let file = file_of(&["docker.io/me", DOCKER_HUB_KEY]);
+        let found = |name| found(&file, "registry-1.docker.io", name).unwrap();
+        assert_eq!(found("me/app"), "docker.io/me");
+        assert_eq!(found("library/debian"), DOCKER_HUB_KEY);
+    }
+
+    #[test]
+    fn the_host_of_a_login_has_no_case() {
+        let find = |names: &[&str]| found(&file_of(names), "localhost:5000", "a/b");
+        assert_eq!(find(&["LocalHost:5000"]).unwrap(), "LocalHost:5000");
+        assert_eq!(find(&["LocalHost:5000", "localhost:5000"]).unwrap(), "localhost:5000");
+        assert_eq!(find(&["https://LocalHost:5000/v1/"]).unwrap(), "https://LocalHost:5000/v1/");
+        assert_eq!(find(&["LocalHost:5000/a", "localhost:5000"]).unwrap(), "LocalHost:5000/a");
+        assert_eq!(find(&["localhost:5000/A"]), None);
+    }
+
+    #[test]
+    fn helpers_are_asked_for_hosts_only() {
+        // No program has this name.
+        let store = r#"{"credsStore":"none-has-this-name","auths":{"host/a":{"auth":"bWU6b25l"}}}"#;
+        assert_eq!(found(store, "host", "a/b").unwrap(), "one");
+        let helper = r#"{"credHelpers":{"host/a":"none-has-this-name"}}"#;
+        assert_eq!(found(helper, "host", "a/b"), None);
+        // A login without a password is kept by a helper, or is none.
+        let empty = r#"{"auths":{"host/a":{},"host":{"auth":"bWU6b25l"}}}"#;
+        assert_eq!(found(empty, "host", "a/b").unwrap(), "one");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_not_replaced_by_a_less_specific_login() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("auth.json");
+        for text in [
+            r#"{"auths":{"host/a":{"auth":"?"},"host":{"auth":"bWU6b25l"}}}"#,
+            // The helper of a host comes first.
+            r#"{"credHelpers":{"Host":"none-has-this-name"},"auths":{"host/a":{"auth":"bWU6b25l"}}}"#,
+            r#"{"auths":{"host/a":{"auth":5}}}"#,
+            r#"{"auths":[]}"#,
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = find_in(std::slice::from_ref(&path), &LoginNames::new("host", "a/b"));
+            let error = error.unwrap_err();
+            assert!(error.contains("auth.json: "), "{text}: {error}");
+        }
     }
 }

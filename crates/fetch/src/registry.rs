@@ -254,7 +254,7 @@ impl Repository {
         let denied = |detail: String| {
             ExchangeError::permanent(FetchError::new(FetchErrorKind::Denied, &self.shown, detail))
         };
-        let credentials = find_credentials(&self.registry).await.map_err(denied)?;
+        let credentials = find_credentials(&self.registry, &self.name).await.map_err(denied)?;
         let header = match challenge {
             Challenge::Basic => {
                 let credentials = credentials.ok_or_else(|| {

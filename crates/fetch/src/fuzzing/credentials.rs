@@ -15,6 +15,9 @@ impl Credentials {
     }
 }
 
-pub(crate) async fn find_credentials(_registry: &str) -> Result<Option<Credentials>, String> {
+pub(crate) async fn find_credentials(
+    _registry: &str,
+    _repository: &str,
+) -> Result<Option<Credentials>, String> {
     Ok(Some(Credentials))
 }

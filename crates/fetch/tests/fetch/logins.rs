@@ -1,8 +1,11 @@
-//! Names of registries in any case.
+//! Names of registries in any case, and the logins of their repositories.
+
+use std::fs;
 
 use ferrofs_remote::ContentDigest;
 use ferrofs_remote::protocol::RemoteOptions;
 
+use crate::command::{Verb, data, ferrofs};
 use crate::wire::{Answer, Wire};
 use crate::world::{World, body, check};
 
@@ -56,5 +59,33 @@ fn the_host_of_a_registry_may_have_capital_letters() {
         options.insecure_registries = vec![insecure];
         let source = world.try_open(&format!("oci://{named}/team/image:v1"), &options).unwrap();
         check(&source, 0, 3_000_000);
+    }
+}
+
+#[test]
+fn the_login_of_a_namespace_counts_more_than_that_of_its_host() {
+    let Some(program) = ferrofs() else { return };
+    let image = fs::read(data("plain.erofs")).unwrap();
+    // me:two, in lower case.
+    let wire = registry(image.clone(), "basic bwu6dhdv", "Basic realm=\"x\"");
+    let host = named(&wire.host);
+    let mut world = World::new();
+    let file = world.directory.path().join("auth.json");
+    world.environment.push(("REGISTRY_AUTH_FILE", file.clone()));
+    let verb = Verb { program: &program, world: &world };
+    let pulled = world.directory.path().join("pulled");
+    let location = format!("oci://{host}/team/image:v1");
+    let insecure = format!("--insecure-registry={host}");
+    let arguments = ["pull", "-f", &insecure, &location, pulled.to_str().unwrap()];
+    let auth = |name: &str, auth: &str| format!(r#""{host}{name}":{{"auth":"{auth}"}}"#);
+    // me:one for the host and for another namespace.
+    let others = [auth("", "bWU6b25l"), auth("/teams", "bWU6b25l")].join(",");
+    fs::write(&file, format!(r#"{{"auths":{{{others}}}}}"#)).unwrap();
+    verb.bad(&arguments, 1);
+    for name in ["/team", "/team/image"] {
+        let login = auth(name, "bWU6dHdv");
+        fs::write(&file, format!(r#"{{"auths":{{{others},{login}}}}}"#)).unwrap();
+        verb.good(&arguments);
+        assert!(fs::read(&pulled).unwrap() == image);
     }
 }
