@@ -8,7 +8,7 @@ use ferrofs_workers::CancelToken;
 use crate::BlockSink;
 use crate::chunk_index::chunk_index_report;
 use crate::context::{BuildContext, BuildMemory};
-use crate::data_map::DataMap;
+use crate::data_map::{DataMap, DataSinks};
 use crate::image_file::{FilesBeside, ImageWriter};
 use crate::metadata::{MetadataWriter, WaitingData};
 use crate::output::{ExistingOutput, OutputTarget};
@@ -99,11 +99,11 @@ pub fn build_into(
     build_with(tree, &context, outputs, crate::write_data::write_data)
 }
 
-/// Puts the contents of a tree's files into a sink, but for what is to lie in the packed inode.
+/// Puts the contents of a tree's files into sinks, but for what is to lie in the packed inode.
 ///
 /// The bytes are what the packed inode is to start with.
 type WriteData =
-    fn(&Tree, &BuildContext<'_>, &[u8], &mut dyn BlockSink) -> Result<(DataMap, PackedFile)>;
+    fn(&Tree, &BuildContext<'_>, &[u8], DataSinks<'_>) -> Result<(DataMap, PackedFile)>;
 
 fn build_with(
     tree: &Tree,
@@ -129,8 +129,11 @@ fn build_with(
         ImageWriter::temporary(directory, block_size, metadata.head_bytes)
     });
     let mut waiting = waiting.transpose()?;
-    let sink = blob.as_mut().or(waiting.as_mut()).unwrap_or(&mut image);
-    let (mut data, packed) = write_data(tree, context, front.packed(), sink)?;
+    let sinks = DataSinks {
+        image: waiting.as_mut().unwrap_or(&mut image),
+        blob: blob.as_mut().map(|blob| -> &mut dyn BlockSink { blob }),
+    };
+    let (mut data, packed) = write_data(tree, context, front.packed(), sinks)?;
     observer.phase(BuildPhase::Metadata);
     let mut written = match waiting {
         Some(file) => {

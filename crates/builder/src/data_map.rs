@@ -350,6 +350,21 @@ pub(crate) struct PackedFragment {
     pub(crate) offset: u64,
 }
 
+/// Where the data of a pass goes.
+pub(crate) struct DataSinks<'s> {
+    /// The image. Indexes of compressed files and flat files name no device, so their data can lie nowhere else.
+    pub(crate) image: &'s mut dyn BlockSink,
+    /// The blob, which takes chunks; without one they go to the image.
+    pub(crate) blob: Option<&'s mut dyn BlockSink>,
+}
+
+impl<'s> DataSinks<'s> {
+    /// All data goes to the image.
+    pub(crate) fn of_image(image: &'s mut dyn BlockSink) -> Self {
+        Self { image, blob: None }
+    }
+}
+
 /// Appends data to the image, in order.
 pub(crate) trait BlockSink {
     /// Appends `bytes`, from a block's start on; zeros fill up the last block. Returns the address of the

@@ -18,7 +18,7 @@ use ferrofs_workers::memory::trim_heap;
 
 use crate::compress::profiles::CompressionProfiles;
 use crate::context::{BuildContext, DataNeeds};
-use crate::data_map::InternalFile;
+use crate::data_map::{DataSinks, InternalFile};
 use crate::dedupe::{DedupeFiles, DedupeOptions, DedupePlan};
 use crate::packed_file::PackedFile;
 use crate::spill::paged::PagedArray;
@@ -35,7 +35,7 @@ use chunk_tables::{CHUNK_ENTRY_BYTES, ChunkTableBudget, ChunkTableParams, Device
 use commit::{CommitParams, Committed, CommittedFiles, Committer, INDEX_ENTRY_BYTES};
 use pipeline::DataPipeline;
 
-/// Writes the data of all regular files of `tree` to `sink`. What is to lie in the packed inode is gathered
+/// Writes the data of all regular files of `tree` to `sinks`. What is to lie in the packed inode is gathered
 /// behind `packed_prefix`; [`write_packed`] writes it when all of it is there.
 ///
 /// # Errors
@@ -45,12 +45,12 @@ pub(crate) fn write_data(
     tree: &Tree,
     context: &BuildContext<'_>,
     packed_prefix: &[u8],
-    sink: &mut dyn BlockSink,
+    sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
     let options = context.options;
     let profiles = CompressionProfiles::new(options)?;
     let has_hints = !options.hints.all().is_empty();
-    let mut map = map_device_files(tree, context, &profiles, sink)?;
+    let mut map = map_device_files(tree, context, &profiles, sinks.image)?;
     let (mut nodes, mut compressions) = (PagedArray::new(tree.store()), Vec::new());
     files_in_order(tree, |path, node| {
         if map.has(node.index()) {
@@ -70,7 +70,7 @@ pub(crate) fn write_data(
     };
     files.pieces = plan.as_deref();
     let packed = PackedFile::new(packed_prefix, options.fragment_sharing, tree.store());
-    let (data, packed) = write_files(files, packed, context, sink)?;
+    let (data, packed) = write_files(files, packed, context, sinks)?;
     map.adopt(data, nodes.iter());
     tree.store().check()?;
     Ok((map, packed))
@@ -122,7 +122,7 @@ pub(crate) fn write_files(
     files: FileSet<'_>,
     packed: PackedFile,
     context: &BuildContext<'_>,
-    sink: &mut dyn BlockSink,
+    sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
     let options = context.options;
     let modes = StorageModes {
@@ -131,7 +131,7 @@ pub(crate) fn write_files(
     };
     let splitter = TaskSplitter::new(files, modes, options.fragment_sharing)?;
     let pass = DataPass { files, profiles: CompressionProfiles::new(options)?, packed, modes };
-    let committed = pass.run(splitter, context, sink)?;
+    let committed = pass.run(splitter, context, sinks)?;
     context.memory.keep(committed.chunk_tables);
     // From here on nothing is looked for in the indexes of the packed parts, and the packed inode needs the memory.
     drop(committed.packed_parts);
@@ -153,7 +153,7 @@ impl DataPass<'_> {
         self,
         source: impl TaskSource,
         context: &BuildContext<'_>,
-        sink: &mut dyn BlockSink,
+        sinks: DataSinks<'_>,
     ) -> Result<CommittedFiles> {
         let params = CommitParams::new(context, self.modes.uncompressed);
         let needs = self.needs(context, &params);
@@ -166,7 +166,7 @@ impl DataPass<'_> {
         packed.set_known_max(tables.packed_parts_max());
         let reencoder = pipeline.worker(context);
         let mut committer =
-            Committer::new(params, tables, sink, reencoder, copied, Committed { files, packed });
+            Committer::new(params, tables, sinks, reencoder, copied, Committed { files, packed });
         pipeline.run(source, &mut committer, context)?;
         Ok(committer.into_committed())
     }
@@ -246,7 +246,7 @@ fn write_internal(
     let modes =
         StorageModes { usual: StorageMode::Compressed, uncompressed: StorageMode::Compressed };
     let pass = DataPass { files, profiles, packed, modes };
-    let data = pass.run(source, &context, sink)?.committed.files.get(0);
+    let data = pass.run(source, &context, DataSinks::of_image(sink))?.committed.files.get(0);
     let data = data.ok_or_else(|| Error::new(ErrorKind::Internal("a file that is not there")))?;
     let bytes = files.contents.bytes(0);
     Ok(InternalFile { bytes, data })

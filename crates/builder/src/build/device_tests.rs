@@ -5,15 +5,18 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
+use ferrofs_codec::Method;
 use ferrofs_image::{Image, OpenOptions};
+use ferrofs_ondisk::compression::AlgorithmId;
 use ruzstd::decoding::StreamingDecoder;
 
 use tempfile::TempDir;
 
 use super::tests::*;
 use super::*;
-use crate::BlobOutput;
 use crate::import::{TarContentMode, TarImportOptions, TarSource, from_tar};
+use crate::test_source::file;
+use crate::{Algorithms, BlobOutput};
 use crate::{NoopObserver, OutputMode};
 use ferrofs_workers::CancelToken;
 
@@ -65,6 +68,33 @@ fn chunks_go_to_the_blob_and_nothing_else_does() {
     whole.extend(fs::read(directory.path("blob")).unwrap());
     fs::write(directory.path("image"), whole).unwrap();
     assert_eq!(facts_of_image(&directory.path("image")), facts_of_tree(&tree));
+}
+
+#[test]
+fn a_blob_takes_the_chunks_and_the_image_what_is_compressed() {
+    let methods = vec![Method::Lz4 { max_distance: u16::MAX }];
+    let mut tree = all_kinds_tree();
+    let mut state = 3_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    let noise: Vec<u8> = (0..50_000).map(|_| random()).collect();
+    let id = tree.add(file(&noise)).unwrap();
+    tree.link(Tree::ROOT, b"noise", id).unwrap();
+    let directory = BlobDirectory::new();
+    for inline_pclusters in [false, true] {
+        let options = BuildOptions {
+            algorithms: Some(Algorithms { default: 0, methods: methods.clone() }),
+            inline_pclusters,
+            ..with_blob(BlobOutput::NewFile(directory.path("blob")))
+        };
+        let (path, cancel) = (directory.path("image"), CancelToken::new());
+        let report = build(&tree, &options, &path, &NoopObserver, &cancel).unwrap();
+        let compressed = report.by_algorithm.get(&Some(AlgorithmId::Lz4)).unwrap();
+        assert!(compressed.bytes_out > 0 && report.blob_bytes >= 50_000, "{report:?}");
+        assert_eq!(directory.facts("blob"), facts_of_tree(&tree), "{options:?}");
+    }
 }
 
 #[test]

@@ -664,7 +664,7 @@ fn far_away(
     tree: &Tree,
     context: &BuildContext<'_>,
     _packed_prefix: &[u8],
-    _sink: &mut dyn BlockSink,
+    _sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
     let address = context.options.block_size.offset_of(FAR).unwrap();
     let forms = [

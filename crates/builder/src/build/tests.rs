@@ -22,7 +22,7 @@ pub(crate) fn flat_only(
     tree: &Tree,
     context: &BuildContext<'_>,
     _packed_prefix: &[u8],
-    sink: &mut dyn BlockSink,
+    sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
     let options = context.options;
     let block = options.block_size.bytes() as usize;
@@ -32,7 +32,7 @@ pub(crate) fn flat_only(
         let tail = bytes.split_off(bytes.len() - inline).into();
         let start_block = match bytes.is_empty() {
             true => None,
-            false => Some(sink.append(&bytes)? >> options.block_size.bits()),
+            false => Some(sinks.image.append(&bytes)? >> options.block_size.bits()),
         };
         Ok(FileData::Flat { start_block, tail })
     })
@@ -43,7 +43,7 @@ fn plain_pclusters(
     tree: &Tree,
     context: &BuildContext<'_>,
     _packed_prefix: &[u8],
-    sink: &mut dyn BlockSink,
+    sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
     let options = context.options;
     map_files(tree, |bytes| {
@@ -57,7 +57,7 @@ fn plain_pclusters(
                 data.inline = Some(InlineExtent { bytes, algorithm: None, pcluster });
                 continue;
             }
-            let address = sink.append(piece)?;
+            let address = sinks.image.append(piece)?;
             data.extents.push(DataExtent {
                 bytes: piece.len() as u64,
                 algorithm: None,
@@ -75,7 +75,7 @@ fn fragments(
     tree: &Tree,
     context: &BuildContext<'_>,
     packed_prefix: &[u8],
-    sink: &mut dyn BlockSink,
+    sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
     let options = context.options;
     let block = options.block_size.bytes();
@@ -84,7 +84,7 @@ fn fragments(
         let mut data = CompressedData::default();
         if bytes.len() > 3 * block as usize {
             let tail = bytes.split_off(block as usize);
-            let address = sink.append(&bytes)?;
+            let address = sinks.image.append(&bytes)?;
             let pcluster_bytes = block;
             let (bytes, algorithm, partial) = (u64::from(block), None, false);
             data.extents.push(DataExtent { bytes, algorithm, address, pcluster_bytes, partial });
@@ -109,9 +109,9 @@ fn failing(
     _: &Tree,
     _: &BuildContext<'_>,
     _: &[u8],
-    sink: &mut dyn BlockSink,
+    sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
-    sink.append(&vec![7; 100_000])?;
+    sinks.image.append(&vec![7; 100_000])?;
     Err(Error::new(ErrorKind::SourceChanged { how: "it was deleted".to_owned() }))
 }
 

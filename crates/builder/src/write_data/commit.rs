@@ -9,7 +9,7 @@ use ferrofs_workers::memory::Charge;
 use crate::compress::batch::DataWorker;
 use crate::compress::batch::{BatchOutput, EncodedRange, PlacedExtent, StoredForm};
 use crate::context::{BuildContext, DataTables};
-use crate::data_map::{DataExtent, DataMap, FileData, PackedFragment};
+use crate::data_map::{DataExtent, DataMap, DataSinks, FileData, PackedFragment};
 use crate::digest::Sha256Digest;
 use crate::packed_file::PackedFile;
 use crate::split::{RangeTask, SEGMENT_BYTES, StorageMode, TaskKind};
@@ -78,6 +78,8 @@ pub(crate) struct CommittedFiles {
 pub(crate) struct Committer<'s> {
     params: CommitParams,
     sink: AlignedSink<'s>,
+    /// For chunks, if they do not go to `sink`.
+    blob: Option<AlignedSink<'s>>,
     /// Encodes ranges again whose extents no index can hold.
     reencoder: DataWorker,
     scratch: BatchOutput,
@@ -96,11 +98,11 @@ pub(crate) struct Committer<'s> {
 }
 
 impl<'s> Committer<'s> {
-    /// Commits to `sink`; `reencoder` encodes ranges again. Parts of the packed inode are added to `packed`.
+    /// Commits to `sinks`; `reencoder` encodes ranges again. Parts of the packed inode are added to `packed`.
     pub(crate) fn new(
         params: CommitParams,
         tables: DataTables,
-        sink: &'s mut dyn BlockSink,
+        sinks: DataSinks<'s>,
         reencoder: DataWorker,
         copied: HashSet<usize>,
         committed: Committed,
@@ -108,7 +110,8 @@ impl<'s> Committer<'s> {
         let known_pclusters_max = tables.known_pclusters_max();
         Self {
             params,
-            sink: AlignedSink::new(sink, params.alignment),
+            sink: AlignedSink::new(sinks.image, params.alignment),
+            blob: sinks.blob.map(|blob| AlignedSink::new(blob, params.alignment)),
             reencoder,
             scratch: BatchOutput::default(),
             current_file: FileBuilder::default(),
@@ -216,7 +219,8 @@ impl<'s> Committer<'s> {
             let split = whole.and_then(|whole| rest.split_at_checked(whole));
             let (chunk, behind) = split.ok_or_else(|| internal_error("a chunk without bytes"))?;
             rest = behind;
-            let place = self.chunks.place((digest, length), chunk, params.block, &mut self.sink)?;
+            let sink = self.blob.as_mut().unwrap_or(&mut self.sink);
+            let place = self.chunks.place((digest, length), chunk, params.block, sink)?;
             self.current_file.chunks.push(Some(place));
         }
         Ok(())
@@ -454,6 +458,7 @@ impl<'s> Committer<'s> {
             return Ok(());
         }
         self.sink.begin_file();
+        self.blob.iter_mut().for_each(AlignedSink::begin_file);
         let mut current_file = std::mem::take(&mut self.current_file);
         let is_copied = self.copied.contains(&task.file);
         let data = match self.params.table {

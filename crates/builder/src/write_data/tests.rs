@@ -134,7 +134,8 @@ impl<'o> TestPass<'o> {
         sink: &mut MemorySink,
     ) -> Result<(Vec<FileData>, PackedFile)> {
         let packed = PackedFile::new(&[], self.options.fragment_sharing, self.memory.store());
-        let (data, packed) = write_files(files, packed, &self.context(observer), sink)?;
+        let sinks = DataSinks::of_image(sink);
+        let (data, packed) = write_files(files, packed, &self.context(observer), sinks)?;
         Ok((data.files().into_iter().flatten().collect(), packed))
     }
 
