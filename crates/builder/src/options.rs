@@ -69,7 +69,7 @@ pub struct BuildOptions {
     pub chunk_bytes: Option<u64>,
     /// Chunk tables of 8-byte indexes, also where 4-byte ones would do.
     pub force_chunk_indexes: bool,
-    /// Chunks go to a file or device beside the image, which refers to them there.
+    /// Chunks go to a file or device beside the image, which refers to them there. All other data lies in the image.
     pub blob: Option<BlobOutput>,
     /// The data of each file starts at a multiple of this many blocks, which come to 1 GiB at most; with
     /// chunks, those that are stored for it.
@@ -83,7 +83,8 @@ pub struct BuildOptions {
     pub metabox_pcluster_bytes: Option<u32>,
     /// What the metabox is compressed with: an index into [`Algorithms::methods`]; none: as files are.
     pub metabox_method: Option<usize>,
-    /// An xattr that more inodes than this have is stored once; `None`: never shared.
+    /// An xattr that more inodes than this have is stored once; `None`: never shared. With a metabox none is shared,
+    /// since Linux (seen in 6.18) loses shared xattrs of inodes in a metabox.
     pub xattr_share_above: Option<u32>,
     /// Prefixes of xattr names, as in `user.app.`, that are stored once.
     pub xattr_prefixes: Vec<Vec<u8>>,

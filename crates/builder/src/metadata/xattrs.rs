@@ -180,6 +180,11 @@ impl<'t> XattrPlan<'t> {
     /// Gives each shared entry its place, in the order of names and values.
     fn place_shared(&mut self, users: &SetUsers, options: &BuildOptions) -> Result<()> {
         let Some(above) = options.xattr_share_above else { return Ok(()) };
+        // Linux (seen in 6.18) reads the ids of shared entries from a page of the metabox that it keeps after it has
+        // gone on to the shared area of the image, and so loses shared entries of some inodes without an error.
+        if options.metabox_pcluster_bytes.is_some() {
+            return Ok(());
+        }
         for (name, value) in users.shared(self.tree, above) {
             // A name without a known prefix is reported with the inode that has it.
             let Ok((index, suffix)) = self.split(&name) else { continue };
@@ -322,4 +327,32 @@ fn used_prefixes<'t>(
 
 fn format(error: ferrofs_ondisk::Error) -> Error {
     Error::new(ErrorKind::Format(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_source::{file, metadata};
+
+    #[test]
+    fn no_xattr_is_shared_with_a_metabox() {
+        let mut tree = Tree::new(metadata());
+        for name in [b"a", b"b", b"c"] {
+            let mut node = file(b"");
+            node.metadata.xattrs.insert((*b"user.a").into(), (*b"same").into());
+            let id = tree.add(node).unwrap();
+            tree.link(Tree::ROOT, name, id).unwrap();
+        }
+        let order = InodeOrder::new(&tree).unwrap();
+        for (metabox_pcluster_bytes, is_shared) in [(None, true), (Some(4096), false)] {
+            let options = BuildOptions {
+                xattr_share_above: Some(2),
+                metabox_pcluster_bytes,
+                ..BuildOptions::default()
+            };
+            let plan = XattrPlan::new(&tree, &order, &options).unwrap();
+            assert_eq!(!plan.shared.is_empty(), is_shared);
+            assert!(plan.has_any());
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{CWD, Mode, XattrFlags, lsetxattr, mknodat};
+use rustix::fs::{CWD, Mode, XattrFlags, llistxattr, lsetxattr, mknodat};
 
 use crate::support::{Dir, data, ferrofs, find, is_root, skip};
 
@@ -238,4 +238,79 @@ fn files_in_a_directory_that_its_owner_may_not_search_still_get_their_other_name
     extract.args([&image, &tree]).succeeds();
     assert_eq!(fs::metadata(tree.join("same")).unwrap().mode() & 0o7777, 0o600);
     assert_eq!(fs::metadata(tree.join("text/20k")).unwrap().nlink(), 2);
+}
+
+/// Mounts an image with the kernel's driver, calls `look` with the mount, and unmounts it.
+fn in_kernel<T>(image: &Path, place: &Path, options: &str, look: impl Fn() -> T) -> Option<T> {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "erofs", "-o", options]).arg(image).arg(place);
+    if !mount.output().unwrap().status.success() {
+        return None;
+    }
+    let found = look();
+    // A child that another test is about to start may hold a file of the mount for a moment.
+    assert!(Command::new("umount").arg("--lazy").arg(place).status().unwrap().success());
+    Some(found)
+}
+
+#[test]
+fn linux_lists_all_xattrs_of_inodes_in_a_metabox() {
+    const FILES: usize = 400;
+    if !is_root() {
+        return skip("it needs root for a mount");
+    }
+    let dir = Dir::new();
+    let (tree, image, place) = (dir.join("tree"), dir.join("image"), dir.join("mnt"));
+    fs::create_dir(&tree).unwrap();
+    fs::create_dir(&place).unwrap();
+    for number in 0..FILES {
+        let (path, own) = (tree.join(number.to_string()), number.to_string());
+        fs::write(&path, "").unwrap();
+        lsetxattr(&path, "trusted.a", b"same", XattrFlags::empty()).unwrap();
+        lsetxattr(&path, "trusted.own", own.as_bytes(), XattrFlags::empty()).unwrap();
+    }
+    ferrofs().args(["build", "-q", "-b4096", "--metabox=4096"]).args([&image, &tree]).succeeds();
+    let listed = |number: usize| {
+        let mut names = [0; 256];
+        let bytes = llistxattr(place.join(number.to_string()), &mut names).unwrap();
+        String::from_utf8_lossy(&names[..bytes]).into_owned()
+    };
+    let all = in_kernel(&image, &place, "ro,loop", || (0..FILES).map(listed).collect::<Vec<_>>());
+    let Some(all) = all else {
+        return skip("it needs a kernel that mounts images with a metabox");
+    };
+    let wrong: Vec<_> = all.iter().filter(|names| *names != "trusted.a\0trusted.own\0").collect();
+    assert!(wrong.is_empty(), "{} of {FILES}: {:?}", wrong.len(), wrong[0]);
+}
+
+#[test]
+fn linux_reads_a_compressed_image_with_a_blob() {
+    if !is_root() {
+        return skip("it needs root for a mount");
+    }
+    let dir = Dir::new();
+    let (tree, image, place) = (dir.join("tree"), dir.join("image"), dir.join("mnt"));
+    fs::create_dir(&tree).unwrap();
+    fs::create_dir(&place).unwrap();
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    fs::write(tree.join("noise"), (0..300_000).map(|_| random()).collect::<Vec<_>>()).unwrap();
+    fs::write(tree.join("text"), "a line of text\n".repeat(20_000)).unwrap();
+    let blob = dir.join("blob");
+    let build = ferrofs().args(["build", "-q", "-zlz4", "--chunk-size=64k", "--blob"]);
+    build.args([&blob, &image, &tree]).succeeds();
+    assert_eq!(fs::metadata(&blob).unwrap().len(), 300_000_u64.next_multiple_of(4096));
+    let attached = Command::new("losetup").args(["-f", "--show"]).arg(&blob).output().unwrap();
+    if !attached.status.success() {
+        return skip("it needs a loop device");
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let compare = || Command::new("diff").arg("-r").args([&tree, &place]).output().unwrap();
+    let same = in_kernel(&image, &place, &format!("ro,loop,device={device}"), compare);
+    Command::new("losetup").arg("-d").arg(&device).status().unwrap();
+    let Some(same) = same else { return skip("it needs a kernel with EROFS") };
+    assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
 }
