@@ -31,9 +31,20 @@ struct AclEntry {
     permissions: u16,
 }
 
-/// The value of the xattr; `None` if the ACL equals the permission bits, since Linux stores none
-/// then.
-pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<Vec<u8>>, String> {
+/// Which of the two ACLs of a file a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AclKind {
+    Access,
+    Default,
+}
+
+/// The value of the xattr; `None` for an access ACL that equals the permission bits, since Linux stores none then. A
+/// default ACL of the same entries is stored: new files get their permissions from it.
+pub(super) fn parse(
+    text: &[u8],
+    kind: AclKind,
+    accounts: &mut AccountLookup,
+) -> Result<Option<Vec<u8>>, String> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii();
@@ -46,7 +57,7 @@ pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<
     }
     entries.sort_unstable();
     check(&entries)?;
-    if entries.len() == 3 {
+    if kind == AclKind::Access && entries.len() == 3 {
         return Ok(None);
     }
     let mut value = VERSION.to_le_bytes().to_vec();
@@ -241,7 +252,7 @@ mod tests {
             "u::rwx\nu:1001:rw\nu:1000:r\t#effective:r--\ng::r-x\nm:rwx\no:---\n",
         ] {
             assert_eq!(
-                parse(text.as_bytes(), &mut AccountLookup::default()),
+                parse(text.as_bytes(), AclKind::Access, &mut AccountLookup::default()),
                 Ok(wanted.clone()),
                 "{text}"
             );
@@ -251,8 +262,23 @@ mod tests {
     #[test]
     fn what_permission_bits_say_is_left_out() {
         for text in [&b"user::rw-,group::r--,other::r--"[..], b""] {
-            assert_eq!(parse(text, &mut AccountLookup::default()), Ok(None));
+            assert_eq!(parse(text, AclKind::Access, &mut AccountLookup::default()), Ok(None));
         }
+    }
+
+    #[test]
+    fn a_default_acl_of_three_entries_is_kept() {
+        let text = b"user::rwx,group::rwx,other::---";
+        let wanted = [
+            &b"\x02\0\0\0"[..],
+            b"\x01\0\x07\0\xFF\xFF\xFF\xFF",
+            b"\x04\0\x07\0\xFF\xFF\xFF\xFF",
+            b"\x20\0\0\0\xFF\xFF\xFF\xFF",
+        ]
+        .concat();
+        let mut accounts = AccountLookup::default();
+        assert_eq!(parse(text, AclKind::Default, &mut accounts), Ok(Some(wanted)));
+        assert_eq!(parse(b"", AclKind::Default, &mut accounts), Ok(None));
     }
 
     #[test]
@@ -278,7 +304,7 @@ mod tests {
             ("u::r,g::r,o::r,u:1:r", "an ACL with named users or groups needs a mask"),
         ] {
             assert_eq!(
-                parse(text.as_bytes(), &mut AccountLookup::default()),
+                parse(text.as_bytes(), AclKind::Access, &mut AccountLookup::default()),
                 Err(wanted.to_owned()),
                 "{text}"
             );

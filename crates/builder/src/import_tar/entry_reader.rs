@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::acl::AccountLookup;
+use super::acl::{AccountLookup, AclKind};
 use super::archive::TarArchive;
 use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
 use super::input::TarInput;
@@ -572,15 +572,18 @@ impl EntryHeader {
         if records.default_acl.is_some() && !is_directory {
             return Err("has a default ACL, which only directories have".to_owned());
         }
-        for (name, text) in [(ACCESS_ACL, &records.access_acl), (DEFAULT_ACL, &records.default_acl)]
-        {
+        let acls = [
+            (AclKind::Access, ACCESS_ACL, &records.access_acl),
+            (AclKind::Default, DEFAULT_ACL, &records.default_acl),
+        ];
+        for (kind, name, text) in acls {
             let Some(text) = text else { continue };
-            let value = acl::parse(text, accounts);
+            let value = acl::parse(text, kind, accounts);
             let value = value.map_err(|why| format!("has an invalid ACL: {why}"))?;
-            match (name == DEFAULT_ACL, value) {
-                (_, Some(value)) => drop(xattrs.insert(name.into(), value.into())),
+            match value {
+                Some(value) => drop(xattrs.insert(name.into(), value.into())),
                 // The text of an ACL replaces its xattr.
-                (_, None) => drop(xattrs.remove(name)),
+                None => drop(xattrs.remove(name)),
             }
         }
         Ok(xattrs)
