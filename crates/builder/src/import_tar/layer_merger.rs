@@ -147,6 +147,8 @@ impl LayerMerger {
                         let why = format!("is a hard link to {target}, which is the same file");
                         Err(archive(&path, &why))
                     } else {
+                        // The name is one of this layer now, whose opaque marks leave it alone.
+                        self.mark_current_layer(parent, name);
                         Ok(())
                     };
                 }

@@ -312,6 +312,14 @@ fn an_applied_whiteout_leaves_what_its_own_layer_has() {
 }
 
 #[test]
+fn an_opaque_mark_leaves_hard_links_of_its_own_layer() {
+    let lower = ArchiveBuilder::new().file("file", "").directory("d");
+    let lower = lower.link(b'1', "d/link", "file").file("d/gone", "");
+    let upper = ArchiveBuilder::new().link(b'1', "d/link", "file").file("d/.wh..wh..opq", "");
+    assert_eq!(applied(vec![lower.end(), upper.end()]), ["d", "d/link", "file"]);
+}
+
+#[test]
 fn an_upper_layer_replaces_a_directory_by_a_file_and_back() {
     let directory = ArchiveBuilder::new().file("a/x", "1").end();
     let file = ArchiveBuilder::new().file("a", "1").end();
