@@ -25,7 +25,7 @@ mod tests;
 
 pub use acl::AccountFiles;
 pub use archive::SpoolOptions;
-pub use input::InputLimit;
+pub use input::{InputLimit, StoredHoles};
 pub use layer_merger::WhiteoutPolicy;
 
 use std::collections::BTreeMap;
@@ -134,8 +134,10 @@ pub struct TarImportOptions {
     pub spool: SpoolOptions,
     /// Where the tree lies; `None`: in memory.
     pub store: Option<SpillStore>,
-    /// How many bytes an archive may have.
+    /// How many bytes an archive may have, after decompression and with `stored_holes`.
     pub input: InputLimit,
+    /// Which holes of sparse files count against `input`.
+    pub stored_holes: StoredHoles,
     /// The most bytes of the window of a decoder: xz and zstd keep so much of what they have decoded. A longer one is
     /// refused. The store has so much less memory meanwhile.
     pub window_bytes_max: u64,
@@ -156,6 +158,7 @@ option_setters! { TarImportOptions {
     spool: SpoolOptions,
     store: Option<SpillStore>,
     input: InputLimit,
+    stored_holes: StoredHoles,
     window_bytes_max: u64,
     sparse_extents_max: usize,
     missing_mtime: Timestamp,
@@ -178,6 +181,7 @@ impl Default for TarImportOptions {
             spool: SpoolOptions::default(),
             store: None,
             input: InputLimit::default(),
+            stored_holes: StoredHoles::default(),
             window_bytes_max: WINDOW_BYTES_MAX,
             sparse_extents_max: SPARSE_EXTENTS_MAX,
             missing_mtime: Timestamp { seconds: 0, nanoseconds: 0 },

@@ -692,8 +692,9 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
-    /// Maximum size of an archive after decompression (archives only) [default: 1g, or 1,000 times
-    /// the size of the compressed archive if that is more, and at most 1 TiB]
+    /// Maximum size of an archive after decompression (archives only), with the holes of sparse
+    /// files that the image stores as zeros [default: 1g, or 1,000 times the size of the compressed
+    /// archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::acl::{AccountLookup, AclKind};
 use super::archive::TarArchive;
 use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
-use super::input::TarInput;
+use super::input::{StoredHoles, TarInput};
 use super::pax::{PaxRecords, PaxScope, PaxXattrs, SparseExtent, SparseForm, SparseMap, number};
 use super::{TarContentMode, TarImportOptions, acl, archive, refused, shown};
 use crate::decompress::Compression;
@@ -34,6 +34,7 @@ pub(super) struct EntryReader {
     /// The archive has headers without contents.
     headers_only: bool,
     sparse_extents_max: usize,
+    stored_holes: StoredHoles,
 }
 
 impl EntryReader {
@@ -49,6 +50,7 @@ impl EntryReader {
             accounts,
             headers_only,
             sparse_extents_max: options.sparse_extents_max,
+            stored_holes: options.stored_holes,
         }
     }
 
@@ -253,6 +255,10 @@ impl EntryReader {
         for segment in &mut segments {
             segment.place =
                 segment.place.checked_add(place).ok_or_else(|| self.truncated(&shown(path)))?;
+        }
+        if self.stored_holes.counts(&segments, bytes) {
+            // A map may claim 2^63 bytes and hold none.
+            self.input.count_holes(bytes.saturating_sub(data)).map_err(wrong)?;
         }
         Ok(archive::content(self.input.archive(), path, &segments, bytes))
     }

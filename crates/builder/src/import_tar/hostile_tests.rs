@@ -808,6 +808,54 @@ fn an_archive_that_decompresses_to_more_than_its_limit_is_refused() {
 }
 
 #[test]
+fn a_sparse_file_that_claims_more_than_the_limit_is_refused_where_its_holes_are_stored() {
+    use crate::BuildOptions;
+    use crate::import::{InputLimit, StoredHoles, TarContentMode};
+
+    // 4 KiB of data, and 8 GiB in all.
+    let records: [(&str, &[u8]); 4] = [
+        ("GNU.sparse.size", b"8589934592"),
+        ("GNU.sparse.numblocks", b"1"),
+        ("GNU.sparse.offset", b"4096"),
+        ("GNU.sparse.numbytes", b"4096"),
+    ];
+    let sparse = || ArchiveBuilder::new().pax(&records).entry(b'0', "huge", &[1; 4096]).end();
+    let imported = |options: TarImportOptions, is_stream: bool| {
+        let (name, bytes) = ("a.tar".into(), sparse());
+        let source = match is_stream {
+            true => TarSource::Stream { name, reader: Box::new(std::io::Cursor::new(bytes)) },
+            false => TarSource::Bytes { name, bytes: bytes.into() },
+        };
+        from_tar(source, &options, &CancelToken::new()).map(drop).map_err(|error| error.to_string())
+    };
+    for is_stream in [false, true] {
+        for (limit, bytes, why) in [
+            (InputLimit::Default, 1 << 30, "the default limit for an archive of its length"),
+            (InputLimit::Bytes(1 << 20), 1 << 20, "the limit for an archive"),
+        ] {
+            let options = TarImportOptions::default().input(limit);
+            let wanted = format!(
+                "a.tar: byte 1024: \"huge\": with its holes the archive has more than {bytes} bytes, {why}; \
+                 --max-input allows more, and without compression and with a chunk size an image stores no \
+                 holes"
+            );
+            assert_eq!(imported(options.clone(), is_stream), Err(wanted));
+            let in_chunks = BuildOptions::default().chunk_bytes(Some(4096));
+            let stored_holes = StoredHoles::of(&in_chunks, TarContentMode::Copy);
+            assert_eq!(imported(options.stored_holes(stored_holes), is_stream), Ok(()));
+        }
+        let options = TarImportOptions::default().input(InputLimit::Bytes(9 << 30));
+        assert_eq!(imported(options, is_stream), Ok(()));
+    }
+    // Contents that an image refers to are copied only if no block can hold them.
+    for (block_bytes, is_refused) in [(512, false), (8192, true)] {
+        let options = TarImportOptions::default().contents(TarContentMode::Index);
+        let options = options.stored_holes(StoredHoles::Copied { block_bytes });
+        assert_eq!(imported(options, false).is_err(), is_refused, "{block_bytes}");
+    }
+}
+
+#[test]
 fn a_sparse_map_with_more_parts_than_memory_allows_is_refused() {
     let mut header = TestHeader::gnu(b'S', b"s", 512);
     header.set(386, b"00000000000\0");

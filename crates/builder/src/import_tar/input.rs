@@ -12,10 +12,11 @@ use ferrofs_workers::CancelToken;
 use sha2::{Digest as _, Sha256};
 
 use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive};
-use super::{TarImportOptions, TarSource, refused, shown};
+use super::pax::SparseExtent;
+use super::{TarContentMode, TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, CorruptStream, CountingReader, WindowMemory};
-use crate::{Error, ErrorKind, Result};
+use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// Read at once for headers; it includes the contents of small files.
 const WINDOW_BYTES: usize = 32 << 10;
@@ -32,8 +33,8 @@ const RATIO_MAX: u64 = 1000;
 /// Bytes that an archive may have by default at most.
 const BYTES_MAX: u64 = 1 << 40;
 
-/// How many bytes an archive may have, after decompression. An archive of a few kilobytes can decompress to terabytes,
-/// all of which would be read and stored.
+/// How many bytes an archive may have, after decompression and with its [stored holes](StoredHoles). An archive of a few
+/// kilobytes can decompress to terabytes, or claim a sparse file of that size, all of which would be read and stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputLimit {
     /// 1 GiB, or 1,000 times as many bytes as it has while it is compressed, and at most 1 TiB.
@@ -63,6 +64,56 @@ impl InputLimit {
         InputTooLarge(format!(
             "the archive has more than {bytes} bytes, {why}; --max-input allows more"
         ))
+    }
+}
+
+/// Which holes of sparse files count as bytes of the archive: those that the image stores as zeros, or that are encoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoredHoles {
+    /// All, as in images that are compressed or that have flat files.
+    #[default]
+    All,
+    /// Those of files that have data, too.
+    WithData,
+    /// Those of files that are copied since no block of `block_bytes` bytes can refer to their data.
+    Copied {
+        /// Bytes of a block.
+        block_bytes: u32,
+    },
+    /// None, as in images with chunks.
+    None,
+}
+
+impl StoredHoles {
+    /// What an image with these options stores of an archive that is imported with `contents`.
+    #[must_use]
+    pub fn of(options: &BuildOptions, contents: TarContentMode) -> Self {
+        let block_bytes = options.block_size.bytes();
+        match contents {
+            TarContentMode::HeadersOnly => Self::None,
+            _ if options.algorithms.is_none() && options.chunk_bytes.is_some() => Self::None,
+            TarContentMode::Index => Self::Copied { block_bytes },
+            TarContentMode::Copy if options.algorithms.is_none() && options.wide => Self::WithData,
+            TarContentMode::Copy => Self::All,
+        }
+    }
+
+    /// Whether the image stores the holes of a file of `bytes` bytes with these data ranges.
+    pub(super) fn counts(self, extents: &[SparseExtent], bytes: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::WithData => !extents.is_empty(),
+            Self::Copied { block_bytes } => {
+                let is_whole = |at: u64| at.is_multiple_of(u64::from(block_bytes));
+                let is_aligned = |extent: &SparseExtent| {
+                    let end = extent.start.saturating_add(extent.bytes);
+                    let ends_well = end == bytes || is_whole(end);
+                    is_whole(extent.place) && is_whole(extent.start) && ends_well
+                };
+                !extents.iter().all(is_aligned)
+            }
+            Self::None => false,
+        }
     }
 }
 
@@ -106,6 +157,9 @@ pub(super) struct TarInput {
     from: InputSource,
     /// The bytes of the (decompressed) archive that were read or skipped.
     offset: u64,
+    /// The bytes of holes that the image stores.
+    hole_bytes: u64,
+    limit: InputLimit,
     cancel: CancelToken,
 }
 
@@ -115,6 +169,8 @@ enum InputSource {
     /// The archive can be read once.
     Stream {
         reader: Box<dyn Read + Send>,
+        /// Bytes of the compressed stream that were read.
+        compressed_bytes: Arc<AtomicU64>,
         /// It is read to its end, where its checksum or its digest is compared.
         is_checked: bool,
         /// Its end is an error if it has another digest than it should have.
@@ -174,7 +230,8 @@ impl ArchiveOpener<'_> {
         let archive = Arc::new(TarArchive::new(self.name, self.device));
         archive.set_backing(backing);
         let from = InputSource::Seekable { base, bytes, window: Vec::new(), window_at: 0 };
-        Ok(TarInput { archive, from, offset: 0, cancel: self.cancel.clone() })
+        let (limit, cancel) = (self.options.input, self.cancel.clone());
+        Ok(TarInput { archive, from, offset: 0, hole_bytes: 0, limit, cancel })
     }
 
     fn open_stream(
@@ -198,7 +255,9 @@ impl ArchiveOpener<'_> {
         let compressed_bytes = input.read_counter();
         let inner =
             compression.reader(input, window).map_err(|error| unreadable(error).at(&name))?;
-        let limited = LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes };
+        let counter = Arc::clone(&compressed_bytes);
+        let limited =
+            LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes: counter };
         let mut reader: Box<dyn Read + Send> = Box::new(limited);
         if let Some(sha256) = sha256 {
             reader = Box::new(DigestedReader::new(reader, sha256));
@@ -209,13 +268,15 @@ impl ArchiveOpener<'_> {
         let from = InputSource::Stream {
             is_kept: device.is_none(),
             reader,
+            compressed_bytes,
             is_checked: compression != Compression::Plain || sha256.is_some(),
             is_digested: sha256.is_some(),
             spool: SpoolWriter::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
         };
         let archive = Arc::new(TarArchive::new(name, device));
-        Ok(TarInput { archive, from, offset: 0, cancel: cancel.clone() })
+        let (limit, cancel) = (options.input, cancel.clone());
+        Ok(TarInput { archive, from, offset: 0, hole_bytes: 0, limit, cancel })
     }
 }
 
@@ -279,6 +340,32 @@ impl TarInput {
     /// The offset in the decompressed archive.
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Counts `bytes` more bytes of holes that the image stores.
+    ///
+    /// # Errors
+    /// With them the archive has more bytes than it may.
+    pub(super) fn count_holes(&mut self, bytes: u64) -> std::result::Result<(), String> {
+        self.hole_bytes = self.hole_bytes.saturating_add(bytes);
+        let stored = match &self.from {
+            InputSource::Seekable { bytes, .. } => *bytes,
+            InputSource::Stream { compressed_bytes, .. } => {
+                compressed_bytes.load(Ordering::Relaxed)
+            }
+        };
+        let limit = self.limit.bytes(stored);
+        if self.offset.saturating_add(self.hole_bytes) <= limit {
+            return Ok(());
+        }
+        let why = match self.limit {
+            InputLimit::Bytes(_) => "the limit for an archive",
+            InputLimit::Default => "the default limit for an archive of its length",
+        };
+        Err(format!(
+            "with its holes the archive has more than {limit} bytes, {why}; --max-input allows more, and \
+             without compression and with a chunk size an image stores no holes"
+        ))
     }
 
     /// Fills `output`, or less at the end of the archive. Returns the number of bytes.

@@ -236,8 +236,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     gzinfo: bool,
 
-    /// Most bytes of an archive after decompression, which erofs-utils does not limit [default: 1g,
-    /// or 1,000 times the size of the compressed archive if that is more, and at most 1 TiB]
+    /// Most bytes of an archive after decompression, with the holes of sparse files that the image
+    /// stores as zeros, which erofs-utils does not limit [default: 1g, or 1,000 times the size of
+    /// the compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 

@@ -8,7 +8,7 @@ use std::{fs, io};
 use ferrofs_builder::import::adjust::Adjustments;
 use ferrofs_builder::import::sidecar::{self, SidecarMismatch};
 use ferrofs_builder::import::{
-    Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
+    Compression, StoredHoles, TarContentMode, TarSource, from_directory, from_tar_layers,
 };
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{
@@ -46,6 +46,7 @@ pub(super) fn import(
     monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
     // Owners of files are those of the lists before they are forced or shifted.
+    request.tar.stored_holes = stored_holes(request);
     let has_lists = request.android.fs_config_file.is_some() || request.sidecar.is_some();
     let late = has_lists.then(|| take_late(request));
     let mut imported = import_sources(request, resources, monitor)?;
@@ -119,6 +120,15 @@ fn import_sources(
     }
     let tree = import_tree(request, monitor)?;
     Ok(ImportedTree { tree, devices: archives(request), container_config: Vec::new() })
+}
+
+/// Which holes of an archive the image stores.
+fn stored_holes(request: &BuildRequest) -> StoredHoles {
+    // An image that is added to sets block size and algorithms later.
+    match request.incremental {
+        Some(_) => StoredHoles::All,
+        None => StoredHoles::of(&request.options, request.tar.contents),
+    }
 }
 
 fn import_images(
