@@ -43,6 +43,7 @@ use ferrofs_workers::CancelToken;
 
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, WINDOW_BYTES_MAX, WindowMemory};
+use crate::import::adjust::XattrFilter;
 use crate::spill::{SpillOptions, SpillStore};
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
@@ -126,6 +127,8 @@ pub struct TarImportOptions {
     pub contents: TarContentMode,
     /// How whiteouts are imported.
     pub whiteouts: WhiteoutPolicy,
+    /// The xattrs of entries that are kept. The marks that whiteouts become are kept in any case.
+    pub xattrs: XattrFilter,
     /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
     pub concatenated: bool,
     /// The lists for names in ACLs without numbers; `None`: such names are refused.
@@ -153,6 +156,7 @@ option_setters! { TarImportOptions {
     uncompressed_copy: Option<PathBuf>,
     contents: TarContentMode,
     whiteouts: WhiteoutPolicy,
+    xattrs: XattrFilter,
     concatenated: bool,
     accounts: Option<AccountFiles>,
     spool: SpoolOptions,
@@ -176,6 +180,7 @@ impl Default for TarImportOptions {
             uncompressed_copy: None,
             contents: TarContentMode::default(),
             whiteouts: WhiteoutPolicy::default(),
+            xattrs: XattrFilter::All,
             concatenated: false,
             accounts: None,
             spool: SpoolOptions::default(),
@@ -249,8 +254,9 @@ fn add(
     let window = WindowMemory::new(options.window_bytes_max, layer_merger.store().clone());
     let input = TarInput::open(source, options, device, window, cancel)?;
     let mut entry_reader = EntryReader::new(input, options);
-    while let Some(entry) = entry_reader.next()? {
+    while let Some(mut entry) = entry_reader.next()? {
         check_cancelled(cancel)?;
+        entry.metadata.xattrs.retain(|name, _| options.xattrs.keeps(name));
         layer_merger.add(entry)?;
     }
     let bytes = entry_reader.finish()?;

@@ -250,6 +250,27 @@ fn whiteouts_become_those_of_overlayfs() {
 }
 
 #[test]
+fn marks_of_whiteouts_stay_where_xattrs_of_entries_are_left_out() {
+    use crate::import::adjust::XattrFilter;
+
+    let records: [(&str, &[u8]); 2] =
+        [("SCHILY.xattr.user.a", b"1"), ("SCHILY.xattr.trusted.overlay.opaque", b"x")];
+    let archive = ArchiveBuilder::new().pax(&records).directory("a").file("a/.wh..wh..opq", "");
+    let archive = archive.pax(&records).directory("b").file("b/.wh.gone", "").end();
+    let named = XattrFilter::Named { include: vec![b"user.*".to_vec()], exclude: Vec::new() };
+    for (xattrs, kept) in [(XattrFilter::None, ""), (named, " user.a=1")] {
+        let options = options(WhiteoutPolicy::ToOverlay).xattrs(xattrs);
+        let wanted = [
+            ROOT.to_owned(),
+            format!("a directory 644 0:0 0.000000000 trusted.overlay.opaque=y{kept}"),
+            format!("b directory 644 0:0 0.000000000 trusted.overlay.origin={kept}"),
+            "b/gone character device 0:0 644 0:0 0.000000000".to_owned(),
+        ];
+        assert_eq!(listing(&import(&archive, &options).unwrap()), wanted);
+    }
+}
+
+#[test]
 fn whiteouts_are_kept_as_files_unless_told_otherwise() {
     let archive = ArchiveBuilder::new().file("a/.wh.gone", "").file(".wh..wh..opq", "").end();
     let tree = import(&archive, &options(WhiteoutPolicy::Keep)).unwrap();

@@ -45,8 +45,10 @@ pub(super) fn import(
     resources: &Resources,
     monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
-    // Owners of files are those of the lists before they are forced or shifted.
     request.tar.stored_holes = stored_holes(request);
+    // The importer leaves out xattrs of entries before it marks opaque directories.
+    request.tar.xattrs = std::mem::take(&mut request.tar_adjustments.xattrs);
+    // Owners of files are those of the lists before they are forced or shifted.
     let has_lists = request.android.fs_config_file.is_some() || request.sidecar.is_some();
     let late = has_lists.then(|| take_late(request));
     let mut imported = import_sources(request, resources, monitor)?;

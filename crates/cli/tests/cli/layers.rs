@@ -144,3 +144,23 @@ fn unsupported_layers_are_refused_with_the_reason() {
     assert!(refused(&[], &merged, &[&one]).contains("cannot read the image"));
     assert!(!merged.exists());
 }
+
+#[test]
+fn opaque_marks_of_an_archive_stay_if_xattrs_are_left_out() {
+    let dir = Dir::new();
+    let (tree, archive, image) = (dir.join("tree"), dir.join("a.tar"), dir.join("image"));
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    fs::write(tree.join("dir/.wh..wh..opq"), "").unwrap();
+    let tar = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&tree).arg(".").status();
+    assert!(tar.unwrap().success());
+    let assert_opaque = |build: TestCommand| {
+        build.arg(&image).arg(&archive).succeeds();
+        let text = ferrofs().arg("stat").arg(&image).arg("/dir").succeeds().text();
+        assert!(text.contains("trusted.overlay.opaque"), "{text}");
+        fs::remove_file(&image).unwrap();
+    };
+    assert_opaque(mkfs().args(["--tar=f", "--aufs", "-x-1"]));
+    for choice in [&["--no-xattrs"][..], &["--xattr=user.*"]] {
+        assert_opaque(ferrofs().args(["build", "-q", "--whiteouts=overlay"]).args(choice));
+    }
+}
