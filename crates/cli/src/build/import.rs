@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ferrofs_builder::import::adjust::Adjustments;
+use ferrofs_builder::import::adjust::{Adjustments, OverlayPolicy};
 use ferrofs_builder::import::sidecar::{self, SidecarMismatch};
 use ferrofs_builder::import::{
     Compression, StoredHoles, TarContentMode, TarSource, from_directory, from_tar_layers,
@@ -17,7 +17,7 @@ use ferrofs_builder::{
 use ferrofs_workers::CancelToken;
 
 use super::android;
-use super::incremental;
+use super::incremental::{self, ImportedSources};
 use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
@@ -51,6 +51,12 @@ pub(super) fn import(
     // Owners of files are those of the lists before they are forced or shifted.
     let has_lists = request.android.fs_config_file.is_some() || request.sidecar.is_some();
     let late = has_lists.then(|| take_late(request));
+    let overlay = request.directory.adjustments.overlay;
+    if request.incremental.is_some() && overlay == OverlayPolicy::Strip {
+        // The marks of the sources hide files of the image first.
+        request.directory.adjustments.overlay = OverlayPolicy::Keep;
+        request.tar_adjustments.overlay = OverlayPolicy::Keep;
+    }
     let mut imported = import_sources(request, resources, monitor)?;
     let mut warnings = Vec::new();
     let refused = |why| Error::new(ErrorKind::InvalidOptions(why));
@@ -75,7 +81,8 @@ pub(super) fn import(
         output::print_message(format_args!("warning: {warning}"));
     }
     if let Some(base) = request.incremental {
-        imported.tree = incremental::add_base(request, base, imported.tree, resources)?;
+        let sources = ImportedSources { tree: imported.tree, overlay };
+        imported.tree = incremental::add_base(request, base, sources, resources)?;
     }
     Ok(imported)
 }

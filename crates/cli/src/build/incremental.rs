@@ -2,6 +2,7 @@
 //! image, which replaces the present one by a rename when it is complete and compared with its
 //! sources, so the present image stays as it is until then. Called by `build`.
 
+use ferrofs_builder::import::adjust::OverlayPolicy;
 use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{AlgorithmContext, Algorithms, Error, ErrorKind, Result};
@@ -31,6 +32,14 @@ pub(super) fn check(request: &BuildRequest, target: &OutputTarget) -> Result<()>
     Ok(())
 }
 
+/// What is to lie over the present image.
+#[derive(Debug)]
+pub(super) struct ImportedSources {
+    pub(super) tree: Tree,
+    /// What becomes of the marks of overlayfs.
+    pub(super) overlay: OverlayPolicy,
+}
+
 /// Lays the tree of the sources over the present image. What describes the image stays as it is,
 /// unless an option says otherwise.
 ///
@@ -39,10 +48,10 @@ pub(super) fn check(request: &BuildRequest, target: &OutputTarget) -> Result<()>
 pub(super) fn add_base(
     request: &mut BuildRequest,
     base: IncrementalBase,
-    tree: Tree,
+    sources: ImportedSources,
     resources: &Resources,
 ) -> Result<Tree> {
-    let overlay = request.directory.adjustments.overlay;
+    let ImportedSources { tree, overlay } = sources;
     let (tree, image) = overlay::lay_over(tree, &request.image, overlay, resources)?;
     let options = &mut request.options;
     let sb = image.superblock();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferrofs_builder::import::adjust::{
-    AufsName, OPAQUE_XATTR, OverlayPolicy, mark_opaque, mark_origin,
+    AufsName, OPAQUE_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin,
 };
 use ferrofs_builder::tree::{
     Content, ContentReader, ContentSource, Device, DeviceAddress, Metadata, Node, NodeId, NodeKind,
@@ -97,7 +97,8 @@ pub(super) fn join(
 }
 
 /// Lays a tree over the files of an image, whose data is read from it. Directories that get a
-/// whiteout of the image are marked if `policy` says so.
+/// whiteout of the image are marked if `policy` says so. Whiteouts and opaque marks of the tree take effect before
+/// they are stripped; those of the image stay.
 ///
 /// # Errors
 /// The image cannot be read.
@@ -116,11 +117,48 @@ pub(super) fn lay_over(
         };
         tree.is_directory(*id) && is_marked(tree.node(*id))
     };
-    let opaque = tree.ids().filter(is_opaque).collect();
+    let opaque: HashSet<_> = tree.ids().filter(is_opaque).collect();
+    let marks = match policy {
+        OverlayPolicy::Strip => OverlayMarks::of(&tree),
+        _ => OverlayMarks::default(),
+    };
     let linked = HashMap::new();
     let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, policy };
     merge.add(0, &layer).map_err(|error| error.at(path))?;
-    Ok((merge.finish(), layer.image))
+    let mut tree = merge.finish();
+    marks.strip(&mut tree);
+    Ok((tree, layer.image))
+}
+
+/// The marks of overlayfs that a tree has.
+#[derive(Debug, Default)]
+struct OverlayMarks {
+    /// By directory.
+    whiteouts: Vec<(NodeId, Box<[u8]>)>,
+    /// What has the opaque mark, whatever its value is.
+    opaque: Vec<NodeId>,
+}
+
+impl OverlayMarks {
+    fn of(tree: &Tree) -> Self {
+        let is_marked = |id: &NodeId| tree.node(*id).metadata.xattrs.contains_key(OPAQUE_XATTR);
+        let opaque = tree.ids().filter(is_marked).collect();
+        let mut whiteouts = Vec::new();
+        for parent in tree.ids().filter(|id| tree.is_directory(*id)) {
+            let names = tree.entries(parent).filter(|(_, child)| is_whiteout(&tree.node(*child)));
+            whiteouts.extend(names.map(|(name, _)| (parent, name)));
+        }
+        Self { whiteouts, opaque }
+    }
+
+    fn strip(self, tree: &mut Tree) {
+        for (parent, name) in self.whiteouts {
+            tree.unlink(parent, &name);
+        }
+        for id in self.opaque {
+            tree.node_mut(id).metadata.xattrs.remove(OPAQUE_XATTR);
+        }
+    }
 }
 
 /// References need images of one block size. The images must all contain their own data, or must

@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Dir, TestCommand, ferrofs};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, mknodat};
+
+use crate::support::{Dir, TestCommand, ferrofs, is_root, skip};
 
 fn mkfs() -> TestCommand {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
@@ -68,6 +70,44 @@ fn files_are_added_to_an_image_which_keeps_what_describes_it() {
         assert!(after.contains(uuid) && after.contains("kept"), "{after}");
         assert!(fs::metadata(&image).unwrap().len() < 20_000, "not compressed: {after}");
         assert_eq!(fs::metadata(&image).unwrap().mode() & 0o7777, 0o640);
+    }
+}
+
+#[test]
+fn marks_of_the_sources_hide_files_of_the_image_before_they_are_stripped() {
+    if !is_root() {
+        return skip("it needs root for whiteouts");
+    }
+    let dir = Dir::new();
+    let [lower, upper] = ["lower", "upper"].map(|name| dir.join(name));
+    for path in ["lower/opaque", "lower/kept", "upper/opaque", "upper/kept"] {
+        fs::create_dir_all(dir.join(path)).unwrap();
+    }
+    for path in ["lower/gone", "lower/opaque/gone", "lower/kept/file", "upper/opaque/new"] {
+        fs::write(dir.join(path), path).unwrap();
+    }
+    let whiteout = |path: &Path| {
+        mknodat(CWD, path, FileType::CharacterDevice, Mode::RUSR, 0).unwrap();
+    };
+    // A whiteout of the image, which is no mark of a source.
+    whiteout(&lower.join("kept/own"));
+    whiteout(&upper.join("gone"));
+    let opaque = upper.join("opaque");
+    lsetxattr(&opaque, "trusted.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+    let archive = dir.join("upper.tar");
+    let mut tar = Command::new("tar");
+    tar.args(["--xattrs", "--xattrs-include=*", "-cf"]).arg(&archive).arg("-C").arg(&upper);
+    assert!(tar.arg(".").status().unwrap().success());
+    for source in [vec![upper.as_os_str()], vec!["--tar=f".as_ref(), archive.as_os_str()]] {
+        let image = dir.join("image");
+        mkfs().arg(&image).arg(&lower).succeeds();
+        let add = mkfs().args(["--incremental=data", "--ovlfs-strip=1"]);
+        add.arg(&image).args(&source).succeeds();
+        let text = |words: &[&str]| ferrofs().args(words).arg(&image).succeeds().text();
+        let names = text(&["ls", "-R"]).lines().collect::<Vec<_>>().join(" ");
+        assert_eq!(names, "/ /kept /kept/file /kept/own /opaque /opaque/new");
+        let directory = ferrofs().arg("stat").arg(&image).arg("/opaque").succeeds().text();
+        assert!(!directory.contains("overlay.opaque"), "{directory}");
     }
 }
 
