@@ -39,8 +39,14 @@ pub(crate) fn parse_age(text: &str) -> Result<u64, String> {
     number.checked_mul(seconds).ok_or_else(|| "too long".to_owned())
 }
 
-/// Reads a number as erofs-utils reads it: decimal, or hexadecimal after `0x`, or octal after `0`.
+/// Reads a number as erofs-utils reads it, with strtoull of C: decimal, or hexadecimal after `0x`, or octal after `0`;
+/// blanks and a plus sign may come before it, and an empty text is 0.
 pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
+    let text = text.trim_ascii_start();
+    let text = text.strip_prefix('+').unwrap_or(text);
+    if text.is_empty() {
+        return Ok(0);
+    }
     let read = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
         None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8),
@@ -51,6 +57,16 @@ pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     read.ok().filter(|_| is_plain).ok_or_else(|| "not a number, such as 4096 or 0x1000".to_owned())
 }
 
+/// As [`parse_number`], but a number after a minus sign is subtracted from 2^64, as strtoull does it.
+pub(crate) fn parse_wrapping_number(text: &str) -> Result<u64, String> {
+    match text.trim_ascii_start().strip_prefix('-') {
+        Some(digits) if digits.starts_with(|digit: char| digit.is_ascii_digit()) => {
+            parse_number(digits).map(u64::wrapping_neg)
+        }
+        _ => parse_number(text),
+    }
+}
+
 /// Reads a size as mkfs.erofs reads it: a number with an optional suffix k, m or g.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
@@ -59,17 +75,23 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         Some(b'g') => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    let number =
-        parse_number(digits).map_err(|_| "not a size, such as 4096, 0x1000 or 64k".to_owned())?;
+    let number = parse_number(digits).ok().filter(|_| !digits.is_empty());
+    let number = number.ok_or_else(|| "not a size, such as 4096, 0x1000 or 64k".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
 /// Reads a size with an optional minus sign.
 pub(crate) fn parse_signed_size(text: &str) -> Result<i64, String> {
+    if text.is_empty() {
+        return Ok(0);
+    }
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text),
     };
+    if is_negative && !digits.starts_with(|digit: char| digit.is_ascii_digit()) {
+        return Err("not a size, such as 4096, 0x1000 or 64k".to_owned());
+    }
     let size = i64::try_from(parse_size(digits)?).map_err(|_| "too large".to_owned())?;
     Ok(if is_negative { -size } else { size })
 }
@@ -94,9 +116,16 @@ pub(crate) fn parse_verbosity(text: &str) -> Result<u8, String> {
     level.ok_or_else(|| "not a level from 0 to 9".to_owned())
 }
 
-/// Reads a user or group id, or an offset for ids, as mkfs.erofs reads it.
+/// Reads a user or group id as mkfs.erofs reads it: modulo 2^32, but for the id that stands for none.
 pub(crate) fn parse_id(text: &str) -> Result<u32, String> {
-    u32::try_from(parse_number(text)?).map_err(|_| "more than 32 bits".to_owned())
+    let id = parse_id_offset(text)?;
+    (id != u32::MAX).then_some(id).ok_or_else(|| "not an id".to_owned())
+}
+
+/// Reads an offset for ids as mkfs.erofs reads it: modulo 2^32.
+pub(crate) fn parse_id_offset(text: &str) -> Result<u32, String> {
+    let number = parse_wrapping_number(text)? & u64::from(u32::MAX);
+    u32::try_from(number).map_err(|_| "more than 32 bits".to_owned())
 }
 
 /// The largest number of threads: the most CPUs that Linux supports on x86-64.
@@ -214,7 +243,9 @@ mod tests {
         for wrong in ["", "k", "x", "4kb", "-1", "99999999999g", "é"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
+        assert_eq!((parse_size("+4096"), parse_signed_size("")), (Ok(4096), Ok(0)));
         parse_signed_size("9223372036854775808").unwrap_err();
+        parse_signed_size("-+4").unwrap_err();
     }
 
     #[test]
@@ -232,7 +263,9 @@ mod tests {
         assert_eq!((parse_verbosity("x"), parse_verbosity("3")), (Ok(0), Ok(3)));
         assert!(parse_verbosity("10").is_err() && parse_verbosity("-1").is_err());
         assert_eq!(parse_id("0x10"), Ok(16));
-        assert!(parse_id("4294967296").is_err() && parse_id("-1").is_err());
+        assert_eq!((parse_id("4294967301"), parse_id("-2")), (Ok(5), Ok(u32::MAX - 1)));
+        assert!(parse_id("4294967295").is_err() && parse_id("-1").is_err());
+        assert_eq!(parse_id_offset("-1"), Ok(u32::MAX));
     }
 
     #[test]
@@ -241,8 +274,13 @@ mod tests {
         assert_eq!(parse_number("010"), Ok(8));
         assert_eq!(parse_number("0"), Ok(0));
         assert_eq!(parse_number("4096"), Ok(4096));
-        for wrong in ["", "0x", "08", "-1", "0x-1", "4k"] {
+        assert_eq!((parse_number(""), parse_number(" +7")), (Ok(0), Ok(7)));
+        for wrong in ["0x", "08", "-1", "0x-1", "0x+1", "++1", "+ 1", "4k"] {
             assert!(parse_number(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_wrapping_number("-1"), Ok(u64::MAX));
+        for wrong in ["--1", "-+1", "-", "-99999999999999999999"] {
+            assert!(parse_wrapping_number(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn parse_words(words: Vec<OsString>) -> Result<Invocation, ExitCode> 
             .map_err(|answer| end(&answer, DUMP_USAGE)),
         ProgramName::Companion => Ok(Invocation::Companion(words.into_iter().skip(1).collect())),
         ProgramName::Mkfs => {
-            let typed = MkfsArguments::try_parse_from(words);
+            let typed = MkfsArguments::read(words);
             typed.map(Box::new).map(Invocation::Mkfs).map_err(|answer| end_mkfs(&answer))
         }
     }

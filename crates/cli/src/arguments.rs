@@ -593,7 +593,8 @@ pub(crate) struct BuildLayout {
     pub(crate) blob: Option<PathBuf>,
 
     /// Store inodes in a compressed metadata file (metabox) with pclusters of this size, with the
-    /// algorithm of --compress or with ALG. This needs Linux 6.17 or later
+    /// algorithm of --compress or with ALG. This needs Linux 6.17 or later. Extended attributes are
+    /// not shared then
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
 

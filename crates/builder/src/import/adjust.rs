@@ -134,6 +134,8 @@ pub struct OwnerOverrides {
     pub uid_offset: u32,
     /// Added to every group.
     pub gid_offset: u32,
+    /// Sums of more than 32 bits.
+    pub overflow: IdOverflow,
 }
 
 option_setters! { OwnerOverrides {
@@ -141,7 +143,18 @@ option_setters! { OwnerOverrides {
     force_gid: Option<u32>,
     uid_offset: u32,
     gid_offset: u32,
+    overflow: IdOverflow,
 } }
+
+/// What an owner becomes whose sum with the offset exceeds 32 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdOverflow {
+    /// It is an error.
+    #[default]
+    Refuse,
+    /// The sum modulo 2^32, as in mkfs.erofs 1.9, which prints a message. So an offset can be negative.
+    Wrap,
+}
 
 impl OwnerOverrides {
     /// Root owns everything (`--all-root`).
@@ -151,20 +164,22 @@ impl OwnerOverrides {
     }
 
     /// # Errors
-    /// A sum exceeds 32 bits. mkfs.erofs 1.9 prints a message and stores the wrapped number.
+    /// A sum exceeds 32 bits and is refused.
     fn apply(&self, uid: &mut u32, gid: &mut u32) -> Result<()> {
-        *uid = shifted("uid", self.force_uid.unwrap_or(*uid), self.uid_offset)?;
-        *gid = shifted("gid", self.force_gid.unwrap_or(*gid), self.gid_offset)?;
+        *uid = self.shifted("uid", self.force_uid.unwrap_or(*uid), self.uid_offset)?;
+        *gid = self.shifted("gid", self.force_gid.unwrap_or(*gid), self.gid_offset)?;
         Ok(())
     }
-}
 
-fn shifted(what: &str, id: u32, offset: u32) -> Result<u32> {
-    id.checked_add(offset).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported(format!(
-            "{what} {id} plus the offset {offset} exceeds 32 bits"
-        )))
-    })
+    fn shifted(&self, what: &str, id: u32, offset: u32) -> Result<u32> {
+        match (id.checked_add(offset), self.overflow) {
+            (Some(sum), _) => Ok(sum),
+            (None, IdOverflow::Wrap) => Ok(id.wrapping_add(offset)),
+            (None, IdOverflow::Refuse) => Err(Error::new(ErrorKind::Unsupported(format!(
+                "{what} {id} plus the offset {offset} exceeds 32 bits"
+            )))),
+        }
+    }
 }
 
 /// A choice of xattrs by name. Importers check it before they read a value.
@@ -389,6 +404,7 @@ mod tests {
             force_gid: None,
             uid_offset: 100_000,
             gid_offset: 200_000,
+            overflow: IdOverflow::Refuse,
         };
         let found = adjusted(&Adjustments { owners, ..Adjustments::default() }, file(1));
         assert_eq!((found.uid, found.gid), (100_005, 200_100));
@@ -406,6 +422,10 @@ mod tests {
         let error = Adjustments { owners, ..Adjustments::default() }.apply(&mut tree).unwrap_err();
         assert_eq!(error.path(), Path::new("dir/file"));
         assert_eq!(error.to_string(), "dir/file: gid 4294967294 plus the offset 2 exceeds 32 bits");
+        let owners = OwnerOverrides { overflow: IdOverflow::Wrap, ..owners };
+        let mut node = file(1);
+        node.metadata.gid = u32::MAX - 1;
+        assert_eq!(adjusted(&Adjustments { owners, ..Adjustments::default() }, node).gid, 0);
     }
 
     #[test]

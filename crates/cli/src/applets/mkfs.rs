@@ -6,10 +6,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 
 use crate::amount::{
-    parse_bytes, parse_id, parse_number, parse_signed_size, parse_size, parse_verbosity,
+    parse_bytes, parse_id, parse_id_offset, parse_number, parse_signed_size, parse_size,
+    parse_verbosity, parse_wrapping_number,
 };
 use crate::arguments::AndroidArguments;
 use crate::help;
@@ -71,7 +72,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'L', value_name = "LABEL")]
     pub(crate) label: Option<OsString>,
 
-    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size. -x shares
+    /// nothing then, since Linux loses shared attributes of such inodes
     #[arg(short = 'm', value_name = "#[:X]")]
     pub(crate) metabox: Option<String>,
 
@@ -101,9 +103,10 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "id", value_parser = parse_metadata_zone)]
     metadata_zone: Option<String>,
 
-    /// Make root the owner and group of everything
+    /// Make root the owner and group of everything, as --force-uid=0 --force-gid=0: of these options
+    /// the last one counts
     #[arg(long)]
-    pub(crate) all_root: bool,
+    all_root: bool,
 
     /// Store files as uncompressed chunks of this size, a power of two. With -z, this applies only
     /// to files that cannot be compressed
@@ -160,19 +163,21 @@ pub(crate) struct MkfsArguments {
     pub(crate) exclude_regex: Vec<String>,
 
     /// Make this user the owner of every file
-    #[arg(long, value_name = "#", value_parser = parse_id)]
+    #[arg(long, value_name = "#", value_parser = parse_id, allow_negative_numbers = true)]
     pub(crate) force_uid: Option<u32>,
 
     /// Make this group the group of every file
-    #[arg(long, value_name = "#", value_parser = parse_id)]
+    #[arg(long, value_name = "#", value_parser = parse_id, allow_negative_numbers = true)]
     pub(crate) force_gid: Option<u32>,
 
-    /// Add this number to all user ids
-    #[arg(long, value_name = "#", default_value = "0", value_parser = parse_id)]
+    /// Add this number to all user ids, modulo 2^32
+    #[arg(long, value_name = "#", default_value = "0", value_parser = parse_id_offset)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) uid_offset: u32,
 
-    /// Add this number to all group ids
-    #[arg(long, value_name = "#", default_value = "0", value_parser = parse_id)]
+    /// Add this number to all group ids, modulo 2^32
+    #[arg(long, value_name = "#", default_value = "0", value_parser = parse_id_offset)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) gid_offset: u32,
 
     /// Store hard links as separate files
@@ -247,8 +252,9 @@ pub(crate) struct MkfsArguments {
     pub(crate) vmdk_desc: Option<PathBuf>,
 
     /// Number of threads, at most the number of CPUs available to the process; 0 is as good as 1
-    /// [default: that number]
-    #[arg(long, value_name = "#", value_parser = parse_number)]
+    /// or a negative number is that number [default: that number]
+    #[arg(long, value_name = "#", value_parser = parse_wrapping_number)]
+    #[arg(allow_negative_numbers = true)]
     workers: Option<u64>,
 
     /// No effect: the queue is limited by the memory of the build
@@ -273,6 +279,30 @@ pub(crate) struct MkfsArguments {
 }
 
 impl MkfsArguments {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    /// As [`Parser::try_parse_from`].
+    pub(crate) fn read<I, W>(words: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = W>,
+        W: Into<OsString> + Clone,
+    {
+        let matches = Self::command().try_get_matches_from(words)?;
+        let mut typed = Self::from_arg_matches(&matches)?;
+        if typed.all_root {
+            let last = |id| matches.indices_of(id).and_then(Iterator::last);
+            let forced = [("force_uid", &mut typed.force_uid), ("force_gid", &mut typed.force_gid)];
+            for (id, owner) in forced {
+                // None comes before all indices.
+                if last(id) < last("all_root") {
+                    *owner = Some(0);
+                }
+            }
+        }
+        Ok(typed)
+    }
+
     /// Whether a summary is printed.
     pub(crate) fn prints_summary(&self) -> bool {
         !self.quiet && self.level >= SUMMARY_LEVEL
@@ -452,7 +482,7 @@ mod tests {
     use super::*;
 
     fn mkfs(words: &[&str]) -> Result<MkfsArguments, clap::Error> {
-        MkfsArguments::try_parse_from([&["mkfs.erofs"], words].concat())
+        MkfsArguments::read([&["mkfs.erofs"], words].concat())
     }
 
     #[test]
@@ -480,6 +510,36 @@ mod tests {
         assert!(!mkfs(&["--mkfs-time", "--all-time", "i", "d"]).unwrap().is_build_time_only());
         assert!(!mkfs(&["--ignore-mtime", "--preserve-mtime", "i", "d"]).unwrap().ignore_mtime);
         assert_eq!(mkfs(&["-b512", "-b4096", "i", "d"]).unwrap().block_bytes, Some(4096));
+    }
+
+    #[test]
+    fn the_last_of_the_options_about_an_owner_counts() {
+        for (words, owners) in [
+            (&["--all-root", "--force-uid=7"][..], (Some(7), Some(0))),
+            (&["--force-uid=7", "--force-gid=8", "--all-root"], (Some(0), Some(0))),
+            (&["--all-root", "--force-gid=8", "--all-root"], (Some(0), Some(0))),
+            (&["--all-root", "--force-gid=8", "--force-uid=7"], (Some(7), Some(8))),
+            (&["--force-gid=8"], (None, Some(8))),
+        ] {
+            let typed = mkfs(&[words, &["i", "d"]].concat()).unwrap();
+            assert_eq!((typed.force_uid, typed.force_gid), owners, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_that_strtoull_reads() {
+        let typed = mkfs(&["--uid-offset=-100000", "--gid-offset", "-1", "i", "d"]).unwrap();
+        assert_eq!((typed.uid_offset, typed.gid_offset), (4_294_867_296, u32::MAX));
+        let typed = mkfs(&["--uid-offset=4294967296", "--gid-offset=", "i", "d"]).unwrap();
+        assert_eq!((typed.uid_offset, typed.gid_offset), (0, 0));
+        let typed = mkfs(&["--force-uid=-2", "--force-gid=4294967301", "i", "d"]).unwrap();
+        assert_eq!((typed.force_uid, typed.force_gid), (Some(u32::MAX - 1), Some(5)));
+        assert_eq!(mkfs(&["--workers=-1", "i", "d"]).unwrap().jobs(), Some(JOBS_MAX));
+        assert_eq!(mkfs(&["-T", "+5", "-b", "+4096", "i", "d"]).unwrap().time, Some(5));
+        assert_eq!(mkfs(&["-T", "", "i", "d"]).unwrap().time, Some(0));
+        for wrong in ["--force-uid=-1", "--uid-offset=99999999999999999999", "--uid-offset=5x"] {
+            mkfs(&[wrong, "i", "d"]).unwrap_err();
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ferrofs_builder::import::adjust::{
-    Adjustments, CompactTime, ExcludePatterns, MtimePolicy, OverlayPolicy, OwnerOverrides,
-    XattrFilter,
+    Adjustments, CompactTime, ExcludePatterns, IdOverflow, MtimePolicy, OverlayPolicy,
+    OwnerOverrides, XattrFilter,
 };
 use ferrofs_builder::import::{
     AccountFiles, Compression, DirectoryOptions, HardLinkPolicy, InputLimit, TarContentMode,
@@ -212,7 +212,10 @@ struct MkfsTimes {
 
 impl MkfsTimes {
     fn of(typed: &MkfsArguments, environment: &BuildEnvironment) -> Result<Self, String> {
-        if let Some(build) = environment.epoch()? {
+        let is_empty = environment.source_date_epoch.as_ref().is_some_and(|text| text.is_empty());
+        // An empty word is the number 0 for strtoull.
+        let epoch = if is_empty { Some(0) } else { environment.epoch()? };
+        if let Some(build) = epoch {
             return Ok(Self { build, files: MtimePolicy::Clamp(file_time(build)?) });
         }
         let build = typed.time.unwrap_or(environment.now);
@@ -251,15 +254,15 @@ fn adjustments(
     options: &BuildOptions,
     times: MkfsTimes,
 ) -> Result<Adjustments, String> {
-    let root = typed.all_root.then_some(0);
     // Neither of these has inodes that would be smaller for it.
     let is_of_use = !options.wide && !options.force_extended_inodes;
     let compact_time = (typed.ignore_mtime || options.force_compact_inodes) && is_of_use;
     let owners = OwnerOverrides::default()
-        .force_uid(root.or(typed.force_uid))
-        .force_gid(root.or(typed.force_gid))
+        .force_uid(typed.force_uid)
+        .force_gid(typed.force_gid)
         .uid_offset(typed.uid_offset)
-        .gid_offset(typed.gid_offset);
+        .gid_offset(typed.gid_offset)
+        .overflow(IdOverflow::Wrap);
     let compact_time = match compact_time {
         true => Some(CompactTime { seconds: file_time(times.build)? }),
         false => None,
@@ -372,7 +375,6 @@ fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
 #[cfg(test)]
 mod tests {
 
-    use clap::Parser;
     use ferrofs_builder::{
         BlobOutput, FragmentSharing, Fragments, IndexForm, OutputMode, SuperblockTime,
     };
@@ -388,7 +390,7 @@ mod tests {
 
     fn made_in(words: &[&str], environment: &BuildEnvironment) -> Result<BuildRequest, String> {
         let words = [&["mkfs.erofs"], words, &["image", "dir"]].concat();
-        let typed = MkfsArguments::try_parse_from(words).map_err(|error| error.to_string())?;
+        let typed = MkfsArguments::read(words).map_err(|error| error.to_string())?;
         request(&typed, environment)
     }
 
@@ -520,6 +522,7 @@ mod tests {
         );
         assert_eq!(times(&[], Some("9")), (fixed(9), MtimePolicy::Clamp(9)));
         assert_eq!(times(&["-T7"], Some("9")), (fixed(9), MtimePolicy::Clamp(9)));
+        assert_eq!(times(&[], Some("")), (fixed(0), MtimePolicy::Clamp(0)));
         let ignored = made(&["-T7", "--mkfs-time", "--ignore-mtime"]).unwrap();
         assert_eq!(ignored.directory.adjustments.compact_time, Some(CompactTime { seconds: 7 }));
     }
@@ -558,7 +561,7 @@ mod tests {
     fn archives_come_from_standard_input_unless_they_are_named() {
         let tar = |words: &[&str]| {
             let words = [&["mkfs.erofs", "--tar=f", "image"], words].concat();
-            request(&MkfsArguments::try_parse_from(words).unwrap(), &test_environment())
+            request(&MkfsArguments::read(words).unwrap(), &test_environment())
         };
         let found = tar(&[]).unwrap();
         assert_eq!((found.kind, found.sources), (SourceKind::Tar, vec![PathBuf::from("-")]));
@@ -767,7 +770,7 @@ mod tests {
             }
             let given = option.split('=').next().unwrap_or(option);
             let words = ["mkfs.erofs", &format!("{given}=1"), "image", "dir"];
-            let error = MkfsArguments::try_parse_from(words).unwrap_err();
+            let error = MkfsArguments::read(words).unwrap_err();
             let message = crate::applets::mkfs::refusal(&error).unwrap_or_default();
             assert!(message.starts_with(given), "{given}: {message}");
         }

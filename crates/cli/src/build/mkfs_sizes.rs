@@ -119,7 +119,8 @@ fn extent_bytes(
     warnings: &mut Vec<String>,
 ) -> Result<Option<u64>, String> {
     let option = "--max-extent-bytes";
-    let Some(given) = typed.max_extent_bytes else { return Ok(None) };
+    // 0 is no limit of its own.
+    let Some(given) = typed.max_extent_bytes.filter(|given| *given != 0) else { return Ok(None) };
     if i32::try_from(given).is_err() {
         return Err(format!("{option}: {given} bytes are too many"));
     }
