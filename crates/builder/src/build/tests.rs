@@ -24,6 +24,7 @@ pub(crate) fn flat_only(
     _packed_prefix: &[u8],
     sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
+    let sink = sinks.image;
     let options = context.options;
     let block = options.block_size.bytes() as usize;
     map_files(tree, |mut bytes| {
@@ -32,7 +33,7 @@ pub(crate) fn flat_only(
         let tail = bytes.split_off(bytes.len() - inline).into();
         let start_block = match bytes.is_empty() {
             true => None,
-            false => Some(sinks.image.append(&bytes)? >> options.block_size.bits()),
+            false => Some(sink.append(&bytes)? >> options.block_size.bits()),
         };
         Ok(FileData::Flat { start_block, tail })
     })
@@ -45,6 +46,7 @@ fn plain_pclusters(
     _packed_prefix: &[u8],
     sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
+    let sink = sinks.image;
     let options = context.options;
     map_files(tree, |bytes| {
         if bytes.is_empty() {
@@ -57,7 +59,7 @@ fn plain_pclusters(
                 data.inline = Some(InlineExtent { bytes, algorithm: None, pcluster });
                 continue;
             }
-            let address = sinks.image.append(piece)?;
+            let address = sink.append(piece)?;
             data.extents.push(DataExtent {
                 bytes: piece.len() as u64,
                 algorithm: None,
@@ -77,6 +79,7 @@ fn fragments(
     packed_prefix: &[u8],
     sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
+    let sink = sinks.image;
     let options = context.options;
     let block = options.block_size.bytes();
     let mut packed = packed_prefix.to_vec();
@@ -84,7 +87,7 @@ fn fragments(
         let mut data = CompressedData::default();
         if bytes.len() > 3 * block as usize {
             let tail = bytes.split_off(block as usize);
-            let address = sinks.image.append(&bytes)?;
+            let address = sink.append(&bytes)?;
             let pcluster_bytes = block;
             let (bytes, algorithm, partial) = (u64::from(block), None, false);
             data.extents.push(DataExtent { bytes, algorithm, address, pcluster_bytes, partial });
@@ -111,7 +114,8 @@ fn failing(
     _: &[u8],
     sinks: DataSinks<'_>,
 ) -> Result<(DataMap, PackedFile)> {
-    sinks.image.append(&vec![7; 100_000])?;
+    let sink = sinks.image;
+    sink.append(&vec![7; 100_000])?;
     Err(Error::new(ErrorKind::SourceChanged { how: "it was deleted".to_owned() }))
 }
 
