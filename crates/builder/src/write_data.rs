@@ -180,7 +180,10 @@ impl DataPass<'_> {
             params.table.map_or(0, |table| sum(&|bytes| bytes.div_ceil(table.chunk_bytes)));
         let shares = self.profiles.params.shares_pclusters;
         let packs = context.options.fragments != Fragments::None;
-        let largest = sizes().max().unwrap_or(0);
+        let modes = [self.modes.usual, self.modes.uncompressed];
+        // Only compressed files have an index. A file of nothing but holes may claim 2^63 bytes.
+        let has_indexes = modes.contains(&StorageMode::Compressed);
+        let largest = if has_indexes { sizes().max().unwrap_or(0) } else { 0 };
         DataNeeds {
             packed_parts: if packs { contents.len() as u64 } else { 0 },
             pclusters: if shares { sum(&|bytes| bytes.div_ceil(params.block)) } else { 0 },

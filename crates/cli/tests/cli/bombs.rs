@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -348,6 +349,30 @@ fn an_archive_whose_window_does_not_fit_into_the_memory_is_refused() {
         let report: Value = serde_json::from_slice(&report).unwrap();
         let found = report["peak_memory_bytes"].as_u64().unwrap();
         assert!(found <= peak, "{found} bytes");
+        fs::remove_file(&image).unwrap();
+    }
+}
+
+#[test]
+fn a_sparse_file_of_terabytes_in_a_small_archive_is_refused_unless_its_holes_are_not_stored() {
+    let dir = Dir::new();
+    let (archive, image) = (dir.join("a.tar"), dir.join("image"));
+    let huge = fs::File::create(dir.join("huge")).unwrap();
+    huge.set_len(8000 << 30).unwrap();
+    let mut tar = Command::new("tar");
+    tar.args(["-S", "--format=posix", "-cf"]).arg(&archive).arg("-C").arg(dir.path()).arg("huge");
+    assert!(tar.status().unwrap().success());
+    assert!(fs::metadata(&archive).unwrap().len() <= 10 << 10);
+    for options in [&[][..], &["-zlz4"], &["--max-input=1m"], &["--max-input=1m", "-zlz4"]] {
+        let build = ferrofs().args(["build", "-q"]).args(options);
+        let stderr = build.args([&image, &archive]).ends_with(1).stderr;
+        assert!(stderr.contains("\"huge\": with its holes the archive has more than"), "{stderr}");
+        assert!(stderr.contains("--max-input allows more"), "{stderr}");
+    }
+    for options in [&["--chunk-size=1g", "--memory=1g"][..], &["--48bit"]] {
+        let build = ferrofs().args(["build", "-q", "--max-input=1m"]).args(options);
+        build.args([&image, &archive]).succeeds();
+        assert!(fs::metadata(&image).unwrap().len() < 1 << 20, "{options:?}");
         fs::remove_file(&image).unwrap();
     }
 }
