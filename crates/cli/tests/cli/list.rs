@@ -1,9 +1,9 @@
 //! `ferrofs list` and `ferrofs stats --all`, as a user who has no other mounts: an ordinary one.
 
-use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::{fs, io};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -119,9 +119,13 @@ fn a_mount_whose_process_is_stopped_delays_nobody() {
     let pid = mounts.list().remove(0)["pid"].as_u64().unwrap();
     let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
-    // The signal takes effect a little later.
-    let status = format!("/proc/{pid}/status");
-    while !fs::read_to_string(&status).unwrap().contains("\nState:\tT") {}
+    // The signal takes effect a little later, and in one thread after the other. A request that a thread reads before keeps its
+    // caller waiting whatever happens to the caller.
+    let is_running = |thread: io::Result<fs::DirEntry>| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        !status.contains("\nState:\tT")
+    };
+    while fs::read_dir(format!("/proc/{pid}/task")).unwrap().any(is_running) {}
     let listed = mounts.list();
     kill_process(process, Signal::CONT).unwrap();
     assert_eq!(listed[0]["state"], "no answer", "{listed:?}");
