@@ -36,14 +36,40 @@ use crate::source;
 pub(super) struct ExtractRequest {
     pub(super) image: PathBuf,
     pub(super) read: ReadArguments,
-    /// Paths and patterns; none for everything.
-    pub(super) paths: Vec<OsString>,
+    pub(super) selected: SelectedParts,
     pub(super) target: ExtractTarget,
     pub(super) json: bool,
     pub(super) limit: WorkLimitArguments,
     pub(super) max_output: Option<u64>,
     pub(super) progress: ProgressStyle,
     pub(super) work: WorkArguments,
+}
+
+/// What of the image is to be extracted.
+#[derive(Clone, Debug)]
+pub(super) enum SelectedParts {
+    /// Paths and patterns; none for everything.
+    Patterns(Vec<OsString>),
+    /// A path in which no character is special.
+    Path(Vec<u8>),
+}
+
+impl SelectedParts {
+    fn selection(&self) -> anyhow::Result<Selection> {
+        let patterns = match self {
+            Self::Patterns(patterns) => patterns,
+            Self::Path(path) => return Ok(Selection::of_paths([path])),
+        };
+        Selection::new(patterns.iter().map(|pattern| pattern.as_bytes())).map_err(|error| {
+            usage_error(format_args!("{}: {}", escape(error.path()), error.kind()))
+        })
+    }
+}
+
+impl Default for SelectedParts {
+    fn default() -> Self {
+        Self::Patterns(Vec::new())
+    }
 }
 
 /// Where extracted entries go.
@@ -114,7 +140,7 @@ impl From<&ExtractArguments> for ExtractRequest {
         Self {
             image: typed.image.clone(),
             read: typed.read.clone(),
-            paths,
+            selected: SelectedParts::Patterns(paths),
             target,
             json: typed.json,
             limit: typed.limit,
@@ -173,9 +199,7 @@ pub(super) fn run(
     request: &ExtractRequest,
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let selection = Selection::new(request.paths.iter().map(|path| path.as_bytes()));
-    let selection = selection
-        .map_err(|error| usage_error(format_args!("{}: {}", escape(error.path()), error.kind())))?;
+    let selection = request.selected.selection()?;
     let resources = Resources::of(&request.work)?;
     let image = source::open_for_work(&request.image, &request.read, &resources)?;
     let stop = match &request.target {

@@ -13,7 +13,7 @@ use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
 use super::check::{self, CheckRequest};
-use super::extract::{self, ExtractRequest, ExtractTarget, LeftOut};
+use super::extract::{self, ExtractRequest, ExtractTarget, LeftOut, SelectedParts};
 use crate::applets::fsck::FsckArguments;
 use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments};
 use crate::exit_status::{CommandStatus, usage_error};
@@ -83,14 +83,39 @@ fn read(arguments: &FsckArguments) -> ReadArguments {
     }
 }
 
-/// The selected part of the image; `None` for all of it.
+/// The selected part of the image, with its path in normal form; `None` for all of it.
 fn part(arguments: &FsckArguments, read: &ReadArguments) -> anyhow::Result<Option<FoundInode>> {
     let open = || source::open(&arguments.image, read);
     match (&arguments.path, arguments.nid) {
-        (Some(path), _) => FoundInode::at(&open()?, path.as_bytes()).map(Some),
+        (Some(path), _) => {
+            let FoundInode { inode, .. } = FoundInode::at(&open()?, path.as_bytes())?;
+            Ok(Some(FoundInode { path: Some(normal_path(path.as_bytes())), inode }))
+        }
         (None, Some(0) | None) => Ok(None),
         (None, Some(nid)) => FoundInode::numbered(&open()?, nid).map(Some),
     }
+}
+
+/// The absolute path without empty names, `.` and `..`: no symlink is followed, so `..` takes the
+/// name before it away, as in [`Image::resolve`].
+fn normal_path(path: &[u8]) -> Vec<u8> {
+    let mut normal = Vec::with_capacity(path.len().saturating_add(1));
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => normal.truncate(parent_length(&normal)),
+            _ => {
+                normal.push(b'/');
+                normal.extend_from_slice(name);
+            }
+        }
+    }
+    if normal.is_empty() { b"/".to_vec() } else { normal }
+}
+
+/// How many bytes of a path are that of the directory, without the slash behind it.
+fn parent_length(path: &[u8]) -> usize {
+    path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)
 }
 
 fn check_part(
@@ -230,7 +255,8 @@ fn extract_part(
     }
 }
 
-/// Extracts what is not a directory: into a new directory, from which it is moved.
+/// Extracts what is not a directory: into a new directory, from which it is moved. `path` is in normal
+/// form: joined to a directory of the host, an absolute path would replace it.
 fn extract_file(
     arguments: &FsckArguments,
     target: &Path,
@@ -241,16 +267,18 @@ fn extract_file(
     if target.symlink_metadata().is_ok() && !arguments.overwrite {
         bail!("{shown}: exists already; --overwrite replaces it");
     }
-    let mut name = target.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let folder = PathBuf::from(name);
+    let mut folder = target.as_os_str().to_owned();
+    folder.push(format!(".{}", std::process::id()));
+    let folder = PathBuf::from(folder);
     fs::create_dir(&folder).with_context(|| format!("cannot create a directory beside {shown}"))?;
-    let mut request = extract_request(arguments, &folder, Vec::new());
-    let inside = path.strip_prefix(b"/").unwrap_or(path);
-    request.paths = vec![OsStr::from_bytes(inside).to_owned()];
+    // Only the file itself comes into the directory, under a single name.
+    let (parent, name) = path.split_at(parent_length(path));
+    let name = name.strip_prefix(b"/").unwrap_or(name);
+    let mut request = extract_request(arguments, &folder, parent.to_vec());
+    request.selected = SelectedParts::Path(name.to_vec());
     let extracted = extract::run(&request, signals);
     let moved = match extracted {
-        Ok(CommandStatus::Success) => fs::rename(folder.join(OsStr::from_bytes(inside)), target)
+        Ok(CommandStatus::Success) => fs::rename(folder.join(OsStr::from_bytes(name)), target)
             .with_context(|| format!("{shown}: cannot be created"))
             .map(|()| CommandStatus::Success),
         other => other,
@@ -296,7 +324,7 @@ fn extract_request(
     ExtractRequest {
         image: arguments.image.clone(),
         read: read(arguments),
-        paths: Vec::new(),
+        selected: SelectedParts::default(),
         target,
         json: false,
         limit: WorkLimitArguments::default(),
@@ -333,4 +361,28 @@ fn stored_percent(image: &Image) -> anyhow::Result<String> {
         }
     }
     Ok(format_percent(stored, total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_normal_path_has_single_names_only() {
+        let cases = [
+            ("", "/"),
+            ("/", "/"),
+            ("//", "/"),
+            ("a", "/a"),
+            ("//a//b/", "/a/b"),
+            ("/./a/.", "/a"),
+            ("/a/../b", "/b"),
+            ("/../../b", "/b"),
+            ("/a/b/../..", "/"),
+            ("/a/...", "/a/..."),
+        ];
+        for (given, normal) in cases {
+            assert_eq!(normal_path(given.as_bytes()), normal.as_bytes(), "{given}");
+        }
+    }
 }

@@ -281,6 +281,51 @@ fn fsck_extracts_one_file_under_a_new_name() {
 }
 
 #[test]
+fn fsck_extracts_the_file_that_a_path_names_and_touches_no_file_of_the_host() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    // In the image, at the path that a file of the host has.
+    let host = dir.write("host", b"of the host");
+    let inside = tree.join(host.strip_prefix("/").unwrap());
+    fs::create_dir_all(inside.parent().unwrap()).unwrap();
+    fs::write(&inside, "of the image").unwrap();
+    fs::create_dir(tree.join("d")).unwrap();
+    for name in ["a[", "{x", "*", "**", "?", r"\\a", "plain"] {
+        fs::write(tree.join("d").join(name), name).unwrap();
+    }
+    mkfs().arg("--quiet").arg(&image).arg(&tree).succeeds();
+    let target = dir.join("target");
+    let fsck = |part: &str| {
+        let extract = format!("--extract={}", target.display());
+        named("fsck.erofs").args([part, &extract, "--no-preserve"]).arg(&image)
+    };
+    let extracted = |part: &str| {
+        fsck(part).succeeds();
+        let content = fs::read_to_string(&target).unwrap();
+        fs::remove_file(&target).unwrap();
+        content
+    };
+    for slashes in ["", "/", "//", "/.//"] {
+        assert_eq!(extracted(&format!("--path={slashes}{}", host.display())), "of the image");
+        assert_eq!(fs::read(&host).unwrap(), b"of the host");
+    }
+    for name in ["a[", "{x", "*", "**", "?", r"\\a"] {
+        assert_eq!(extracted(&format!("--path=/d/{name}")), name);
+        let path = format!("/d/{name}");
+        let stat = ferrofs().args(["stat", "--json"]).arg(&image).arg(&path).succeeds().json();
+        assert_eq!(extracted(&format!("--nid={}", stat["nid"])), name);
+    }
+    for path in ["/d/plain/", "d/plain", "/d/../d/plain", "/../d/./plain", "/d/*/../plain"] {
+        assert_eq!(extracted(&format!("--path={path}")), "plain", "{path}");
+    }
+    assert!(fsck("--path=/d/nothing").ends_with(1).stderr.contains("no such path"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing else is left");
+    // A directory is taken as a whole, whatever its path looks like.
+    fsck("--path=//d/.").succeeds();
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 7);
+}
+
+#[test]
 fn fsck_compares_digests_of_files() {
     let dir = Dir::new();
     let (tree, image) = (source(&dir), dir.join("image"));
