@@ -192,7 +192,7 @@ fn write_lists(
         vmdk::write_descriptor(path, request, report, tree)?;
     }
     if let Some(path) = &request.container_config {
-        let mut output = TextFile::create_beside(path, &request.image, request.existing)?;
+        let mut output = TextFile::create_beside(path, &*request.image, request.existing)?;
         let written = output.write_all(container_config);
         written.context("cannot write the configuration of the container image")?;
         output.publish()?;

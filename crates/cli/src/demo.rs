@@ -95,29 +95,35 @@ impl<'a> Demo<'a> {
     }
 
     fn run(&self) -> anyhow::Result<CommandStatus> {
-        let differences = match self.mount()? {
+        let mut differences = 0;
+        let shown = self.show(&mut differences);
+        CommandStatus::from_failures(differences).after_output(shown)
+    }
+
+    /// Shows everything; `differences` is set as soon as they are counted.
+    fn show(&self, differences: &mut u64) -> anyhow::Result<()> {
+        match self.mount()? {
             Err(reason) => {
                 self.print(&format!("FUSE is not available: {reason}"))?;
-                self.compare(&FileTree::Image(self.image.clone()))?
+                self.compare(&FileTree::Image(self.image.clone()), differences)?;
             }
             Ok(mount) => {
                 let shown = escape(self.mount_point.as_os_str().as_bytes());
                 self.print(&format!("mounted on {shown} by user {}", self.user.uid))?;
-                let differences = self.compare(&FileTree::Directory(self.mount_point.clone()))?;
+                self.compare(&FileTree::Directory(self.mount_point.clone()), differences)?;
                 mount.end()?;
                 self.measure_mounts()?;
-                differences
             }
-        };
+        }
         if let Some(peak) = read_stats::process_peak_bytes() {
             self.print(&format!("  peak memory {}", human_bytes(peak)))?;
         }
         read_stats::print_stats(read_stats::collect(&self.resources, &self.image, None).as_ref());
-        Ok(CommandStatus::from_failures(differences))
+        Ok(())
     }
 
-    /// Compares a tree with the expected one; answers the number of differences.
-    fn compare(&self, found: &FileTree) -> anyhow::Result<u64> {
+    /// Compares a tree with the expected one, and sets the number of differences.
+    fn compare(&self, found: &FileTree, number: &mut u64) -> anyhow::Result<()> {
         let name = self.expected.name();
         self.print(&format!("comparing every byte and attribute with {name}"))?;
         let total = measure(&self.image, &Selection::default()).into();
@@ -130,6 +136,7 @@ impl<'a> Demo<'a> {
         progress.finish(total);
         let compared =
             compared.map_err(|error| self.stop.check().err().map_or(error, Into::into))?;
+        *number = compared.differences;
         if compared.unreadable > 0 && !self.arguments.read.quiet {
             let entries = counted(compared.unreadable, "entry", "entries");
             output::print_message(format_args!("{entries} not compared: permission denied"));
@@ -138,7 +145,7 @@ impl<'a> Demo<'a> {
         let entries = counted(compared.done.entries, "entry", "entries");
         let (bytes, seconds) = (human_bytes(compared.done.bytes), started.elapsed().as_secs_f64());
         self.print(&format!("  {differences} in {entries}, {bytes} in {seconds:.2} s"))?;
-        Ok(compared.differences)
+        Ok(())
     }
 
     /// Measures fresh mounts, whose page cache is empty.

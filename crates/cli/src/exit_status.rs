@@ -2,9 +2,8 @@
 //! number. Called by `main`, and by the daemon of a mount, which sends its error to its starter.
 
 use std::fmt;
-use std::io;
 
-use crate::output;
+use crate::output::{self, OutputClosed};
 use crate::signals::{Signal, Stopped};
 
 /// How a verb ended.
@@ -28,8 +27,8 @@ impl CommandStatus {
         if count == 0 { Self::Success } else { Self::Failure }
     }
 
-    /// What an error means for the exit status. A reader that closed the pipe has read all it
-    /// wanted.
+    /// What an error means for the exit status. A reader that closed the standard output has read all
+    /// it wanted; where failures may be known already, [`after_output`](Self::after_output) keeps them.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         if let Some(Stopped(signal)) = error.chain().find_map(|cause| cause.downcast_ref()) {
             return Self::Stopped(*signal);
@@ -37,7 +36,19 @@ impl CommandStatus {
         if error.chain().any(|cause| cause.is::<UsageError>()) {
             return Self::UsageError;
         }
-        if is_broken_pipe(error) { Self::Success } else { Self::Failure }
+        if OutputClosed::caused(error) { Self::Success } else { Self::Failure }
+    }
+
+    /// This status, after `written`, the result of writing to standard output: a reader that closed it
+    /// wants no more output, but the failures before that are still failures.
+    ///
+    /// # Errors
+    /// Those of `written`, except for a reader that is gone.
+    pub(crate) fn after_output(self, written: anyhow::Result<()>) -> anyhow::Result<Self> {
+        match written {
+            Err(error) if !OutputClosed::caused(&error) => Err(error),
+            _ => Ok(self),
+        }
     }
 
     /// The exit status: 0, 1, 2, 128 and the number of the signal, as shells have it, or the
@@ -81,14 +92,10 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use anyhow::{Context, anyhow};
 
     use super::*;
@@ -99,8 +106,21 @@ mod tests {
         assert_eq!(code(anyhow!("bad")), 1);
         assert_eq!(code(usage_error("--memory")), 2);
         assert_eq!(code(Stopped(Signal(15)).into()), 143);
-        assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), 0);
+        assert_eq!(code(io::Error::from(OutputClosed).into()), 0);
+        // Of a connection, for example.
+        assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), 1);
         let nested = Err::<(), _>(usage_error("y")).context("z").unwrap_err();
         assert_eq!(code(nested), 2);
+    }
+
+    #[test]
+    fn a_closed_output_hides_no_failure() {
+        let closed = || Err(io::Error::from(OutputClosed)).context("cannot write");
+        let full = || Err(io::Error::from(io::ErrorKind::StorageFull)).context("cannot write");
+        for status in [CommandStatus::Success, CommandStatus::Failure] {
+            assert_eq!(status.after_output(Ok(())).unwrap(), status);
+            assert_eq!(status.after_output(closed()).unwrap(), status);
+            status.after_output(full()).unwrap_err();
+        }
     }
 }

@@ -2,7 +2,8 @@
 //! escaped for terminals.
 
 use std::borrow::Cow;
-use std::fmt::{Display, Write as _};
+use std::error::Error;
+use std::fmt::{self, Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 pub(crate) use ferrofs_builder::import::android_text::hex;
@@ -12,15 +13,65 @@ use serde::Serialize;
 /// Standard output.
 #[derive(Debug)]
 pub(crate) struct Output {
-    writer: BufWriter<StdoutLock<'static>>,
+    writer: BufWriter<Stdout>,
     is_terminal: bool,
+}
+
+/// Standard output without a buffer of its own; if its reader is gone, the error is [`OutputClosed`].
+#[derive(Debug)]
+struct Stdout(StdoutLock<'static>);
+
+/// The reader of standard output has closed the pipe. This is not the `BrokenPipe` of another pipe or
+/// of a connection, whose end is a failure.
+#[derive(Debug)]
+pub(crate) struct OutputClosed;
+
+impl OutputClosed {
+    /// Whether an error comes from standard output that nobody reads.
+    pub(crate) fn caused(error: &anyhow::Error) -> bool {
+        error
+            .chain()
+            .filter_map(|cause| cause.downcast_ref::<io::Error>())
+            .any(|error| error.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<OutputClosed>))
+    }
+}
+
+impl Display for OutputClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing reads the standard output")
+    }
+}
+
+impl Error for OutputClosed {}
+
+impl From<OutputClosed> for io::Error {
+    fn from(closed: OutputClosed) -> Self {
+        Self::new(io::ErrorKind::BrokenPipe, closed)
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+fn of_stdout(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => OutputClosed.into(),
+        _ => error,
+    }
 }
 
 impl Output {
     pub(crate) fn new() -> Self {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
-        Self { writer: BufWriter::with_capacity(1 << 16, stdout.lock()), is_terminal }
+        Self { writer: BufWriter::with_capacity(1 << 16, Stdout(stdout.lock())), is_terminal }
     }
 
     /// A name for the output: escaped if it is a terminal, otherwise unchanged.

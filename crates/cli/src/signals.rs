@@ -73,6 +73,7 @@ impl std::error::Error for Stopped {}
 pub(crate) struct ExitOnSignals {
     handled: Vec<i32>,
     at_once: Arc<AtomicBool>,
+    request: StopRequest,
 }
 
 /// The effect of a second signal on work that is being stopped.
@@ -89,7 +90,11 @@ pub(crate) enum SecondSignal {
 /// # Errors
 /// The system refuses a handler.
 pub(crate) fn exit_on_signals() -> anyhow::Result<ExitOnSignals> {
-    let this = ExitOnSignals { handled: handled(), at_once: Arc::new(AtomicBool::new(true)) };
+    let this = ExitOnSignals {
+        handled: handled(),
+        at_once: Arc::new(AtomicBool::new(true)),
+        request: StopRequest::default(),
+    };
     for signal in &this.handled {
         let number = Signal(usize::try_from(*signal).unwrap_or(0));
         let status = number.exit_status().into();
@@ -100,12 +105,18 @@ pub(crate) fn exit_on_signals() -> anyhow::Result<ExitOnSignals> {
 }
 
 impl ExitOnSignals {
+    /// The request that [`into_stop_request`](Self::into_stop_request) will return, for what comes after the
+    /// work that calls it: from then on signals end nothing by themselves. Before that, they end the process.
+    pub(crate) fn later_stop_request(&self) -> StopRequest {
+        self.request.clone()
+    }
+
     /// From here on, a signal makes a stop request instead.
     ///
     /// # Errors
     /// The system refuses a handler, a socket or a thread.
     pub(crate) fn into_stop_request(self, second: SecondSignal) -> anyhow::Result<StopRequest> {
-        let request = StopRequest::default();
+        let request = self.request;
         let (reader, writer) = UnixStream::pair().context("cannot create a socket pair")?;
         for signal in &self.handled {
             let number = usize::try_from(*signal).unwrap_or(0);

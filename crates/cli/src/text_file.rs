@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
@@ -28,6 +28,34 @@ pub(crate) fn read_text_file(path: &Path, limit: u64) -> Result<Vec<u8>, String>
     Ok(text)
 }
 
+/// The files that a verb reads, or has just written, and that a further output must not replace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InputFiles<'a> {
+    image: &'a Path,
+    devices: &'a [PathBuf],
+}
+
+impl<'a> InputFiles<'a> {
+    pub(crate) fn new(image: &'a Path, devices: &'a [PathBuf]) -> Self {
+        Self { image, devices }
+    }
+
+    /// The words for the file that `target` would replace, if it is one of these.
+    pub(crate) fn replaced_by(&self, target: &OutputTarget) -> Option<String> {
+        if target.is_file(self.image) {
+            return Some("the image".to_owned());
+        }
+        let device = self.devices.iter().find(|device| target.is_file(device))?;
+        Some(format!("{}, a device of the image", escape(device.as_os_str().as_bytes())))
+    }
+}
+
+impl<'a> From<&'a Path> for InputFiles<'a> {
+    fn from(image: &'a Path) -> Self {
+        Self::new(image, &[])
+    }
+}
+
 /// A text that has no name yet.
 #[derive(Debug)]
 pub(crate) struct TextFile {
@@ -37,21 +65,24 @@ pub(crate) struct TextFile {
 
 impl TextFile {
     /// Creates the file that will be known as `path`, in place of what has that name. It must not
-    /// replace `image`.
+    /// replace one of `inputs`.
     ///
     /// # Errors
-    /// The place cannot be used: it is a device, a FIFO or the image, or the system refuses.
-    pub(crate) fn create(path: &Path, image: &Path) -> anyhow::Result<Self> {
-        Self::create_beside(path, image, ExistingOutput::Replace)
+    /// The place cannot be used: it is a device, a FIFO or an input, or the system refuses.
+    pub(crate) fn create<'a>(
+        path: &Path,
+        inputs: impl Into<InputFiles<'a>>,
+    ) -> anyhow::Result<Self> {
+        Self::create_beside(path, inputs, ExistingOutput::Replace)
     }
 
     /// The same; `existing` says what happens to a file that has the name.
     ///
     /// # Errors
     /// Those of [`create`](Self::create); or there is a file, and it must not be replaced.
-    pub(crate) fn create_beside(
+    pub(crate) fn create_beside<'a>(
         path: &Path,
-        image: &Path,
+        inputs: impl Into<InputFiles<'a>>,
         existing: ExistingOutput,
     ) -> anyhow::Result<Self> {
         let shown = escape(path.as_os_str().as_bytes());
@@ -59,8 +90,8 @@ impl TextFile {
         if target.is_in_place() {
             return Err(usage_error(format_args!("{shown}: a text is not written to a device")));
         }
-        if target.is_file(image) {
-            return Err(usage_error(format_args!("{shown}: the text would replace the image")));
+        if let Some(input) = inputs.into().replaced_by(&target) {
+            return Err(usage_error(format_args!("{shown}: the text would replace {input}")));
         }
         let new = target.create().map_err(|error| anyhow!("{error}"))?;
         let file = new.file().try_clone().with_context(|| format!("cannot write {shown}"))?;

@@ -1,7 +1,7 @@
 //! Which part of an image to extract: paths and patterns, matched name by name.
 //!
 //! A path selects itself and everything below it. In a pattern, `*`, `?`, `[…]` and `{…}` match
-//! within one name, and the name `**` matches any number of directories. Directories that can
+//! within one name, which has to be UTF-8, and the name `**` matches any number of directories. Directories that can
 //! contain nothing selected are not read. [`Selection::of_paths`] takes every character as it is.
 
 use std::ffi::OsStr;
@@ -71,7 +71,8 @@ impl Selection {
     /// Selects paths and patterns. They count from the root, with or without a leading slash.
     ///
     /// # Errors
-    /// [`ErrorKind::Pattern`] for a malformed pattern.
+    /// [`ErrorKind::Pattern`] for a malformed pattern; [`ErrorKind::PatternNotUtf8`] for a wildcard in a
+    /// name that is not UTF-8.
     pub fn new<P: AsRef<[u8]>>(given: impl IntoIterator<Item = P>) -> Result<Self, Error> {
         let patterns = given.into_iter().map(|pattern| SelectionPattern::new(pattern.as_ref()));
         Ok(Self { patterns: patterns.collect::<Result<_, _>>()? })
@@ -182,7 +183,7 @@ impl SelectionPattern {
         let names: Vec<Vec<u8>> = names_of(given).map(<[u8]>::to_vec).collect();
         let parts = names.iter().map(|name| PatternPart::new(name));
         let parts = parts.collect::<Result<_, _>>();
-        let parts = parts.map_err(|error| Error::new(ErrorKind::Pattern(error), given))?;
+        let parts = parts.map_err(|kind| Error::new(kind, given))?;
         Ok(Self { given: given.to_vec(), names, parts })
     }
 
@@ -273,19 +274,18 @@ impl KnownDirectories {
 }
 
 impl PatternPart {
-    fn new(name: &[u8]) -> Result<Self, globset::Error> {
+    fn new(name: &[u8]) -> Result<Self, ErrorKind> {
         if name == b"**" {
             return Ok(Self::AnyDirectories);
         }
-        let is_plain = !name.iter().any(|byte| b"*?[]{}\\".contains(byte));
-        match std::str::from_utf8(name) {
-            Ok(text) if !is_plain => {
-                let mut builder = GlobBuilder::new(text);
-                let glob = builder.literal_separator(true).backslash_escape(true).build()?;
-                Ok(Self::Glob(Box::new(glob.compile_matcher())))
-            }
-            _ => Ok(Self::Name(name.to_vec())),
+        if let Some(plain) = unescaped(name) {
+            return Ok(Self::Name(plain));
         }
+        // The crate takes text only.
+        let text = std::str::from_utf8(name).map_err(|_| ErrorKind::PatternNotUtf8)?;
+        let mut builder = GlobBuilder::new(text);
+        let glob = builder.literal_separator(true).backslash_escape(true).build();
+        Ok(Self::Glob(Box::new(glob.map_err(ErrorKind::Pattern)?.compile_matcher())))
     }
 
     fn fits(&self, name: &[u8]) -> bool {
@@ -295,6 +295,20 @@ impl PatternPart {
             Self::AnyDirectories => true,
         }
     }
+}
+
+/// The only name that a pattern without wildcards matches: a backslash stands for the byte after it.
+fn unescaped(pattern: &[u8]) -> Option<Vec<u8>> {
+    let mut name = Vec::with_capacity(pattern.len());
+    let mut bytes = pattern.iter().copied();
+    while let Some(byte) = bytes.next() {
+        name.push(match byte {
+            b'\\' => bytes.next()?,
+            b'*' | b'?' | b'[' | b']' | b'{' | b'}' => return None,
+            byte => byte,
+        });
+    }
+    Some(name)
 }
 
 fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -424,6 +438,27 @@ mod tests {
             selection.classify(b"/caf\xe9", &mut selection.matches()),
             SelectionMatch::Inside
         );
+    }
+
+    #[test]
+    fn a_wildcard_in_a_name_that_is_not_utf_8_is_refused() {
+        let refused: [&[u8]; 5] = [b"d/caf\xe9*", b"\xff?", b"[\xe0-\xef]", b"{\xe9,a}", b"\xe9\\"];
+        for pattern in refused {
+            let error = Selection::new([pattern]).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::PatternNotUtf8), "{error}");
+            assert_eq!(error.path(), pattern);
+        }
+        // The other names of the pattern may have some, and these characters stand for themselves.
+        let matched: [(&[u8], &[u8]); 3] = [
+            (b"*/caf\xe9", b"/d/caf\xe9"),
+            (b"caf\xe9\\*\\\\", b"/caf\xe9*\\"),
+            (b"**/\xff", b"/a/b/\xff"),
+        ];
+        for (pattern, path) in matched {
+            let selection = Selection::new([pattern]).unwrap();
+            let found = selection.classify(path, &mut selection.matches());
+            assert_eq!(found, SelectionMatch::Inside);
+        }
     }
 
     #[test]

@@ -58,6 +58,11 @@ impl SparseBitSet {
         added
     }
 
+    /// Whether all numbers of a range are in the set.
+    pub(crate) fn contains_range(&self, mut range: Range<u64>) -> bool {
+        range.all(|number| self.contains(number))
+    }
+
     /// About how many bytes it takes.
     pub(crate) fn bytes(&self) -> u64 {
         table_bytes(self.pages.capacity())

@@ -68,6 +68,8 @@ pub enum ErrorKind {
     InodeLayout(u8),
     /// The type bits of `i_mode` are none of the seven file types.
     InodeMode(u16),
+    /// `i_size` of 2^63 or more: sizes of files are signed in Linux.
+    InodeSize(u64),
     /// Nanoseconds of one second or more.
     Nanoseconds(u32),
     /// `i_xattr_icount` 1: a body that is a header only.
@@ -296,6 +298,7 @@ impl ErrorKind {
             Self::InodeFormat(format) => write!(f, "inode format {format:#06x} has unknown bits"),
             Self::InodeLayout(layout) => write!(f, "data layout {layout} is reserved"),
             Self::InodeMode(mode) => write!(f, "mode {mode:#o} has no file type"),
+            Self::InodeSize(size) => write!(f, "the size {size} is above {}", i64::MAX),
             Self::Nanoseconds(nsec) => write!(f, "{nsec} nanoseconds are not in 0..=999999999"),
             Self::XattrBody(count) => write!(f, "an xattr body of count {count} is not supported"),
             Self::ChunkFormat(format) => write!(f, "chunk format {format:#06x} has unknown bits"),

@@ -367,6 +367,7 @@ impl DiskInode {
         let format = raw.format.get();
         let file_type = FileType::from_mode(raw.mode.get())?;
         let layout = DataLayout::from_format(format)?;
+        let size = checked_size(raw.size.get())?;
         let nanoseconds = raw.mtime_nsec.get();
         if nanoseconds >= 1_000_000_000 {
             return Err(Error::new(ErrorKind::Nanoseconds(nanoseconds), 40));
@@ -379,7 +380,7 @@ impl DiskInode {
             uid: raw.uid.get(),
             gid: raw.gid.get(),
             nlink: raw.nlink.get(),
-            size: raw.size.get(),
+            size,
             mtime: Timestamp { seconds: raw.mtime.get(), nanoseconds },
             ino: raw.ino.get(),
             xattr_bytes: xattr_bytes(raw.xattr_icount.get())?,
@@ -422,7 +423,7 @@ impl DiskInode {
     /// # Errors
     /// [`ErrorKind::TooLarge`] for what has no room in this form, [`ErrorKind::Unwritable`] for a
     /// time that it cannot say or for parts that contradict each other, [`ErrorKind::XattrBody`],
-    /// [`ErrorKind::InodeMode`], and [`ErrorKind::Nanoseconds`].
+    /// [`ErrorKind::InodeMode`], [`ErrorKind::InodeSize`], and [`ErrorKind::Nanoseconds`].
     pub fn to_bytes(&self, base: TimeBase, form: InodeForm) -> Result<Vec<u8>> {
         if FileType::from_mode(self.mode)? != self.file_type {
             return Err(Error::new(ErrorKind::Unwritable("a mode of another file type"), 4));
@@ -473,6 +474,7 @@ impl DiskInode {
 
     fn to_extended(&self) -> Result<Vec<u8>> {
         let union = self.union_field()?;
+        let size = checked_size(self.size)?;
         let nanoseconds = self.mtime.nanoseconds;
         if nanoseconds >= 1_000_000_000 {
             return Err(Error::new(ErrorKind::Nanoseconds(nanoseconds), 40));
@@ -483,7 +485,7 @@ impl DiskInode {
             xattr_icount: xattr_icount(self.xattr_bytes)?.into(),
             mode: self.mode.into(),
             high: fit::<u16>(union >> 32, "an address", 6)?.into(),
-            size: self.size.into(),
+            size: size.into(),
             union: low_half(union).into(),
             ino: self.ino.into(),
             uid: self.uid.into(),
@@ -551,6 +553,14 @@ impl DiskInode {
     fn null_address(&self) -> u64 {
         let is_hole = self.layout == DataLayout::FlatPlain && self.size > 0;
         if is_hole { NULL_ADDRESS_48 } else { NULL_ADDRESS_32 }
+    }
+}
+
+/// A size that Linux can hold, which is signed (F69).
+fn checked_size(size: u64) -> Result<u64> {
+    match i64::try_from(size) {
+        Ok(_) => Ok(size),
+        Err(_) => Err(Error::new(ErrorKind::InodeSize(size), 8)),
     }
 }
 
@@ -680,7 +690,7 @@ mod tests {
             kind in (0usize..7, 0usize..5, 0u16..0o10_000),
             ids in (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>()),
             narrow in any::<[bool; 5]>(),
-            size: u64,
+            size in 0u64..1 << 63,
             times in (any::<i64>(), 0u32..1_000_000_000),
             delta: u32,
             units in 0u32..65535,
@@ -854,6 +864,25 @@ mod tests {
         bytes[2] = 1;
         assert_eq!(kind(&bytes), ErrorKind::XattrBody(1));
         assert_eq!(kind(&compact(1, 0o100_644)), ErrorKind::Truncated { wanted: 64, got: 32 });
+    }
+
+    #[test]
+    fn a_size_that_linux_cannot_hold_is_refused() {
+        let mut bytes = vec![0; 64];
+        bytes[0] = 1;
+        bytes[4..6].copy_from_slice(&0o100_644u16.to_le_bytes());
+        let largest = u64::try_from(i64::MAX).unwrap();
+        bytes[8..16].copy_from_slice(&largest.to_le_bytes());
+        let mut inode = DiskInode::parse(&bytes, BASE).unwrap();
+        assert_eq!(inode.size, largest);
+        for size in [1 << 63, u64::MAX] {
+            bytes[8..16].copy_from_slice(&u64::to_le_bytes(size));
+            let error = DiskInode::parse(&bytes, BASE).unwrap_err();
+            assert_eq!((error.kind(), error.offset()), (&ErrorKind::InodeSize(size), 8));
+            inode.size = size;
+            let error = inode.to_bytes(BASE, InodeForm::Extended).unwrap_err();
+            assert_eq!(error.kind(), &ErrorKind::InodeSize(size));
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(super) fn write(
     request: &BuildRequest,
     places: Option<&Tree>,
 ) -> anyhow::Result<()> {
-    let mut output = TextFile::create(list, &request.image)?;
+    let mut output = TextFile::create(list, &*request.image)?;
     let Some(places) = places else { return output.publish() };
     let offset = request.options.output_mode.offset();
     let image = OpenOptions::new().offset(offset).open(&request.image)?;

@@ -37,7 +37,7 @@ pub(super) fn write_descriptor(
     let sources = request.sources.iter().map(|source| name(source));
     disks.extend(sources.zip(tree.devices().iter().map(|device| device.bytes)));
     let text = descriptor(request.options.uuid, &disks);
-    let mut output = TextFile::create(path, &request.image)?;
+    let mut output = TextFile::create(path, &*request.image)?;
     output.write_all(text.as_bytes()).context("cannot write the descriptor")?;
     output.publish()
 }

@@ -179,10 +179,10 @@ fn verify(
         };
         output::print_path_message(shown(&entry).as_bytes(), problem);
     }
+    let mut written = Ok(());
     if arguments.json {
         let mut output = Output::new();
-        output.json(&counts)?;
-        output.flush()?;
+        written = output.json(&counts).and_then(|()| output.flush());
     } else if !arguments.quiet {
         output::print_message(format_args!(
             "{} with {} compared, {} damaged",
@@ -191,7 +191,8 @@ fn verify(
             counts.damaged_chunks + counts.damaged_images
         ));
     }
-    Ok(CommandStatus::from_failures(counts.damaged_chunks + counts.damaged_images))
+    let status = CommandStatus::from_failures(counts.damaged_chunks + counts.damaged_images);
+    status.after_output(written.map_err(Into::into))
 }
 
 fn damaged_chunks(

@@ -1,6 +1,7 @@
 //! `ferrofs cat`: writes files to standard output. A signal ends it at once, as it leaves nothing
 //! behind.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
@@ -25,23 +26,9 @@ pub(crate) fn run(
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let buffer = vec![0; BUFFER_BYTES];
     let mut copier = Copier { image: &image, has_readahead: resources.threads > 1, buffer };
-    let mut output = Output::new();
-    let mut status = CommandStatus::Success;
-    for path in &arguments.paths {
-        match copier.copy(path.as_bytes(), &mut output) {
-            Ok(None) => {}
-            Ok(Some(refusal)) => {
-                output::print_path_message(path.as_bytes(), refusal);
-                status = CommandStatus::Failure;
-            }
-            Err(CopyError::Image(error)) => {
-                output::print_path_message(path.as_bytes(), error);
-                status = CommandStatus::Failure;
-            }
-            Err(CopyError::Output(error)) => return Err(error.into()),
-        }
-    }
-    output.flush()?;
+    let mut failures = 0;
+    let written = copier.copy_all(&arguments.paths, &mut failures);
+    let status = CommandStatus::from_failures(failures).after_output(written)?;
     read_stats::print_stats(read_stats::collect(&resources, &image, None).as_ref());
     Ok(status)
 }
@@ -55,6 +42,24 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
+    /// Copies all files to standard output, and counts those that cannot be copied.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    fn copy_all(&mut self, paths: &[OsString], failures: &mut u64) -> anyhow::Result<()> {
+        let mut output = Output::new();
+        for path in paths.iter().map(|path| path.as_bytes()) {
+            match self.copy(path, &mut output) {
+                Ok(None) => continue,
+                Ok(Some(refusal)) => output::print_path_message(path, refusal),
+                Err(CopyError::Image(error)) => output::print_path_message(path, error),
+                Err(CopyError::Output(error)) => return Err(error.into()),
+            }
+            *failures += 1;
+        }
+        Ok(output.flush()?)
+    }
+
     /// Copies a file to `output`; the text is the reason if there is nothing to copy.
     fn copy(&mut self, path: &[u8], output: &mut Output) -> Result<Option<String>, CopyError> {
         let Some(inode) = self.image.resolve(path)? else {

@@ -120,15 +120,20 @@ pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Res
         problems,
         stats: read_stats::collect(&resources, &image, None),
     };
+    let written = print(request, &report);
+    let status = CommandStatus::from_failures(summary.problems).after_output(written)?;
+    read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
+    Ok(status)
+}
+
+fn print(request: &CheckRequest, report: &CheckReport) -> anyhow::Result<()> {
     let mut output = Output::new();
     if request.json {
-        output.json(&report)?;
+        output.json(report)?;
     } else if !request.read.quiet {
-        show(&mut output, &report)?;
+        show(&mut output, report)?;
     }
-    output.flush()?;
-    read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
-    Ok(CommandStatus::from_failures(summary.problems))
+    Ok(output.flush()?)
 }
 
 fn show(output: &mut Output, report: &CheckReport) -> io::Result<()> {

@@ -30,6 +30,7 @@ use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 use crate::source;
+use crate::text_file::InputFiles;
 
 /// What is to be extracted, where to, and how it is reported.
 #[derive(Clone, Debug)]
@@ -215,7 +216,7 @@ pub(super) fn run(
     let mut events = Events::new(request, &stop, total);
     let (summary, stdout_is_free) = match &request.target {
         ExtractTarget::Tar { path, holes } => {
-            let file = create_tar(path, &request.image)?;
+            let file = create_tar(path, &InputFiles::new(&request.image, &request.read.devices))?;
             let is_stream = file.is_stream();
             let options = WriteTarOptions::new()
                 .selection(selection)
@@ -239,9 +240,10 @@ pub(super) fn run(
     let stats = read_stats::collect(&resources, &image, events.queue.as_deref());
     let report = report(request, &summary, events.problems, started.elapsed());
     let report = ExtractReport { stats, ..report };
-    print_report(request, &report, stdout_is_free)?;
+    let written = print_report(request, &report, stdout_is_free);
+    let status = CommandStatus::from_failures(summary.failures).after_output(written)?;
     read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
-    Ok(CommandStatus::from_failures(summary.failures))
+    Ok(status)
 }
 
 fn directory_options(
@@ -269,12 +271,12 @@ fn directory_options(
     }
 }
 
-fn create_tar(path: &Path, image: &Path) -> anyhow::Result<TarOutput> {
-    TarOutput::create(path, image).map_err(|refusal| {
+fn create_tar(path: &Path, inputs: &InputFiles<'_>) -> anyhow::Result<TarOutput> {
+    TarOutput::create(path, inputs).map_err(|refusal| {
         let text = format!("{}: {refusal}", escape(path.as_os_str().as_bytes()));
         match refusal {
             TarOutputError::Io(_) | TarOutputError::Target(_) => anyhow!(text),
-            TarOutputError::Terminal | TarOutputError::Image => usage_error(text),
+            TarOutputError::Terminal | TarOutputError::Input(_) => usage_error(text),
         }
     })
 }

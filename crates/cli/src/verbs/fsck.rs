@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_extract::{ExistingFiles, OwnerPolicy};
-use ferrofs_image::{FilePiece, FileType, Image, Inode, InodeSet, WalkEvent};
+use ferrofs_image::{FilePiece, FileType, Image, Inode, InodeSet, WalkEvent, WorkMeter};
 use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
@@ -19,11 +19,18 @@ use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments, WorkLimitArg
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::metadata_text::{FoundInode, format_percent, stored_bytes};
 use crate::output::{self, escape};
-use crate::signals::ExitOnSignals;
+use crate::signals::{ExitOnSignals, StopRequest, Stopped};
 use crate::source;
 
 /// What stands before the 32 bytes of a digest.
 const DIGEST_PREFIX: &[u8] = b"sha256:";
+
+/// What holes are hashed as.
+static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+
+/// A byte of data counts as so much less work than a byte of a hole: dense images of many files hold up
+/// to 8,192 bytes of data for each of their own.
+const DATA_SHARE: u64 = 16;
 
 /// Checks or extracts.
 ///
@@ -37,13 +44,14 @@ pub(super) fn run(
         return Err(usage_error(format_args!("{option} needs --extract=DIR")));
     }
     let read = read(arguments);
+    let stop = signals.later_stop_request();
     let part = part(arguments, &read)?;
     let mut status = match arguments.directory() {
         Some(directory) => extract_part(arguments, directory, part, signals)?,
         None => check_part(arguments, &read, part, signals)?,
     };
     if status == CommandStatus::Success && arguments.xattr_inode_digest {
-        status = check_digests(&source::open(&arguments.image, &read)?)?;
+        status = check_digests(&source::open(&arguments.image, &read)?, &stop)?;
     }
     report(arguments, &read, status)?;
     Ok(status)
@@ -180,21 +188,40 @@ fn check_extents(image: &Image, inode: &Inode) -> Result<(), ferrofs_image::Erro
     Ok(())
 }
 
-/// Compares each file that has a digest with it.
-fn check_digests(image: &Image) -> anyhow::Result<CommandStatus> {
+/// Compares each file that has a digest with it; a file with several names, once.
+///
+/// # Errors
+/// The image has no digests, it is too much work, or a signal arrived.
+fn check_digests(image: &Image, stop: &StopRequest) -> anyhow::Result<CommandStatus> {
     if image.superblock().digest_prefix.is_none() {
         bail!("the image has no digests; mkfs.erofs --xattr-inode-digest stores them");
     }
+    let mut digester = FileDigester::new(image, stop);
+    let mut known = InodeSet::new(image.memory().budget());
     let mut problems = 0u64;
-    for event in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
-        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = event else { continue };
+    let walk = image.walk(b"/").map_err(|error| anyhow!("/: {error}"))?;
+    for event in walk.work_meter(&digester.work) {
+        stop.check()?;
+        let node = match event {
+            WalkEvent::Enter(node) | WalkEvent::Leaf(node) => node,
+            WalkEvent::Leave(_) => continue,
+            WalkEvent::Problem(failure) => {
+                problems += 1;
+                output::print_path_message(&failure.path, &failure.error);
+                continue;
+            }
+        };
+        if node.inode.file_type() != FileType::Regular || !known.insert(node.inode.nid())? {
+            continue;
+        }
         let path = escape(&node.path);
         let stored =
             image.content_digest(&node.inode).map_err(|error| anyhow!("{path}: {error}"))?;
-        let Some(stored) = stored.filter(|_| node.inode.file_type() == FileType::Regular) else {
-            continue;
-        };
-        let found = digest(image, &node.inode).map_err(|error| anyhow!("{path}: {error}"))?;
+        let Some(stored) = stored else { continue };
+        let found = digester.digest(&node.inode).map_err(|error| match error {
+            DigestError::Stopped(stopped) => stopped.into(),
+            DigestError::Image(error) => anyhow!("{path}: {error}"),
+        })?;
         if stored.strip_prefix(DIGEST_PREFIX) != Some(&found[..]) {
             problems += 1;
             output::print_message(format_args!("{path}: the digest of its content differs"));
@@ -203,25 +230,86 @@ fn check_digests(image: &Image) -> anyhow::Result<CommandStatus> {
     Ok(CommandStatus::from_failures(problems))
 }
 
-/// The SHA-256 of a file.
-fn digest(image: &Image, inode: &Inode) -> Result<[u8; 32], ferrofs_image::Error> {
-    let mut hasher = Sha256::new();
-    let zeros = [0; 4096];
-    image.for_each_piece(inode, |piece| {
-        match piece {
-            FilePiece::Data { bytes, .. } => hasher.update(bytes),
-            FilePiece::Hole { mut length, .. } => {
-                while length > 0 {
-                    let count =
-                        usize::try_from(length).map_or(zeros.len(), |left| left.min(zeros.len()));
-                    hasher.update(&zeros[..count]);
-                    length -= count as u64;
+/// Computes digests of files. Holes without end, and files that share their data, would be years of work.
+struct FileDigester<'a> {
+    image: &'a Image,
+    stop: &'a StopRequest,
+    work: WorkMeter,
+    /// The work of decoding before the first digest.
+    decoded_before: u64,
+    /// Bytes of data so far.
+    data_bytes: u64,
+}
+
+/// Why there is no digest.
+enum DigestError {
+    Image(ferrofs_image::Error),
+    Stopped(Stopped),
+}
+
+impl<'a> FileDigester<'a> {
+    fn new(image: &'a Image, stop: &'a StopRequest) -> Self {
+        Self {
+            image,
+            stop,
+            work: WorkMeter::new(WorkMeter::default_limit(image.stored_bytes())),
+            decoded_before: image.decoding_work(),
+            data_bytes: 0,
+        }
+    }
+
+    /// The SHA-256 of a file.
+    fn digest(&mut self, inode: &Inode) -> Result<[u8; 32], DigestError> {
+        let mut hasher = Sha256::new();
+        let image = self.image;
+        image.for_each_piece::<DigestError>(inode, |piece| {
+            match piece {
+                FilePiece::Data { bytes, .. } => {
+                    self.count_data(bytes.len() as u64)?;
+                    hasher.update(bytes);
+                }
+                FilePiece::Hole { length, .. } => {
+                    self.work.add(length, "holes of files that have a digest")?;
+                    self.hash_zeros(&mut hasher, length)?;
                 }
             }
+            Ok(self.stop.check()?)
+        })?;
+        Ok(hasher.finalize().into())
+    }
+
+    /// Counts data. Files share it, and clusters overlap, so that it is not in proportion to the image.
+    fn count_data(&mut self, bytes: u64) -> Result<(), DigestError> {
+        self.work.add(bytes / DATA_SHARE, "data of files that have a digest")?;
+        self.data_bytes = self.data_bytes.saturating_add(bytes);
+        let decoded = self.image.decoding_work().saturating_sub(self.decoded_before);
+        if decoded.saturating_sub(self.data_bytes) > self.work.limit() {
+            self.work.add(u64::MAX, "clusters that are decoded again for other files")?;
         }
-        Ok::<_, ferrofs_image::Error>(())
-    })?;
-    Ok(hasher.finalize().into())
+        Ok(())
+    }
+
+    fn hash_zeros(&self, hasher: &mut Sha256, mut length: u64) -> Result<(), DigestError> {
+        while length > 0 {
+            self.stop.check()?;
+            let count = usize::try_from(length).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+            hasher.update(&ZEROS[..count]);
+            length -= count as u64;
+        }
+        Ok(())
+    }
+}
+
+impl From<ferrofs_image::Error> for DigestError {
+    fn from(error: ferrofs_image::Error) -> Self {
+        Self::Image(error)
+    }
+}
+
+impl From<Stopped> for DigestError {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
 }
 
 /// Extracts a directory as `directory`, or another inode under that name.

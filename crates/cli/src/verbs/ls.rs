@@ -26,12 +26,9 @@ pub(crate) fn run(
         outcome: CommandStatus::Success,
         messages: MessageLimiter::default(),
     };
-    for (at, path) in arguments.paths.iter().enumerate() {
-        lister.list(path.as_bytes(), at > 0)?;
-    }
-    lister.output.flush()?;
+    let written = lister.list_all();
     lister.messages.print_rest();
-    Ok(lister.outcome)
+    lister.outcome.after_output(written)
 }
 
 struct Lister<'a> {
@@ -43,6 +40,13 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
+    fn list_all(&mut self) -> anyhow::Result<()> {
+        for (at, path) in self.arguments.paths.iter().enumerate() {
+            self.list(path.as_bytes(), at > 0)?;
+        }
+        Ok(self.output.flush()?)
+    }
+
     fn list(&mut self, path: &[u8], is_further: bool) -> anyhow::Result<()> {
         let inode = match self.image.resolve(path) {
             Ok(Some(inode)) => inode,

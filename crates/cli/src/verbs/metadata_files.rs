@@ -16,7 +16,7 @@ use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent};
 use crate::arguments::ExtractArguments;
 use crate::output::{JsonBytes, escape, hex};
 use crate::source;
-use crate::text_file::TextFile;
+use crate::text_file::{InputFiles, TextFile};
 
 /// Writes the files that the arguments name.
 ///
@@ -27,14 +27,15 @@ pub(super) fn write(arguments: &ExtractArguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let image = source::open(&arguments.image, &arguments.read)?;
+    let inputs = InputFiles::new(&arguments.image, &arguments.read.devices);
     if let Some(directory) = &arguments.android_config {
         let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
         let names: Vec<&[u8]> =
             given.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        write_android((&image, &arguments.image), directory, &names.join(&b'/'))?;
+        write_android((&image, inputs), directory, &names.join(&b'/'))?;
     }
     if let Some(path) = &arguments.sidecar {
-        write_sidecar((&image, &arguments.image), path)?;
+        write_sidecar((&image, inputs), path)?;
     }
     Ok(())
 }
@@ -59,14 +60,14 @@ fn for_each(
 
 /// Writes `fs_config` and `file_contexts`.
 fn write_android(
-    (image, image_path): (&Image, &Path),
+    (image, inputs): (&Image, InputFiles<'_>),
     directory: &Path,
     mount_point: &[u8],
 ) -> anyhow::Result<()> {
     let shown = escape(directory.as_os_str().as_bytes());
     fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
-    let mut config = TextFile::create(&directory.join("fs_config"), image_path)?;
-    let mut contexts = TextFile::create(&directory.join("file_contexts"), image_path)?;
+    let mut config = TextFile::create(&directory.join("fs_config"), inputs)?;
+    let mut contexts = TextFile::create(&directory.join("file_contexts"), inputs)?;
     for_each(image, |entry, xattrs| {
         let path = below(mount_point, &entry.path);
         let value =
@@ -134,8 +135,8 @@ fn type_flag(file_type: FileType) -> &'static [u8] {
     }
 }
 
-fn write_sidecar((image, image_path): (&Image, &Path), path: &Path) -> anyhow::Result<()> {
-    let mut output = TextFile::create(path, image_path)?;
+fn write_sidecar((image, inputs): (&Image, InputFiles<'_>), path: &Path) -> anyhow::Result<()> {
+    let mut output = TextFile::create(path, inputs)?;
     for_each(image, |entry, xattrs| {
         let inode = &entry.inode;
         let mtime = inode.mtime();

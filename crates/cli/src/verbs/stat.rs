@@ -41,11 +41,17 @@ pub(crate) fn run(
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
+    let mut failures = 0;
+    let written = show_all(arguments, &image, &mut failures);
+    CommandStatus::from_failures(failures).after_output(written)
+}
+
+/// Shows each path, and counts those that cannot be shown.
+fn show_all(arguments: &StatArguments, image: &Image, failures: &mut u64) -> anyhow::Result<()> {
     let mut output = Output::new();
-    let mut outcome = CommandStatus::Success;
     for (at, path) in arguments.paths.iter().enumerate() {
         let path = path.as_bytes();
-        match look_up(&image, path) {
+        match look_up(image, path) {
             Ok(Some(details)) if arguments.json => output.json(&report(path, details))?,
             Ok(Some(details)) => {
                 if at > 0 {
@@ -55,16 +61,15 @@ pub(crate) fn run(
             }
             Ok(None) => {
                 output::print_path_message(path, "no such path in the image");
-                outcome = CommandStatus::Failure;
+                *failures += 1;
             }
             Err(error) => {
                 output::print_path_message(path, error);
-                outcome = CommandStatus::Failure;
+                *failures += 1;
             }
         }
     }
-    output.flush()?;
-    Ok(outcome)
+    Ok(output.flush()?)
 }
 
 fn look_up(image: &Image, path: &[u8]) -> ferrofs_image::Result<Option<InodeDetails>> {

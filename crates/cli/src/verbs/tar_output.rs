@@ -9,6 +9,8 @@ use std::path::Path;
 
 use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
 
+use crate::text_file::InputFiles;
+
 /// The output of a tar archive.
 #[derive(Debug)]
 pub(crate) enum TarOutput {
@@ -22,8 +24,8 @@ pub(crate) enum TarOutput {
 pub(crate) enum TarOutputError {
     /// It is a terminal.
     Terminal,
-    /// It is the image itself.
-    Image,
+    /// It is a file that is read; the text names it.
+    Input(String),
     /// The system refused.
     Io(io::Error),
     /// The file cannot be created.
@@ -31,8 +33,8 @@ pub(crate) enum TarOutputError {
 }
 
 impl TarOutput {
-    /// Opens `path`; `-` is standard output. `image` must not be replaced.
-    pub(crate) fn create(path: &Path, image: &Path) -> Result<Self, TarOutputError> {
+    /// Opens `path`; `-` is standard output. None of the files that are read must be replaced.
+    pub(crate) fn create(path: &Path, inputs: &InputFiles<'_>) -> Result<Self, TarOutputError> {
         if path == Path::new("-") {
             let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(TarOutputError::Io)?;
             return Self::stream(stdout.into());
@@ -48,8 +50,8 @@ impl TarOutput {
         }
         let target = OutputTarget::open(path, ExistingOutput::Replace);
         let target = target.map_err(TarOutputError::Target)?;
-        if target.is_file(image) {
-            return Err(TarOutputError::Image);
+        if let Some(input) = inputs.replaced_by(&target) {
+            return Err(TarOutputError::Input(input));
         }
         Ok(Self::New(Box::new(target.create().map_err(TarOutputError::Target)?)))
     }
@@ -104,7 +106,7 @@ impl std::fmt::Display for TarOutputError {
             Self::Terminal => {
                 f.write_str("a tar archive cannot be written to a terminal; give a file or a pipe")
             }
-            Self::Image => f.write_str("the tar archive would replace the image"),
+            Self::Input(input) => write!(f, "the tar archive would replace {input}"),
             Self::Io(error) => write!(f, "cannot create the tar archive: {error}"),
             Self::Target(error) => write!(f, "cannot create the tar archive: {}", error.kind()),
         }

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support::{Dir, TestCommand, data, ferrofs};
 
@@ -340,6 +341,49 @@ fn fsck_compares_digests_of_files() {
     assert!(ended.stderr.contains("/small: the digest of its content differs"), "{}", ended.stderr);
     let none = named("fsck.erofs").arg("--xattr-inode-digest").arg(data("plain.erofs"));
     assert!(none.ends_with(1).stderr.contains("has no digests"));
+}
+
+/// An image with a digest of the file `hole`, whose size is then changed. Another file has `data` bytes.
+fn image_of_a_hole(dir: &Dir, data: usize, size: u32) -> PathBuf {
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    fs::create_dir(&tree).unwrap();
+    fs::File::create(tree.join("hole")).unwrap().set_len(1 << 20).unwrap();
+    fs::hard_link(tree.join("hole"), tree.join("hole too")).unwrap();
+    fs::write(tree.join("data"), vec![b'x'; data]).unwrap();
+    let mkfs = mkfs().args(["--xattr-inode-digest", "--quiet", "-Enosbcrc", "-T0"]);
+    mkfs.arg(&image).arg(&tree).succeeds();
+    let stat = ferrofs().args(["stat", "--json"]).arg(&image).arg("/hole").succeeds().json();
+    let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+    let start = info["meta_block"].as_u64().unwrap() * info["block_size"].as_u64().unwrap();
+    let at = usize::try_from(start + stat["nid"].as_u64().unwrap() * 32).unwrap();
+    let mut bytes = fs::read(&image).unwrap();
+    assert_eq!(bytes[at + 8..at + 12], (1u32 << 20).to_le_bytes());
+    bytes[at + 8..at + 12].copy_from_slice(&size.to_le_bytes());
+    fs::write(&image, bytes).unwrap();
+    image
+}
+
+#[test]
+fn fsck_hashes_no_more_zeros_than_the_work_limit_allows() {
+    let dir = Dir::new();
+    let image = image_of_a_hole(&dir, 10, 0xffff_f000);
+    let ended = named("fsck.erofs").arg("--xattr-inode-digest").arg(&image).ends_with(1);
+    let message = "/hole: holes of files that have a digest: more than the limit of";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+}
+
+#[test]
+fn a_signal_ends_the_comparison_of_digests() {
+    let dir = Dir::new();
+    let image = image_of_a_hole(&dir, 8 << 20, 0xf000_0000);
+    let mut child = named("fsck.erofs").arg("--xattr-inode-digest").arg(&image).spawn();
+    // It takes a second at least.
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = child.wait().unwrap();
+    // A process that has no handler yet is killed.
+    assert!(status.code() == Some(143) || status.signal() == Some(15), "{status:?}");
 }
 
 #[test]

@@ -431,3 +431,30 @@ fn extract_leaves_out_what_it_is_told_to() {
     assert!(!out.join("sub/zero").exists() && !out.join("sub/disk").exists());
     ferrofs().args(["extract", "--no-devices", "--tar=-"]).arg(data("plain.erofs")).ends_with(2);
 }
+
+#[test]
+fn an_output_that_nobody_reads_hides_no_failure() {
+    let dir = Dir::new();
+    let plain = data("plain.erofs");
+    let middle = fs::metadata(data("zstd-16k-ztail.erofs")).unwrap().len() / 2;
+    let middle = usize::try_from(middle).unwrap();
+    let damaged = dir.patched("zstd-16k-ztail.erofs", middle, &[0x5a; 64]);
+    for options in [&[][..], &["--json"]] {
+        let run = |verb: &str, image| ferrofs().arg(verb).args(options).arg(image);
+        run("check", &damaged).unread_ends_with(1);
+        run("check", &plain).unread_ends_with(0);
+        let out = dir.join("out").join(options.len().to_string());
+        fs::create_dir_all(&out).unwrap();
+        run("extract", &damaged).arg(out.join("damaged")).unread_ends_with(1);
+        run("extract", &plain).arg(out.join("sound")).unread_ends_with(0);
+        for verb in ["ls", "stat"] {
+            run(verb, &plain).args(["/no", "/"]).unread_ends_with(1);
+            run(verb, &plain).arg("/").unread_ends_with(0);
+        }
+    }
+    let cat = |paths: &[&str]| ferrofs().arg("cat").arg(&plain).args(paths);
+    cat(&["/no", "/a.txt"]).unread_ends_with(1);
+    cat(&["/a.txt", "/no"]).unread_ends_with(1);
+    cat(&["/a.txt"]).unread_ends_with(0);
+    ferrofs().arg("demo").arg(&damaged).unread_ends_with(1);
+}

@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -193,6 +195,18 @@ impl TestCommand {
         let ended = self.run();
         assert_eq!(ended.code, Some(code), "{}\n{}", ended.text(), ended.stderr);
         ended
+    }
+
+    /// Runs it with an output that nobody reads, and asserts its exit status.
+    #[track_caller]
+    pub(crate) fn unread_ends_with(mut self, code: i32) {
+        let (output, reader) = UnixStream::pair().unwrap();
+        drop(reader);
+        self.command.stdin(Stdio::null()).stdout(OwnedFd::from(output)).stderr(Stdio::piped());
+        let output = self.command.spawn().unwrap().wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
     }
 
     /// Starts it with its output in a pipe.

@@ -141,6 +141,26 @@ fn a_tar_without_sense_is_refused_with_2() {
 }
 
 #[test]
+fn no_output_replaces_a_device_of_the_image() {
+    let dir = Dir::new();
+    let (image, blob) = (dir.readable("chunk-blob.erofs"), dir.readable("chunk-blob.blob"));
+    let content = fs::read(&blob).unwrap();
+    let device = format!("--device={}", blob.display());
+    let linked = dir.join("linked");
+    fs::hard_link(&blob, &linked).unwrap();
+    for target in [&blob, &linked] {
+        let outputs: [&[&str]; 2] = [&["--tar"], &["--tar", "/dev/null", "--sidecar"]];
+        for output in outputs {
+            let extract = ferrofs().arg("extract").arg(&device).arg(&image);
+            let stderr = extract.args(output).arg(target).ends_with(2).stderr;
+            let what = format!("would replace {}, a device of the image", blob.display());
+            assert!(stderr.contains(&what), "{stderr}");
+            assert_eq!(fs::read(target).unwrap(), content);
+        }
+    }
+}
+
+#[test]
 fn a_tar_that_fails_leaves_the_older_one_and_nothing_else() {
     let dir = Dir::new();
     let tar = dir.write("old.tar", b"old");

@@ -55,11 +55,14 @@ pub(super) struct VerifiedXattr {
 /// A part of the tables.
 #[derive(Debug)]
 struct Shard {
-    /// Hashes of clusters, with the length of the extent. An accident is as likely as an undetected
+    /// Hashes of clusters, with the length of the extent; of stored data, hashes of ranges that are not whole
+    /// units. An accident is as likely as an undetected
     /// error of the memory, and nobody can provoke one, as the hash has a random seed.
     clusters: HashSet<u64, RandomState>,
-    /// Units of the image that were read.
+    /// Units of the image that were read, whole.
     read: SparseBitSet,
+    /// Units of stored data of which a file ends in the middle: a part was read.
+    begun: SparseBitSet,
     memory: TableMemory,
 }
 
@@ -86,6 +89,7 @@ impl Verified {
         let shard = |limit_bytes| Shard {
             clusters: HashSet::default(),
             read: SparseBitSet::default(),
+            begun: SparseBitSet::default(),
             memory: memory(limit_bytes),
         };
         Self {
@@ -111,18 +115,32 @@ impl Verified {
 
     fn wants_stored(&self, address: Address, bytes: u64, work: &WorkMeter) -> Result<bool> {
         let Address::Data { .. } = address else { return Ok(true) };
-        let units = units(address.number(), bytes, STORED_UNIT_LOG);
-        let count = units.end.saturating_sub(units.start);
+        let first = address.number();
+        let whole = whole_units(first, bytes, STORED_UNIT_LOG);
+        let touched = touched_units(first, bytes, STORED_UNIT_LOG);
+        let began = units(first, bytes, STORED_UNIT_LOG);
+        let count = began.end.saturating_sub(began.start);
+        let key = self.hasher.hash_one((first, bytes));
         let added = {
             let mut stored = lock(&self.stored);
             if !stored.has_room() {
                 return Ok(true);
             }
-            stored.read.insert_range(units)
+            if stored.read.contains_range(touched.clone()) || stored.clusters.contains(&key) {
+                return Ok(false);
+            }
+            // A unit that is read in part says nothing about its other bytes, which may lie behind the end of
+            // the image. Of files that end in a unit, only the same bytes count as read.
+            if whole != touched {
+                stored.clusters.insert(key);
+            }
+            let mut added = stored.read.insert_range(whole.clone());
+            if whole.end < began.end {
+                let is_read = stored.read.contains(whole.end);
+                added = added.saturating_add((stored.begun.insert(whole.end) && !is_read).into());
+            }
+            added
         };
-        if count > 0 && added == 0 {
-            return Ok(false);
-        }
         if added.saturating_mul(2) < count {
             work.add(bytes / COPY_SHARE, "stored data of files that overlap")?;
         }
@@ -177,7 +195,9 @@ impl Shard {
     fn has_room(&mut self) -> bool {
         const BYTES: u64 = 10;
         let clusters = capacity_after(self.clusters.len(), self.clusters.capacity());
-        self.memory.has_room(clusters.saturating_mul(BYTES).saturating_add(self.read.bytes()))
+        let clusters = clusters.saturating_mul(BYTES);
+        let units = self.read.bytes().saturating_add(self.begun.bytes());
+        self.memory.has_room(clusters.saturating_add(units))
     }
 }
 
@@ -217,6 +237,18 @@ fn units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
     let up = (1u64 << unit_log).wrapping_sub(1);
     let unit = |at: u64| at.saturating_add(up) >> unit_log;
     unit(first)..unit(first.saturating_add(bytes))
+}
+
+/// The units of which a range of bytes has every byte. They are the first ones of [`units`], which
+/// may have one more.
+fn whole_units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
+    let Range { start, .. } = units(first, bytes, unit_log);
+    start..(first.saturating_add(bytes) >> unit_log).max(start)
+}
+
+/// The units of which a range of bytes has any byte.
+fn touched_units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
+    first >> unit_log..units(first, bytes, unit_log).end
 }
 
 /// The capacity of a table after one more entry: a full one doubles.
@@ -275,6 +307,49 @@ mod tests {
         assert_eq!(work.spent(), 2 * EXTENT_WORK);
         assert!(verified.wants(&stored((1 << 20) + 4096), &work).unwrap());
         assert_eq!(work.spent(), 3 * EXTENT_WORK + (16 << 10));
+    }
+
+    fn stored(offset: u64, length: u64) -> MappedExtent {
+        let location = DataLocation::Stored(Address::unified(offset));
+        MappedExtent { start: 0, length, location }
+    }
+
+    #[test]
+    fn bytes_that_no_file_had_before_are_read() {
+        let verified = Verified::new(&Budget::new(20 << 20));
+        let work = WorkMeter::new(1 << 30);
+        let wants = |offset, length| verified.wants(&stored(offset, length), &work).unwrap();
+        const BLOCK: u64 = 1 << 20;
+        // A file that ends in a unit, and then one that has all of it.
+        assert!(wants(BLOCK, 100) && !wants(BLOCK, 100));
+        assert!(wants(BLOCK, 4096) && !wants(BLOCK, 4096));
+        assert!(!wants(BLOCK, 100) && !wants(BLOCK, 4095) && !wants(BLOCK + 512, 512));
+        // Two units and a part of a third, and a file that has more of the third.
+        assert!(wants(BLOCK + 4096, 8193) && !wants(BLOCK + 4096, 8193));
+        assert!(!wants(BLOCK, 12_288) && wants(BLOCK, 12_289) && wants(BLOCK + 8192, 4098));
+        // Blocks of 512 bytes: none of them is a unit.
+        let small = 2 << 20;
+        assert!(wants(small, 512) && wants(small + 512, 512) && wants(small + 1024, 4096));
+        assert!(!wants(small, 512) && !wants(small + 512, 512) && !wants(small + 1024, 4096));
+        assert!(wants(small, 1024) && wants(small + 4096, 1024));
+        // What was read in part before is work.
+        let again = [12_289, 4098, 1024, 1024].map(|bytes| bytes / COPY_SHARE);
+        assert_eq!(work.spent(), 20 * EXTENT_WORK + again.iter().sum::<u64>());
+    }
+
+    #[test]
+    fn many_lengths_of_one_place_are_work() {
+        let verified = Verified::new(&Budget::new(20 << 20));
+        let work = WorkMeter::new(64 << 20);
+        let read = |number: u64| {
+            let length = (64 << 10) + number;
+            verified.wants(&stored(4096, length), &work)
+        };
+        let ended = (0..100_000).position(|number| read(number).is_err());
+        assert!(ended.is_some_and(|count| count < 20_000), "{ended:?}");
+        let work = WorkMeter::new(1 << 20);
+        let read = |length: u64| verified.wants(&stored(1 << 30, length), &work);
+        assert!((1..4096).any(|length| read(length).is_err()), "{}", work.spent());
     }
 
     #[test]

@@ -11,13 +11,47 @@ use ferrofs_image::{
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::crafted::{
-    CompactInode, CraftedImage, DIRECTORY, FIFO, FILE, directory, front_extents, name,
+    BLOCK, CompactInode, CraftedImage, DIRECTORY, FIFO, FILE, directory, front_extents, name,
 };
 use crate::manifest::ImageSet;
 
 fn open(bytes: Vec<u8>) -> Image {
     let source: Arc<dyn ImageSource> = Arc::new(bytes);
     OpenOptions::new().open_sources(source, Vec::new()).unwrap()
+}
+
+/// Files that share a block, of which the image has only the first 100 bytes.
+#[test]
+fn a_file_is_damaged_though_a_shorter_one_in_its_block_is_not() {
+    let sizes = [100, 101, 100, 4096];
+    let mut image = CraftedImage::new(1 + sizes.len());
+    let entry = |at: usize| (name(at), CraftedImage::nid(1 + at), FILE);
+    let root = directory(&(0..sizes.len()).map(entry).collect::<Vec<_>>());
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    let block = image.data(&[7; BLOCK]);
+    for (at, size) in sizes.into_iter().enumerate() {
+        let file = CompactInode { mode: 0o100_644, size, payload: block, ..CompactInode::fifo() };
+        image.inode(1 + at, file, &[]);
+    }
+    let mut bytes = image.finish();
+    let problems = |bytes: &[u8]| {
+        let mut problems = Vec::new();
+        let options = VerifyOptions::new().max_threads(1);
+        open(bytes.to_vec())
+            .verify(&options, &mut |event| {
+                if let VerifyEvent::Problem(problem) = event {
+                    problems.push(String::from_utf8(problem.path).unwrap());
+                }
+            })
+            .unwrap();
+        problems
+    };
+    assert_eq!(problems(&bytes), [""; 0]);
+    // The superblock knows nothing of the block.
+    bytes[1024 + 36..1024 + 40].copy_from_slice(&block.to_le_bytes());
+    bytes.truncate(usize::try_from(block).unwrap() * BLOCK + 100);
+    assert_eq!(problems(&bytes), ["/aaab", "/aaad"]);
 }
 
 /// `count` directories that share the entries of one, which all lead to one FIFO.
