@@ -120,7 +120,7 @@ mod tests {
         for status in [CommandStatus::Success, CommandStatus::Failure] {
             assert_eq!(status.after_output(Ok(())).unwrap(), status);
             assert_eq!(status.after_output(closed()).unwrap(), status);
-            status.after_output(full()).unwrap_err();
+            assert_eq!(status.after_output(full()).unwrap_err().to_string(), "cannot write");
         }
     }
 }

@@ -151,7 +151,7 @@ pub(crate) fn verify(
     match walk.and_then(|walk| Ok((walk, LinkCounts::new(&inner.engine.memory)?))) {
         Ok((walk, mut link_counts)) => {
             let batches = VerifyBatches::new(walk, &mut link_counts);
-            let verified = Verified::new(inner.engine.memory.budget());
+            let verified = Verified::new(inner.engine.memory.budget(), inner.stored_bytes());
             let inspector = Inspector { inner, cancel: &options.cancel, verified, work };
             // Fragments use parts of the map of the packed file, in the order of the walk.
             for special in inner.packed.iter().chain(&inner.metabox) {

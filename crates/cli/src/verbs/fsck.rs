@@ -25,9 +25,6 @@ use crate::source;
 /// What stands before the 32 bytes of a digest.
 const DIGEST_PREFIX: &[u8] = b"sha256:";
 
-/// What holes are hashed as.
-static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
-
 /// A byte of data counts as so much less work than a byte of a hole: dense images of many files hold up
 /// to 8,192 bytes of data for each of their own.
 const DATA_SHARE: u64 = 16;
@@ -290,10 +287,11 @@ impl<'a> FileDigester<'a> {
     }
 
     fn hash_zeros(&self, hasher: &mut Sha256, mut length: u64) -> Result<(), DigestError> {
+        let zeros = [0; 4096];
         while length > 0 {
             self.stop.check()?;
-            let count = usize::try_from(length).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-            hasher.update(&ZEROS[..count]);
+            let count = usize::try_from(length).map_or(zeros.len(), |left| left.min(zeros.len()));
+            hasher.update(&zeros[..count]);
             length -= count as u64;
         }
         Ok(())

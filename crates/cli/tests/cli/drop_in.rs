@@ -343,7 +343,8 @@ fn fsck_compares_digests_of_files() {
     assert!(none.ends_with(1).stderr.contains("has no digests"));
 }
 
-/// An image with a digest of the file `hole`, whose size is then changed. Another file has `data` bytes.
+/// An image with a digest of the file `hole`, which then becomes a hole of another size. Another file has `data`
+/// bytes.
 fn image_of_a_hole(dir: &Dir, data: usize, size: u32) -> PathBuf {
     let (tree, image) = (dir.join("tree"), dir.join("image"));
     fs::create_dir(&tree).unwrap();
@@ -359,6 +360,8 @@ fn image_of_a_hole(dir: &Dir, data: usize, size: u32) -> PathBuf {
     let mut bytes = fs::read(&image).unwrap();
     assert_eq!(bytes[at + 8..at + 12], (1u32 << 20).to_le_bytes());
     bytes[at + 8..at + 12].copy_from_slice(&size.to_le_bytes());
+    // No start block: all of it is a hole.
+    bytes[at + 16..at + 20].fill(0xff);
     fs::write(&image, bytes).unwrap();
     image
 }

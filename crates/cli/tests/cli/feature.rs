@@ -456,5 +456,4 @@ fn an_output_that_nobody_reads_hides_no_failure() {
     cat(&["/no", "/a.txt"]).unread_ends_with(1);
     cat(&["/a.txt", "/no"]).unread_ends_with(1);
     cat(&["/a.txt"]).unread_ends_with(0);
-    ferrofs().arg("demo").arg(&damaged).unread_ends_with(1);
 }

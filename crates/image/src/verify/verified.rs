@@ -41,6 +41,8 @@ pub(super) struct Verified {
     stored: Mutex<Shard>,
     xattrs: Mutex<XattrTable>,
     hasher: RandomState,
+    /// The length of the image and its devices.
+    image_bytes: u64,
 }
 
 /// What inodes need to know of an attribute that they refer to.
@@ -81,7 +83,8 @@ struct TableMemory {
 }
 
 impl Verified {
-    pub(super) fn new(budget: &Budget) -> Self {
+    /// Nothing was read of an image of so many bytes, devices included.
+    pub(super) fn new(budget: &Budget, image_bytes: u64) -> Self {
         // Half of it is for clusters.
         let quarter = budget.limit_bytes() / MEMORY_SHARE / 4;
         let memory =
@@ -97,6 +100,7 @@ impl Verified {
             stored: Mutex::new(shard(quarter)),
             xattrs: Mutex::new(XattrTable { known: HashMap::default(), memory: memory(quarter) }),
             hasher: RandomState::default(),
+            image_bytes,
         }
     }
 
@@ -115,6 +119,12 @@ impl Verified {
 
     fn wants_stored(&self, address: Address, bytes: u64, work: &WorkMeter) -> Result<bool> {
         let Address::Data { .. } = address else { return Ok(true) };
+        if bytes > self.image_bytes {
+            // Reading it fails at the end of the image. So long a range would fill the tables with units that
+            // there are not: sizes have up to 63 bits.
+            work.add(self.image_bytes / COPY_SHARE, "stored data longer than the image")?;
+            return Ok(true);
+        }
         let first = address.number();
         let whole = whole_units(first, bytes, STORED_UNIT_LOG);
         let touched = touched_units(first, bytes, STORED_UNIT_LOG);
@@ -279,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_read_once_and_overlapping_ones_are_work() {
-        let verified = Verified::new(&Budget::new(20 << 20));
+        let verified = Verified::new(&Budget::new(20 << 20), 1 << 40);
         let work = WorkMeter::new(1 << 20);
         let free = |number: u64| number * EXTENT_WORK;
         assert!(verified.wants(&cluster(4096, 8192), &work).unwrap());
@@ -299,7 +309,7 @@ mod tests {
 
     #[test]
     fn stored_bytes_are_read_once() {
-        let verified = Verified::new(&Budget::new(20 << 20));
+        let verified = Verified::new(&Budget::new(20 << 20), 1 << 40);
         let work = WorkMeter::new(1 << 20);
         let stored = |offset| extent(DataLocation::Stored(Address::unified(offset)));
         assert!(verified.wants(&stored(1 << 20), &work).unwrap());
@@ -316,7 +326,7 @@ mod tests {
 
     #[test]
     fn bytes_that_no_file_had_before_are_read() {
-        let verified = Verified::new(&Budget::new(20 << 20));
+        let verified = Verified::new(&Budget::new(20 << 20), 1 << 40);
         let work = WorkMeter::new(1 << 30);
         let wants = |offset, length| verified.wants(&stored(offset, length), &work).unwrap();
         const BLOCK: u64 = 1 << 20;
@@ -338,8 +348,19 @@ mod tests {
     }
 
     #[test]
+    fn a_range_longer_than_the_image_is_read_and_takes_no_memory() {
+        let budget = Budget::new(20 << 20);
+        let (verified, work) = (Verified::new(&budget, 1 << 20), WorkMeter::new(1 << 20));
+        for bytes in [(1 << 20) + 1, 1 << 60, u64::MAX] {
+            assert!(verified.wants(&stored(4096, bytes), &work).unwrap());
+        }
+        assert_eq!((work.spent(), budget.used_bytes()), (3 * (EXTENT_WORK + (256 << 10)), 0));
+        assert!((0..2).any(|_| verified.wants(&stored(4096, 1 << 60), &work).is_err()));
+    }
+
+    #[test]
     fn many_lengths_of_one_place_are_work() {
-        let verified = Verified::new(&Budget::new(20 << 20));
+        let verified = Verified::new(&Budget::new(20 << 20), 1 << 40);
         let work = WorkMeter::new(64 << 20);
         let read = |number: u64| {
             let length = (64 << 10) + number;
@@ -355,7 +376,7 @@ mod tests {
     #[test]
     fn full_tables_forget_what_comes_later() {
         let budget = Budget::new(16 << 20);
-        let verified = Verified::new(&budget);
+        let verified = Verified::new(&budget, 1 << 40);
         let work = WorkMeter::new(u64::MAX);
         for number in 0..200_000u64 {
             assert!(verified.wants(&cluster(number * 4096, 4096), &work).unwrap());
