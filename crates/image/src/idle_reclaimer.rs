@@ -55,6 +55,8 @@ struct ReclaimerState {
     is_running: bool,
     /// A read began since the last check.
     was_woken: bool,
+    /// The thread is being ended; until it has, none is started.
+    is_stopping: bool,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +106,7 @@ impl IdleReclaimer {
         let Some(hooks) = &self.hooks else { return };
         let mut state = lock(&self.state);
         state.was_woken = true;
-        if state.is_running {
+        if state.is_running || state.is_stopping {
             return;
         }
         if let Some(ended) = state.thread.take() {
@@ -123,12 +125,17 @@ impl IdleReclaimer {
     pub(crate) fn stop(&self) {
         self.stop.set();
         // The thread takes the lock once more.
-        let thread = lock(&self.state).thread.take();
+        let thread = {
+            let mut state = lock(&self.state);
+            state.is_stopping = true;
+            state.thread.take()
+        };
         if let Some(thread) = thread {
             thread.join().ok();
         }
         self.stop.clear();
-        lock(&self.state).is_running = false;
+        let mut state = lock(&self.state);
+        (state.is_running, state.is_stopping) = (false, false);
     }
 }
 
@@ -230,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_read_during_reclaim_keeps_the_reclaimer_running() {
-        let mut state = ReclaimerState { thread: None, is_running: true, was_woken: true };
+        let mut state =
+            ReclaimerState { thread: None, is_running: true, was_woken: true, is_stopping: false };
         assert!(!state.ends(true) && state.is_running, "the read relies on it");
         state.was_woken = false;
         assert!(!state.ends(false) && state.is_running, "a read runs");

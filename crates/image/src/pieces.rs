@@ -209,8 +209,16 @@ impl FragmentReader<'_> {
         let mut at = range.start;
         while at < range.end {
             let extent = map.extent_at(at)?;
-            let end = extent.end().min(range.end);
+            let mut end = extent.end().min(range.end);
             let place = offset.saturating_add(at.saturating_sub(range.start));
+            // Only clusters are read whole, whatever part of them is wanted. Of stored data a filter sees what is read.
+            let extent = match extent.location {
+                DataLocation::Hole | DataLocation::Cluster(_) => extent,
+                _ => {
+                    end = end.min(at.saturating_add(RAW_PIECE_BYTES));
+                    extent.cut(at, end).in_inode(packed.nid())?
+                }
+            };
             if !is_wanted(filter, &extent).in_inode(packed.nid())? {
                 at = end;
                 continue;
@@ -239,11 +247,10 @@ impl FragmentReader<'_> {
                     at = end;
                 }
                 _ => {
-                    let part = at..end.min(at.saturating_add(RAW_PIECE_BYTES));
-                    let mut bytes = source::zeroed(length(&part))?;
-                    inner.read_at(packed, part.start, &mut bytes)?;
+                    let mut bytes = source::zeroed(length(&(at..end)))?;
+                    inner.read_at(packed, at, &mut bytes)?;
                     sink(FilePiece::Data { offset: place, bytes: &bytes })?;
-                    at = part.end;
+                    at = end;
                 }
             }
         }

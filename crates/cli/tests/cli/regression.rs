@@ -314,3 +314,22 @@ fn linux_reads_a_compressed_image_with_a_blob() {
     let Some(same) = same else { return skip("it needs a kernel with EROFS") };
     assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
 }
+
+/// Of a packed file that is stored as it is, `check` read the first 256 KiB, and took the rest for read.
+#[test]
+fn check_reads_every_byte_of_fragments_that_are_stored_as_they_are() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    fs::create_dir(&tree).unwrap();
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    for (name, bytes) in [("a", 700_000), ("b", 500_000)] {
+        fs::write(tree.join(name), (0..bytes).map(|_| random()).collect::<Vec<_>>()).unwrap();
+    }
+    ferrofs().args(["build", "-q", "-zlz4", "--fragments=all"]).args([&image, &tree]).succeeds();
+    let said = ferrofs().args(["check", "--stats"]).arg(&image).succeeds().stderr;
+    assert!(said.contains("served 1.1 MiB"), "{said}");
+}
