@@ -71,7 +71,8 @@ impl MapCase {
             xattr_count: input.u8(),
             slot: input.u8(),
             union: input.u32(),
-            size: input.u64(),
+            // From 2^63 on an inode is refused before anything is mapped.
+            size: input.u64() & u64::MAX >> 1,
             data_block: input.u16(),
             ..Self::default()
         };
