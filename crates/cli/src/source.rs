@@ -49,6 +49,8 @@ pub(crate) fn open_for_mount(
     let needs_fetcher = remote.is_some_and(|remote| remote.needs_fetcher());
     let remote = needs_fetcher.then(|| RemoteMount::connect(&read.remote)).transpose()?;
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
+    // Capabilities and users belong to threads, so the sandbox comes first.
+    let options = options.defer_threads(true);
     // The kernel keeps what it reads in its page cache.
     let image = open_on(path, read, options.caller_caches(true), remote.as_ref())?;
     let root = image.root().and_then(|root| image.read_dir(&root).map(drop));

@@ -13,7 +13,7 @@ mod stats;
 mod workers;
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -140,6 +140,8 @@ pub(crate) struct Engine {
     pub(crate) decode_slots: ContextPool,
     pub(crate) clusters: SingleFlight<ClusterId, DecodedCluster>,
     pub(crate) workers: DecodeWorkers,
+    /// Whether reads may start threads ([`crate::OpenOptions::defer_threads`]).
+    pub(crate) may_start_threads: AtomicBool,
     pub(crate) settings: DecoderSettings,
     pub(crate) padding: Padding,
     pub(crate) decode_timer: DecodeTimer,
@@ -160,6 +162,23 @@ pub(crate) fn padding(sb: &Superblock) -> Padding {
 }
 
 impl Engine {
+    /// Whether reads may start threads.
+    pub(crate) fn may_start_threads(&self) -> bool {
+        // Relaxed: threads that are started after the change see it, and for others no help is
+        // only slower.
+        self.may_start_threads.load(Ordering::Relaxed)
+    }
+
+    /// Whether workers can decode.
+    pub(crate) fn has_workers(&self) -> bool {
+        !self.workers.is_empty() && self.may_start_threads()
+    }
+
+    /// How many threads can decode for a read at the same time.
+    pub(crate) fn parallelism(&self) -> usize {
+        if self.may_start_threads() { self.workers.parallelism() } else { 1 }
+    }
+
     /// What fills the windows on the encoded input.
     pub(crate) fn storage(&self) -> InputStorage<'_> {
         let reads = self.decode_slots.storage_reads();
@@ -284,7 +303,7 @@ impl Engine {
     /// cluster is to be looked up again. It polls for as long as LZ4 takes for a cluster before it
     /// sleeps, as a wake-up takes as long.
     pub(crate) fn wait_for(&self, mut waiter: ClusterWaiter) -> Option<DecodedCluster> {
-        if self.workers.parallelism() > 1 {
+        if self.parallelism() > 1 {
             for _ in 0..POLLS {
                 match waiter.try_wait() {
                     Ok(decoded) => return decoded,

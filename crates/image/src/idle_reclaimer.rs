@@ -55,8 +55,6 @@ struct ReclaimerState {
     is_running: bool,
     /// A read began since the last check.
     was_woken: bool,
-    /// The thread is being ended; until it has, none is started.
-    is_stopping: bool,
 }
 
 #[derive(Debug, Default)]
@@ -76,10 +74,6 @@ impl StopSignal {
     fn set(&self) {
         *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
-    }
-
-    fn clear(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
 
@@ -106,7 +100,7 @@ impl IdleReclaimer {
         let Some(hooks) = &self.hooks else { return };
         let mut state = lock(&self.state);
         state.was_woken = true;
-        if state.is_running || state.is_stopping {
+        if state.is_running {
             return;
         }
         if let Some(ended) = state.thread.take() {
@@ -120,28 +114,14 @@ impl IdleReclaimer {
     }
 }
 
-impl IdleReclaimer {
-    /// Ends the thread; the next use of memory starts it again.
-    pub(crate) fn stop(&self) {
+impl Drop for IdleReclaimer {
+    fn drop(&mut self) {
         self.stop.set();
-        // The thread takes the lock once more.
-        let thread = {
-            let mut state = lock(&self.state);
-            state.is_stopping = true;
-            state.thread.take()
-        };
+        // Not under the lock, which the thread takes once more.
+        let thread = lock(&self.state).thread.take();
         if let Some(thread) = thread {
             thread.join().ok();
         }
-        self.stop.clear();
-        let mut state = lock(&self.state);
-        (state.is_running, state.is_stopping) = (false, false);
-    }
-}
-
-impl Drop for IdleReclaimer {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
@@ -237,8 +217,7 @@ mod tests {
 
     #[test]
     fn a_read_during_reclaim_keeps_the_reclaimer_running() {
-        let mut state =
-            ReclaimerState { thread: None, is_running: true, was_woken: true, is_stopping: false };
+        let mut state = ReclaimerState { thread: None, is_running: true, was_woken: true };
         assert!(!state.ends(true) && state.is_running, "the read relies on it");
         state.was_woken = false;
         assert!(!state.ends(false) && state.is_running, "a read runs");
@@ -246,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_reclaimer_has_no_thread_until_the_next_read() {
+    fn without_threads_memory_is_kept_until_they_are_allowed() {
         let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
-        let image = OpenOptions::new().memory(&memory).open(PATH).unwrap();
+        let image = OpenOptions::new().memory(&memory).defer_threads(true).open(PATH).unwrap();
         let fixed = memory.budget().used_bytes();
         burst(&image);
-        image.stop_idle_reclaimer();
+        assert!(memory.budget().used_bytes() > fixed);
         assert!(lock(&image.inner().idle_reclaimer.state).thread.is_none());
-        burst(&image);
+        image.allow_threads();
         until("memory comes back", || memory.budget().used_bytes() == fixed);
     }
 

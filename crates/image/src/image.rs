@@ -2,6 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
@@ -280,10 +281,11 @@ impl Image {
         engine.decode_timer.measure(engine.decode_slots.count());
     }
 
-    /// Ends the thread that frees memory when nobody reads; the next read starts it again. For a process that is about to
-    /// drop privileges, which a thread that runs already would keep.
-    pub fn stop_idle_reclaimer(&self) {
-        self.inner.idle_reclaimer.stop();
+    /// From now on, reads may start threads; see [`OpenOptions::defer_threads`](crate::OpenOptions::defer_threads).
+    pub fn allow_threads(&self) {
+        self.inner.engine.may_start_threads.store(true, Ordering::Relaxed);
+        // It frees what earlier reads have kept.
+        self.inner.wake_idle_reclaimer();
     }
 
     /// The work of decoding so far, in bytes: those that were decoded, as in [`ImageStats::bytes_decoded`], and

@@ -81,7 +81,9 @@ pub(crate) struct XattrPrefix {
 impl ImageInner {
     /// Every read calls it, so that buffers and caches are freed once reads stop.
     pub(crate) fn wake_idle_reclaimer(&self) {
-        self.idle_reclaimer.wake();
+        if self.engine.may_start_threads() {
+            self.idle_reclaimer.wake();
+        }
     }
 
     /// A meter for an operation on the image, with the default limit.

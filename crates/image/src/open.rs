@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ferrofs_ondisk as ondisk;
 use ferrofs_ondisk::compression::CompressionConfig;
@@ -60,6 +61,7 @@ pub struct OpenOptions {
     workers: Option<DecodeWorkers>,
     sync_decompress: SyncDecompress,
     caller_caches: bool,
+    defers_threads: bool,
 }
 
 impl Image {
@@ -149,6 +151,15 @@ impl OpenOptions {
     #[must_use]
     pub fn caller_caches(mut self, yes: bool) -> Self {
         self.caller_caches = yes;
+        self
+    }
+
+    /// Opening and reading start no thread until [`Image::allow_threads`] is called: no decode worker, and none that frees
+    /// memory. For a process that drops privileges after it has opened the image, since threads that run already would keep
+    /// theirs.
+    #[must_use]
+    pub fn defer_threads(mut self, yes: bool) -> Self {
+        self.defers_threads = yes;
         self
     }
 
@@ -244,6 +255,7 @@ impl OpenOptions {
             memory,
             decode_timer: DecodeTimer::default(),
             workers,
+            may_start_threads: AtomicBool::new(!self.defers_threads),
             settings,
             padding: engine::padding(sb),
         }))

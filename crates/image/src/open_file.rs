@@ -162,11 +162,11 @@ impl ReadaheadState {
     /// Has the clusters of a range decoded. A failure is ignored: it fails the read that needs the
     /// range, later and with a better message.
     fn prefetch(&mut self, image: &ImageInner, inode: &Inode, range: Range<u64>) {
-        if image.engine.workers.is_empty() || !image.has_readahead(inode) {
+        if !image.engine.has_workers() || !image.has_readahead(inode) {
             return;
         }
         self.shrink_if_refused(image);
-        let cpus = u64::try_from(image.engine.workers.parallelism()).unwrap_or(1);
+        let cpus = u64::try_from(image.engine.parallelism()).unwrap_or(1);
         let memory = &image.engine.memory;
         let most = memory.budget().limit_bytes() / MEMORY_SHARE;
         // More of a reserve would evict prefetched clusters before they are read.
@@ -243,7 +243,7 @@ impl ReadaheadState {
     /// Dispatches a batch, after it has preallocated buffers for the bytes that it will read: the
     /// context of its worker may have no buffer yet, or a shorter one.
     fn dispatch(&mut self, engine: &Engine, batch: DecodeBatch) {
-        engine.memory.preallocate(batch.encoded_bytes(), engine.workers.parallelism());
+        engine.memory.preallocate(batch.encoded_bytes(), engine.parallelism());
         batch.dispatch(self.turn);
         self.turn = self.turn.wrapping_add(1);
     }

@@ -208,7 +208,7 @@ impl ImageInner {
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let mode = match mode {
             SyncDecompress::ForceOn if count <= SMALL_READ_BYTES => SyncDecompress::Auto,
-            _ if self.engine.workers.is_empty() => SyncDecompress::Auto,
+            _ if !self.engine.has_workers() => SyncDecompress::Auto,
             other => other,
         };
         let mut target = buffer.get_mut(..count).unwrap_or_default();
@@ -317,7 +317,7 @@ impl ImageInner {
             return Ok(());
         }
         let mut slot = self.engine.decode_slots.acquire();
-        if missing.len() > 1 && self.engine.workers.parallelism() > 1 {
+        if missing.len() > 1 && self.engine.parallelism() > 1 {
             self.dispatch_batches(missing);
         }
         let clusters: Vec<Cluster> =
@@ -355,7 +355,7 @@ impl ImageInner {
             .filter(|cluster| cluster.is_data() && self.offloads(cluster.id.coding))
             .collect();
         let all: u64 = clusters.iter().fold(0, |sum, one| sum.saturating_add(one.decoded_bytes));
-        let shares = u64::try_from(engine.workers.parallelism()).unwrap_or(1).saturating_mul(2);
+        let shares = u64::try_from(engine.parallelism()).unwrap_or(1).saturating_mul(2);
         let share = all.checked_div(shares).unwrap_or(all).max(BATCH_MIN_BYTES);
         let mut turn = 0usize;
         let mut own = share;

@@ -29,7 +29,7 @@ use rustix::thread::{
 
 pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
 pub use paths::PathConfinement;
-pub use privileges::{UserIds, become_user, clear_environment};
+pub use privileges::{UserIds, become_user, clear_environment, is_single_threaded};
 pub use rustix::thread::CapabilitySet;
 
 /// What the process does in the sandbox, which decides what it keeps.

@@ -11,12 +11,13 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, ServerStart, attach};
 use ferrofs_fuse::{ListenerGrowth, SessionEvent, fault_point};
 use ferrofs_image::Image;
 use ferrofs_mount::sandbox::{
     FilterState, PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
+    is_single_threaded,
 };
 use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount, ServingProcess};
 use ferrofs_workers::memory::{trim_heap, trim_stack};
@@ -27,7 +28,6 @@ use super::explain::{ExplainedRemote, Explanation, ExplanationInput, Readahead};
 use super::log::{Log, Severity};
 use super::request::MountRequest;
 use super::service::Service;
-use crate::amount::counted;
 use crate::arguments::{MountArguments, MountCaller};
 use crate::exit_status::CommandStatus;
 use crate::output::{self, escape};
@@ -120,8 +120,6 @@ pub(super) fn serve(
     handlers: SignalHandlers,
     notifier: &mut Option<ReadyNotifier>,
 ) -> anyhow::Result<CommandStatus> {
-    // Privileges belong to threads, so none may run yet.
-    image.stop_idle_reclaimer();
     // Listeners keep what they inherit; the sandbox may take the right to raise it.
     let is_raised = server.request.settings.priority == PriorityRequest::Raised;
     let of_parent = server.priority.take();
@@ -139,6 +137,7 @@ pub(super) fn serve(
         start.ready.wait_for_turn()?;
         fault_point("turn", start.number);
     }
+    image.allow_threads();
     let served = ready.serve(image, move |notice| match notice {
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
         _ => {
@@ -318,12 +317,11 @@ impl MountServer<'_> {
         let sandbox = Sandbox::new().streams(streams).user(self.request.user);
         let sandbox = sandbox.may_receive_descriptors(self.remote.is_some());
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
-        let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
-        if entered.earlier_threads > 0 {
-            let threads = counted(entered.earlier_threads, "thread keeps", "threads keep");
-            let line = format_args!("{threads} the privileges from before the sandbox");
-            self.log.log(Severity::Warning, line);
-        }
+        let entered = is_single_threaded().context("/proc/self/task").and_then(|is_alone| {
+            ensure!(is_alone, "a thread runs already and would keep its privileges");
+            Ok(sandbox.enter()?)
+        });
+        let entered = entered.context("the sandbox (--no-sandbox mounts without it)")?;
         if let PathConfinement::Unavailable { reason } = &entered.paths {
             self.log
                 .log(Severity::Info, format_args!("the sandbox does not confine paths: {reason}"));

@@ -1,11 +1,15 @@
 //! `ferrofs mount` under all of its names: the contents of mounts, and refused arguments.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
+use ferrofs_image::{DecodeWorkers, OpenOptions};
+use ferrofs_workers::cpus::AvailableCpus;
+use ferrofs_workers::percpu::PerCpuSettings;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -101,9 +105,9 @@ fn a_mount_has_the_metadata_of_a_kernel_mount() {
     let long = rustix::fs::stat(point.join(&"n".repeat(256))).err();
     assert_eq!(long, Some(Errno::NAMETOOLONG));
     assert_eq!(rustix::fs::stat(point.join(&"n".repeat(255))).err(), Some(Errno::NOENT));
-    let file = fs::File::open(point.join("x")).unwrap();
+    let file = File::open(point.join("x")).unwrap();
     assert_eq!(rustix::fs::fsync(&file).err(), Some(Errno::INVAL));
-    let directory = fs::File::open(point.path()).unwrap();
+    let directory = File::open(point.path()).unwrap();
     assert_eq!(rustix::fs::fsync(&directory).err(), Some(Errno::INVAL));
     let mut nothing = [0_u8; 0];
     let xattr = |name: &str| rustix::fs::fgetxattr(&file, name, &mut nothing[..]).err();
@@ -125,7 +129,7 @@ fn a_directory_that_leaves_its_dot_out_is_listed_with_it() {
     }
     let point = MountPoint::new();
     mount(&data("dot-omitted.erofs"), &point).succeeds();
-    let directory = fs::File::open(point.join("deep")).unwrap();
+    let directory = File::open(point.join("deep")).unwrap();
     let own = rustix::fs::fstat(&directory).unwrap().st_ino;
     let entries = rustix::fs::Dir::read_from(&directory).unwrap().map(Result::unwrap);
     let dots: Vec<u64> = entries
@@ -194,7 +198,7 @@ fn files(root: &Path) -> Vec<(String, io::Result<Vec<u8>>)> {
             if kind.is_dir() {
                 directories.push(path);
             } else if kind.is_file()
-                && let Ok(mut file) = fs::File::open(&path)
+                && let Ok(mut file) = File::open(&path)
             {
                 let name = path.strip_prefix(root).unwrap().to_str().unwrap();
                 let mut bytes = Vec::new();
@@ -299,6 +303,55 @@ fn what_was_granted_is_explained() {
     {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
+}
+
+// Privileges belong to threads: a worker that opening the image started would keep those from before the sandbox.
+#[test]
+fn no_image_has_a_thread_started_before_the_sandbox() {
+    const DIRECTORIES: u32 = 12_000;
+    // The image reads metadata in windows of 16 KiB.
+    const WINDOW_NIDS: u64 = 512;
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    for number in 0..DIRECTORIES {
+        // Times that are not compressed too well: clusters are to be neither short nor long.
+        let path = dir.join("tree").join(number.to_string());
+        fs::create_dir_all(&path).unwrap();
+        let time = Duration::from_nanos(u64::from(number.wrapping_mul(2_654_435_761)) << 24);
+        File::open(&path).unwrap().set_modified(UNIX_EPOCH + time).unwrap();
+    }
+    let image = dir.join("image.erofs");
+    let build = ferrofs().args(["build", "-z", "zstd", "--metabox", "131072"]);
+    build.arg(&image).arg(dir.join("tree")).succeeds();
+    let mut bytes = fs::read(&image).unwrap();
+    let set = |bytes: &mut [u8], at: usize, value: &[u8]| {
+        bytes[1024 + at..][..value.len()].copy_from_slice(value);
+    };
+    // Without a checksum; with the 48BIT feature, whose root may lie in the metabox.
+    set(&mut bytes, 8, &[0]);
+    set(&mut bytes, 14, &[0, 0]);
+    set(&mut bytes, 80, &[0x83, 1]);
+    let mut started = 0;
+    let built = OpenOptions::new().open(&image).unwrap();
+    let entries = built.read_dir(&built.root().unwrap()).unwrap().map(Result::unwrap);
+    let mut nids: Vec<u64> = entries.map(|entry| entry.nid.raw()).collect();
+    nids.sort_unstable();
+    nids.dedup_by_key(|nid| *nid / WINDOW_NIDS);
+    // A root in each window of metadata. Some windows need two clusters.
+    for nid in nids.into_iter().filter(|nid| *nid >> 63 == 1) {
+        set(&mut bytes, 112, &nid.to_le_bytes());
+        fs::write(&image, &bytes).unwrap();
+        let workers = DecodeWorkers::new(PerCpuSettings::new("control"));
+        let opened = OpenOptions::new().workers(&workers).open(&image).unwrap();
+        opened.read_dir(&opened.root().unwrap()).unwrap();
+        started += workers.stats().workers.iter().filter(|one| one.thread_id.is_some()).count();
+        let point = MountPoint::new();
+        mount(&image, &point).succeeds();
+        assert!(point.unmount());
+    }
+    assert!(started > 0 || AvailableCpus::read().parallelism() == 1);
 }
 
 #[test]

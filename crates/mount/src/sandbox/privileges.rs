@@ -71,7 +71,7 @@ pub fn clear_environment(names: &[&str]) -> io::Result<()> {
         .filter(is_set)
         .map(|name| CString::new(*name).map_err(io::Error::other))
         .collect::<io::Result<_>>()?;
-    if !names.is_empty() && !has_one_thread()? {
+    if !names.is_empty() && !is_single_threaded()? {
         return Err(io::Error::other("other threads may read the environment"));
     }
     for name in names {
@@ -89,8 +89,12 @@ pub fn clear_environment(names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process has one thread. One that was joined is listed until the kernel is done with it.
-fn has_one_thread() -> io::Result<bool> {
+/// Whether this process has one thread. Threads that were joined are listed until the kernel is done with them; the function
+/// waits up to a second for that.
+///
+/// # Errors
+/// `/proc/self/task` cannot be read.
+pub fn is_single_threaded() -> io::Result<bool> {
     let until = Instant::now() + ENDING_LIMIT;
     loop {
         let has_one = std::fs::read_dir("/proc/self/task")?.count() == 1;
