@@ -96,6 +96,7 @@ experiments! {
     "check": Check(commands::CheckArguments),
     "mount": Mount(mounts::MountArguments),
     "random": Random(mounts::RandomArguments),
+    "start": Start(mounts::StartArguments),
     "build": Build(commands::BuildArguments),
     "memory": Memory(commands::CheckArguments),
     "mount-memory": MountMemory(mounts::MountMemoryArguments),

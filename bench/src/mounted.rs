@@ -109,6 +109,10 @@ impl Mounter {
     }
 
     fn command(&self, image: &Path, directory: &Path) -> Command {
+        self.command_with(&["-f"], image, directory)
+    }
+
+    fn command_with(&self, own: &[&str], image: &Path, directory: &Path) -> Command {
         let Some(program) = &self.program else {
             let mut command = Command::new("mount");
             let dev = if self.options.is_empty() { "nodev" } else { "dev" };
@@ -117,10 +121,29 @@ impl Mounter {
             return command;
         };
         let verb: &[&str] = if program.name == OURS { &["mount", "--quiet"] } else { &[] };
-        let invocation = program.with(verb.iter().copied()).with(["-f"]).with(&self.options);
+        let own = verb.iter().chain(own).copied();
+        let invocation = program.with(own).with(&self.options);
         let mut command = invocation.with([image, directory]).command();
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
+    }
+
+    /// Mounts the image as a user does, with a daemon in the background, and unmounts it: the time until the root has
+    /// attributes.
+    pub(crate) fn time_start(&self, image: &Path, directory: &Path) -> Result<Duration> {
+        let outside = directory.metadata().context("the mount's directory")?.dev();
+        let begin = Instant::now();
+        let mounted = if self.system == System::KernelFile {
+            self.mount(image, directory, Path::new(""))?
+        } else {
+            process::run(&mut self.command_with(&[], image, directory), None)?;
+            Mounted { directory: directory.to_path_buf(), daemon: None, is_mounted: true }
+        };
+        let root = directory.metadata().context("the root of the mount")?;
+        let took = begin.elapsed();
+        ensure!(root.dev() != outside, "{} did not mount", self.system.name());
+        mounted.end()?;
+        Ok(took)
     }
 
     /// Mounts the image on the directory. A daemon's output goes to `log`.

@@ -1,6 +1,6 @@
-//! Experiments that read through mounts: `mount` (trees, a large file, listings) and `random` (blocks of a large file) beside
-//! the kernel and other daemons, and `mount-memory` (peak memory under many readers, and the cost of an idle mount). Every run
-//! has a mount made anew.
+//! Experiments that read through mounts: `mount` (trees, a large file, small files, listings), `random` (blocks of a large
+//! file) and `start` (until a mount can be used) beside the kernel and other daemons, and `mount-memory` (peak memory under many
+//! readers, and the cost of an idle mount). Every run has a mount made anew.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -18,6 +18,7 @@ use crate::machine::Requirement;
 use crate::mounted::{Mounted, Mounter, System};
 use crate::programs::{ImageArguments, OURS, squashfs_of};
 use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
+use crate::report::Report;
 use crate::rounds::Candidate;
 use crate::statistics::{Figures, Measured, find};
 use crate::trees::read_in;
@@ -27,6 +28,7 @@ use crate::trees::read_in;
 const QUICK_FILES: u64 = 1000;
 const QUICK_BYTES: u64 = 32 << 20;
 const QUICK_RANDOM_BYTES: u64 = 4 << 20;
+const QUICK_SPARSE_BLOCKS: u64 = 512;
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 /// `--memory` of a mount under many readers, in MiB.
 const BUSY_MIB: u32 = 64;
@@ -64,10 +66,23 @@ pub(crate) struct RandomArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
     bytes: u64,
+    /// Blocks that each thread reads in a second run, spread over the whole file; 0 for none, 512 at most with --quick
+    #[arg(long, value_name = "BLOCKS", default_value_t = 8192)]
+    sparse: u64,
     /// Threads that read, each its own part, one run for each number
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
     #[arg(value_parser = up_to(256))]
     jobs: Vec<u16>,
+    #[command(flatten)]
+    of: ImageArguments,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StartArguments {
+    /// The systems that mount
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = System::EROFS)]
+    systems: Vec<System>,
     #[command(flatten)]
     of: ImageArguments,
 }
@@ -134,16 +149,19 @@ impl MountRunner {
                 Err(why) => context.report.leave_out(system.name(), format!("{why:#}")),
             }
         }
-        let caches = match drops_caches {
+        Ok(runner)
+    }
+
+    /// How runs on a fresh mount are prepared and counted, for the report.
+    fn describe_runs(&self, report: &mut Report) {
+        let caches = match self.drops_caches {
             true => "all caches of the system are dropped, the image is read into the page cache",
             false => {
                 "the image is read into the page cache; other caches are kept, since only root may drop them"
             }
         };
-        let report = &mut context.report;
         report.remark(format!("before each run {caches}, and it is mounted anew"));
         report.remark("CPU is that of the readers and of the daemon, without the kernel's threads");
-        Ok(runner)
     }
 
     fn image_of<'a>(&'a self, mounter: &Mounter, image: &'a ImageInfo) -> &'a Path {
@@ -263,6 +281,8 @@ fn title_of(what: Pattern, readers: u16) -> String {
         Pattern::Large => "largest file".to_owned(),
         Pattern::Find => "find".to_owned(),
         Pattern::List => "ls -lR".to_owned(),
+        Pattern::Sizes => "du".to_owned(),
+        Pattern::Small => "small files".to_owned(),
         _ => format!("tree, {readers} reader{}", if readers == 1 { "" } else { "s" }),
     }
 }
@@ -273,6 +293,8 @@ fn names_of(what: Pattern, image: &ImageInfo) -> Vec<String> {
         Pattern::Large if image.is_lz4_4k() => vec!["large-lz4-4k".to_owned()],
         Pattern::Large => vec!["large".to_owned()],
         Pattern::Find | Pattern::List => vec!["names".to_owned()],
+        Pattern::Sizes => vec!["sizes".to_owned()],
+        Pattern::Small => vec!["small".to_owned()],
         _ => vec!["tree".to_owned(), format!("tree-{}", image.codec())],
     }
 }
@@ -284,6 +306,7 @@ impl Experiment for MountArguments {
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &self.systems, &self.of, self.squashfs.as_deref())?;
+        runner.describe_runs(&mut context.report);
         if context.is_quick {
             context.report.remark(format!(
                 "quick: the first {QUICK_FILES} files of a tree, the first {QUICK_BYTES} bytes of a file"
@@ -319,19 +342,53 @@ impl Experiment for RandomArguments {
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &self.systems, &self.of, None)?;
-        context.plan(self.of.peers.rounds, self.jobs.len() * runner.images.len());
+        runner.describe_runs(&mut context.report);
+        let quick = |most| if context.is_quick { most } else { u64::MAX };
+        let bytes = self.bytes.min(quick(QUICK_RANDOM_BYTES));
+        let sparse = self.sparse.min(quick(QUICK_SPARSE_BLOCKS));
+        let mut kinds = vec![("dense", bytes, u64::MAX)];
+        kinds.extend((sparse > 0).then_some(("sparse", u64::MAX, sparse)));
+        let cases = kinds.len() * self.jobs.len() * runner.images.len();
+        context.plan(self.of.peers.rounds, cases);
         context.report.remark(format!(
-            "reads: pread of {RANDOM_BLOCK} bytes, every block once, in the same random order, with POSIX_FADV_RANDOM"
+            "reads: pread of {RANDOM_BLOCK} bytes, no block twice, in the same random order, with POSIX_FADV_RANDOM; dense: \
+             every block of {bytes} bytes at the front of the largest file; sparse: {sparse} blocks a job of the whole file"
         ));
-        let bytes = self.bytes.min(if context.is_quick { QUICK_RANDOM_BYTES } else { u64::MAX });
-        for &jobs in &self.jobs {
-            let title = format!("random, {jobs} {}", if jobs == 1 { "job" } else { "jobs" });
-            for image in &runner.images {
-                let what = || format!("{} has no file with contents", image.path.display());
-                let file = image.largest.clone().with_context(what)?;
-                let reader = Reader { jobs, bytes, file, ..Reader::new(Pattern::Random) };
-                runner.compare(context, ["random", &title], &[], image, &reader)?;
+        for (kind, bytes, blocks) in kinds {
+            for &jobs in &self.jobs {
+                let title = format!("{kind}, {jobs} {}", if jobs == 1 { "job" } else { "jobs" });
+                for image in &runner.images {
+                    let what = || format!("{} has no file with contents", image.path.display());
+                    let file = image.largest.clone().with_context(what)?;
+                    let reader =
+                        Reader { jobs, bytes, blocks, file, ..Reader::new(Pattern::Random) };
+                    runner.compare(context, ["random", &title], &[kind], image, &reader)?;
+                }
             }
+        }
+        Ok(())
+    }
+}
+
+impl Experiment for StartArguments {
+    fn requirements(&self) -> Vec<Requirement<'_>> {
+        vec![Requirement::Fuse]
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        let runner = MountRunner::new(context, &self.systems, &self.of, None)?;
+        context.plan(self.of.peers.rounds, runner.images.len());
+        for image in &runner.images {
+            let candidates = runner.mounters.iter().map(|mounter| {
+                let run = || {
+                    read_in(&image.path)?;
+                    let took = mounter.time_start(&image.path, &runner.directory)?;
+                    Ok(vec![("wall", took.as_secs_f64() * 1e3)])
+                };
+                let name = mounter.system.name();
+                if name == OURS { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+            });
+            context.compare(["start", "", &image.name], candidates.collect())?;
         }
         Ok(())
     }
@@ -344,6 +401,7 @@ impl Experiment for MountMemoryArguments {
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &[System::Ferrofs], &self.of, None)?;
+        runner.describe_runs(&mut context.report);
         let mounter = runner.mounters.first().context("ferrofs does not mount")?;
         let options = vec!["--memory".to_owned(), format!("{BUSY_MIB}M")];
         let limited = Mounter { options, ..mounter.clone() };

@@ -32,6 +32,9 @@ pub(crate) const RANDOM_BLOCK: usize = 4096;
 /// Files of a batch, and batches that wait for a reader: xargs(1) runs ahead of its commands by one.
 const BATCH: usize = 64;
 const BATCHES: usize = 1;
+/// Files that count as small, and how many of them are read.
+const SMALL_BYTES: u64 = 16 << 10;
+const SMALL_FILES: u64 = 3000;
 /// The random order is the same in every run.
 const RANDOM_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -43,9 +46,13 @@ pub(crate) enum Pattern {
     Find,
     /// All names with attributes, as `ls -lR` lists them
     List,
+    /// All names with sizes, as `du` adds them up
+    Sizes,
+    /// The first 3,000 files of at most 16 KiB, one after the other
+    Small,
     /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them
     Tree,
-    /// Every block of 4 KiB of the front of a file once, in random order
+    /// Blocks of 4 KiB in random order, none twice
     #[value(skip)]
     Random,
 }
@@ -64,6 +71,8 @@ pub(crate) struct Reader {
     pub(crate) file: PathBuf,
     /// At the front of the file at most.
     pub(crate) bytes: u64,
+    /// Blocks that each thread reads at random at most.
+    pub(crate) blocks: u64,
     /// Whether contents are summed.
     pub(crate) sums: bool,
 }
@@ -93,7 +102,8 @@ impl Seen {
 impl Reader {
     pub(crate) fn new(pattern: Pattern) -> Self {
         let [directory, file] = [".", ""].map(PathBuf::from);
-        Self { pattern, directory, jobs: 1, files: u64::MAX, file, bytes: u64::MAX, sums: false }
+        let [files, bytes, blocks] = [u64::MAX; 3];
+        Self { pattern, directory, jobs: 1, files, file, bytes, blocks, sums: false }
     }
 
     /// Runs it in the directory.
@@ -112,8 +122,10 @@ pub(crate) fn read(reader: &Reader) -> Result<()> {
         Pattern::Tree => read_tree(Path::new("."), reader)?,
         Pattern::Find => list(WalkDir::new("."), |_| Ok(()))?,
         Pattern::List => list(WalkDir::new(".").sort_by_file_name(), look_at)?,
+        Pattern::Sizes => list(WalkDir::new("."), |entry| Ok(entry.metadata().map(drop)?))?,
+        Pattern::Small => read_small(Path::new("."), reader.files.min(SMALL_FILES))?,
         Pattern::Large => read_front(&reader.file, reader.bytes, &mut vec![0; LARGE_BLOCK], false)?,
-        Pattern::Random => read_random(&reader.file, reader.jobs, reader.bytes)?,
+        Pattern::Random => read_random(reader)?,
     };
     Ok(writeln!(stdout(), "{}", serde_json::to_string(&seen)?)?)
 }
@@ -199,6 +211,25 @@ fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<
     Ok(seen)
 }
 
+/// Reads the first small files of a tree where the walk finds them.
+fn read_small(tree: &Path, files: u64) -> Result<Seen> {
+    let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
+    for entry in entries(WalkDir::new(tree)).filter_map(Result::transpose) {
+        let entry = entry?;
+        if entry.file_type().is_file() && entry.metadata()?.len() <= SMALL_BYTES {
+            match read_front(entry.path(), u64::MAX, &mut block, false) {
+                Ok(other) => seen.add(other),
+                Err(error) if error.downcast_ref().is_some_and(is_denied) => seen.refused += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        if seen.files == files {
+            break;
+        }
+    }
+    Ok(seen)
+}
+
 /// Asks for attributes, the target of a link, and an access control list, as `ls -l` does.
 fn look_at(entry: &walkdir::DirEntry) -> Result<()> {
     if entry.metadata()?.is_symlink() {
@@ -242,12 +273,14 @@ fn panicked() -> Error {
     anyhow!("a reader panicked")
 }
 
-/// As fio's psync engine: pread of 4 KiB, every block of each job's own part once, with the kernel's readahead off.
-fn read_random(path: &Path, jobs: u16, most_bytes: u64) -> Result<Seen> {
+/// As fio's psync engine: pread of 4 KiB, blocks of each job's own part, none twice, with the kernel's readahead off.
+fn read_random(reader: &Reader) -> Result<Seen> {
+    let (path, jobs) = (reader.file.as_path(), reader.jobs);
     let length = fs::metadata(path).with_context(|| path.display().to_string())?.len();
-    let blocks = length.min(most_bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
+    let blocks = length.min(reader.bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
     ensure!(blocks > 0, "{} is shorter than {jobs} blocks of {RANDOM_BLOCK} bytes", path.display());
-    let read = |job| read_random_part(path, u64::from(job) * blocks, blocks);
+    let most = usize::try_from(reader.blocks).unwrap_or(usize::MAX);
+    let read = |job| read_random_part(path, u64::from(job) * blocks, blocks, most);
     let (parts, _) = read_together(jobs, read)?;
     let all: Samples = parts.into_iter().flatten().collect();
     let latencies = [all.mean(), all.median(), all.percentile(990), all.percentile(999)];
@@ -255,13 +288,14 @@ fn read_random(path: &Path, jobs: u16, most_bytes: u64) -> Result<Seen> {
     Ok(Seen { files: 1, bytes, latencies: Some(latencies), ..Seen::default() })
 }
 
-fn read_random_part(path: &Path, first: u64, blocks: u64) -> Result<Vec<f64>> {
+fn read_random_part(path: &Path, first: u64, blocks: u64, most: usize) -> Result<Vec<f64>> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     fadvise(&file, 0, None, Advice::Random).context("fadvise")?;
     let mut block = [0; RANDOM_BLOCK];
     let mut latencies = Vec::with_capacity(usize::try_from(blocks)?);
     let mut order: Vec<u64> = (0..blocks).collect();
     Rng::with_seed(RANDOM_SEED ^ first).shuffle(&mut order);
+    order.truncate(most);
     for index in order {
         let offset = (first + index) * RANDOM_BLOCK as u64;
         let begin = Instant::now();
@@ -285,11 +319,16 @@ mod tests {
             assert_eq!((seen.files, seen.bytes, seen.sum == 0), (1, bytes, false));
         }
         read_front(Path::new("/no such file"), 1, &mut [0], false).unwrap_err();
-        let seen = read_random(file.path(), 2, 9 * RANDOM_BLOCK as u64).unwrap();
+        let random = |jobs, bytes, blocks| {
+            let file = file.path().to_path_buf();
+            read_random(&Reader { jobs, bytes, blocks, file, ..Reader::new(Pattern::Random) })
+        };
+        let seen = random(2, 9 * RANDOM_BLOCK as u64, u64::MAX).unwrap();
         let [mean, p50, p99, p999] = seen.latencies.unwrap();
         assert!(p50 > 0.0 && p50 <= p99 && p99 <= p999 && mean > 0.0);
         assert_eq!(seen.bytes, 8 * RANDOM_BLOCK as u64);
-        read_random(file.path(), 11, u64::MAX).unwrap_err();
+        assert_eq!(random(2, u64::MAX, 3).unwrap().bytes, 6 * RANDOM_BLOCK as u64);
+        random(11, u64::MAX, u64::MAX).unwrap_err();
     }
 
     #[test]
@@ -308,5 +347,9 @@ mod tests {
         assert_eq!(read_tree(folder.path(), &some).unwrap().files, 70);
         let listed = list(WalkDir::new(folder.path()).sort_by_file_name(), look_at).unwrap();
         assert_eq!(listed.files, one.files + 2);
+        let large = File::create(folder.path().join("large")).unwrap();
+        large.set_len(SMALL_BYTES + 1).unwrap();
+        assert_eq!(read_small(folder.path(), u64::MAX).unwrap(), Seen { sum: 0, ..one });
+        assert_eq!(read_small(folder.path(), 9).unwrap().files, 9);
     }
 }

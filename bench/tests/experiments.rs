@@ -361,14 +361,23 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
             "mount",
             "--systems ferrofs,squashfuse_ll --readers 1,2",
             &["ferrofs"][..],
-            &["tree, 1 reader", "tree, 2 readers", "largest file", "find", "ls -lR"][..],
+            &[
+                "tree, 1 reader",
+                "tree, 2 readers",
+                "largest file",
+                "small files",
+                "find",
+                "du",
+                "ls -lR",
+            ][..],
         ),
         (
             "random",
-            "--systems ferrofs --jobs 1,2 --bytes 8192",
+            "--systems ferrofs --jobs 1,2 --bytes 8192 --sparse 2",
             &["ferrofs"],
-            &["random, 1 job", "random, 2 jobs"],
+            &["dense, 1 job", "dense, 2 jobs", "sparse, 1 job", "sparse, 2 jobs"],
         ),
+        ("start", "--systems ferrofs", &["ferrofs"], &[""]),
         ("mount-memory", "--readers 4", &["right after the mount", "after the whole tree"], &[""]),
     ] {
         let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
@@ -385,6 +394,7 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
             match experiment {
                 "mount" => assert!(of("daemon CPU") >= 0.0, "{case}"),
                 "random" => assert!(of("mean") > 0.0 && of("p50") <= of("p99"), "{case}"),
+                "start" => assert!(of("wall") > 0.0),
                 _ => assert!(of("share of a CPU while idle") >= 0.0, "{row}"),
             }
         }
