@@ -76,7 +76,11 @@ impl Fetcher {
         let opening = {
             let mut all = locked(&self.opening);
             let opening = all.entry(name.clone()).or_insert_with(|| {
-                let attempts = Attempts::new(self.resolver.timeout);
+                // A mount that was served before waits for a server that comes back.
+                let attempts = match expected {
+                    None => Attempts::of_unknown_host(self.resolver.timeout, limit),
+                    Some(_) => Attempts::new(self.resolver.timeout),
+                };
                 Arc::new(Opening { result: tokio::sync::OnceCell::new(), attempts })
             });
             Arc::clone(opening)
@@ -134,7 +138,7 @@ impl Fetcher {
         location: &RemoteLocation,
         options: &RemoteOptions,
     ) -> Result<File, FetchError> {
-        let attempts = &Attempts::new(self.resolver.timeout);
+        let attempts = &Attempts::of_unknown_host(self.resolver.timeout, options.limit());
         let settings = &StoreSettings::default();
         let request = ResolveRequest { location, options, settings, attempts };
         let asking = self.resolver.container_manifest(request);

@@ -27,15 +27,17 @@ pub(crate) struct ExchangeError {
     pub(crate) error: FetchError,
     /// Whether the same request may succeed later, and after which pause at least.
     pub(crate) retry: Option<Duration>,
+    /// There was no connection, so that the host may not exist.
+    pub(crate) is_unconnected: bool,
 }
 
 impl ExchangeError {
     pub(crate) fn permanent(error: FetchError) -> Self {
-        Self { error, retry: None }
+        Self { error, retry: None, is_unconnected: false }
     }
 
     pub(crate) fn transient(error: FetchError) -> Self {
-        Self { error, retry: Some(Duration::ZERO) }
+        Self { error, retry: Some(Duration::ZERO), is_unconnected: false }
     }
 }
 
@@ -267,13 +269,14 @@ pub(crate) async fn answered(
         }
         Ok(Err(WebError::Request(error))) => {
             // A certificate that nobody trusts stays so.
-            let is_permanent = error.is_builder();
+            let (is_permanent, is_unconnected) = (error.is_builder(), error.is_connect());
             let detail = describe(error);
             if is_permanent || detail.contains("invalid peer certificate") {
                 return Err(ExchangeError::permanent(protocol(shown, detail)));
             }
             let kind = FetchErrorKind::Unreachable;
-            Err(ExchangeError::transient(FetchError::new(kind, shown, detail)))
+            let failed = ExchangeError::transient(FetchError::new(kind, shown, detail));
+            Err(ExchangeError { is_unconnected, ..failed })
         }
         Err(_) => Err(stall_limit.stalled(shown)),
     }
@@ -297,7 +300,7 @@ pub(crate) fn status_error(shown: &str, status: StatusCode, headers: &HeaderMap)
     // A date instead of seconds is treated as no value: the pauses grow in any case.
     let pause = pause.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
     let retry = is_transient(status).then(|| pause.unwrap_or(Duration::ZERO).min(RETRY_AFTER_MAX));
-    ExchangeError { error, retry }
+    ExchangeError { error, retry, is_unconnected: false }
 }
 
 /// 408, 425, 429 and all of 5xx but "not implemented" and "version not supported".
@@ -338,6 +341,12 @@ pub(crate) fn describe(error: reqwest::Error) -> String {
     // What rustls says of a certificate that no CA of the system has signed.
     if text.contains("UnknownIssuer") {
         text.push_str("; the certificates of its CA must be installed (package ca-certificates)");
+    }
+    // What rustls says of an answer in plain HTTP.
+    if text.contains("InvalidContentType") {
+        text.push_str(
+            "; the server speaks no TLS: use http://, or --insecure-registry for a registry",
+        );
     }
     text
 }

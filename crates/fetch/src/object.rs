@@ -478,7 +478,7 @@ impl SharedObject {
         loop {
             let before = next;
             let result = self.exchange(ongoing, &mut next, chunks.end, past_caches).await;
-            let Err(ExchangeError { error, mut retry }) = result else { return Ok(()) };
+            let Err(ExchangeError { error, mut retry, .. }) = result else { return Ok(()) };
             if error.kind == FetchErrorKind::Damaged && !was_damaged {
                 // Once more past all caches; then it is the server's own damage.
                 (was_damaged, past_caches) = (true, true);

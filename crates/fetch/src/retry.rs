@@ -12,6 +12,9 @@ use crate::stats::Stats;
 /// The first pause before a repetition, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A host to which there is no connection is given up after this part of the time: most likely its name is wrong, or it
+/// has no such server.
+const UNCONNECTED_PART: u32 = 6;
 
 /// The pauses between repetitions: they double, with jitter.
 #[derive(Debug)]
@@ -49,17 +52,29 @@ impl Pauses {
     }
 }
 
+/// How much of the time a host may take to which there was no connection yet.
+pub(crate) fn unknown_host_timeout(timeout: Duration) -> Duration {
+    timeout / UNCONNECTED_PART
+}
+
 /// The repetitions of one task, which clients wait for: their time, and why the last one failed.
 #[derive(Debug)]
 pub(crate) struct Attempts {
     timeout: Duration,
+    connect_timeout: Duration,
     failure: Mutex<Option<FetchError>>,
 }
 
 impl Attempts {
     /// For repetitions of each exchange until `timeout` is over.
     pub(crate) fn new(timeout: Duration) -> Self {
-        Self { timeout, failure: Mutex::default() }
+        Self { timeout, connect_timeout: timeout, failure: Mutex::default() }
+    }
+
+    /// The same for hosts that may not exist, which are given up sooner: for someone who waits for `limit`.
+    pub(crate) fn of_unknown_host(timeout: Duration, limit: Option<Duration>) -> Self {
+        let connect_timeout = unknown_host_timeout(limit.unwrap_or(timeout).min(timeout));
+        Self { connect_timeout, ..Self::new(timeout) }
     }
 
     /// Repeats `exchange` until it succeeds, fails for good, or the time is over.
@@ -71,14 +86,18 @@ impl Attempts {
     where
         F: Future<Output = Result<T, ExchangeError>>,
     {
-        let mut pauses = Pauses::new(self.timeout);
+        let (mut pauses, began) = (Pauses::new(self.timeout), Instant::now());
         loop {
             Stats::add(&stats.requests, 1);
-            let ExchangeError { error, retry } = match exchange().await {
+            let ExchangeError { error, retry, is_unconnected } = match exchange().await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
+            let pause = retry.and_then(|least| pauses.next(least));
+            let limit = if is_unconnected { self.connect_timeout } else { self.timeout };
+            let Some(pause) = pause.filter(|pause| began.elapsed() + *pause <= limit) else {
+                return Err(error);
+            };
             *locked(&self.failure) = Some(error);
             Stats::add(&stats.retries, 1);
             tokio::time::sleep(pause).await;

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::http::{ExchangeError, protocol, status_error};
 use crate::registry::Repository;
-use crate::retry::Pauses;
+use crate::retry::{Pauses, unknown_host_timeout};
 use crate::stats::Stats;
 
 /// Bytes that are read at once from the file of a blob, and how many of these pieces wait.
@@ -180,25 +180,30 @@ impl Upload {
             let sent = Arc::new(AtomicU64::new(0));
             let exchange = self.try_blob(digest, blob, limit, &sent);
             let whole = before..before + blob.length;
-            let ExchangeError { error, retry } = match self.watched(exchange, &sent, whole).await {
-                Ok(BlobOutcome::Present) => return Ok(false),
-                Ok(BlobOutcome::Uploaded) => return Ok(true),
-                Ok(BlobOutcome::TooLong) => match limits.next() {
-                    Some(shorter) => {
-                        limit = shorter;
-                        continue;
-                    }
-                    None => {
-                        let detail = format!("the server refuses bodies of {limit} bytes");
-                        return Err(protocol(&self.shown(), detail));
-                    }
-                },
-                Err(error) => error,
-            };
+            let ExchangeError { error, retry, is_unconnected } =
+                match self.watched(exchange, &sent, whole).await {
+                    Ok(BlobOutcome::Present) => return Ok(false),
+                    Ok(BlobOutcome::Uploaded) => return Ok(true),
+                    Ok(BlobOutcome::TooLong) => match limits.next() {
+                        Some(shorter) => {
+                            limit = shorter;
+                            continue;
+                        }
+                        None => {
+                            let detail = format!("the server refuses bodies of {limit} bytes");
+                            return Err(protocol(&self.shown(), detail));
+                        }
+                    },
+                    Err(error) => error,
+                };
             if attempt < ATTEMPTS_MIN && began.elapsed() > self.timeout {
                 pauses = Pauses::new(self.timeout);
             }
-            let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
+            // Nothing was sent yet, so the host may not exist.
+            let is_unknown = is_unconnected && before == 0;
+            let is_over = is_unknown && began.elapsed() > unknown_host_timeout(self.timeout);
+            let pause = retry.filter(|_| !is_over).and_then(|least| pauses.next(least));
+            let Some(pause) = pause else { return Err(error) };
             Stats::add(&self.repository.stats().retries, 1);
             tokio::time::sleep(pause).await;
         }
