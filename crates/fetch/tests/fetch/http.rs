@@ -1,6 +1,6 @@
 //! Objects of a web server.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -250,10 +250,17 @@ fn a_server_that_refuses_connections_is_named_with_the_reason() {
 
 #[test]
 fn a_server_without_tls_is_named_with_the_remedy() {
-    let object = body(4096);
-    let wire = Wire::start(move |ask| Answer::part(ask, &object));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap();
+    // As web servers answer what is no HTTP.
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.read(&mut [0; 4096]).unwrap_or_default();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_or_default();
+        }
+    });
     let world = World::new();
-    let location = format!("https://{}/image.erofs", wire.host).parse().unwrap();
+    let location = format!("https://{host}/image.erofs").parse().unwrap();
     let opened =
         RemoteSource::open(&world.client(), &location, &RemoteOptions::default(), SHORT_WAIT);
     let error = opened.unwrap_err().to_string();
