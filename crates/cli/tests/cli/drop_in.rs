@@ -172,6 +172,13 @@ fn options_that_once_were_refused_are_accepted() {
 }
 
 #[test]
+fn the_help_of_workers_says_what_each_number_stands_for() {
+    let help = mkfs().arg("--help").succeeds().text();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("Number of threads: 0 stands for 1, and a negative number"), "{help}");
+}
+
+#[test]
 fn a_vmdk_descriptor_names_the_image_and_its_devices() {
     let dir = Dir::new();
     let (image, vmdk) = (dir.join("image"), dir.join("image.vmdk"));
