@@ -271,7 +271,7 @@ mod tests {
     fn a_device_that_cannot_be_opened_is_named() {
         let failed = ferrofs_image::FileSource::open_device("/nowhere/blob".as_ref()).unwrap_err();
         let error = CallError::from(failed).at_path(b"image");
-        assert_eq!((error.code, error.errno), (Code::Io, errno::ENOENT));
+        assert_eq!((error.code, error.errno), (Code::NotFound, errno::ENOENT));
         assert_eq!(error.path.to_bytes(), b"/nowhere/blob");
     }
 

@@ -259,7 +259,7 @@ fn a_partition_that_holds_no_image_is_named_with_what_it_holds() {
             "the partition vendor_a holds an ext2, ext3 or ext4 file system, not an EROFS image";
         assert!(text.contains(part) && !text.contains("super image"), "{text}");
     }
-    let text = info("unknown", &super_image(&[7; 65536]));
+    let text = info("unknown", &super_image(&vec![7; 65536]));
     assert!(text.contains("the partition vendor_a holds something else"), "{text}");
     assert!(text.contains("name another one with --partition"), "{text}");
     // A sparse image is what it stands for.
