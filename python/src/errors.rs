@@ -1,6 +1,7 @@
 //! Errors of the libraries as exceptions of `ferrofs.errors`: kind, errno, path, nid and byte.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 use ferrofs_image::{ErrorKind, FormatErrorKind};
 use pyo3::exceptions::PyException;
@@ -160,6 +161,9 @@ impl From<ferrofs_image::Error> for Failure {
         let (nid, byte) = (error.nid().map(|nid| nid.raw()), error.offset());
         let base = match error.kind() {
             ErrorKind::Io(error) => Self::of_io(error),
+            ErrorKind::OpenDevice { path, source } => {
+                Self::of_io(source).at(path.as_os_str().as_bytes())
+            }
             kind => {
                 let (class, code) = class_of(kind);
                 Self::new(class, code, error.to_string())
@@ -183,6 +187,7 @@ fn class_of(kind: &ErrorKind) -> (&'static str, &'static str) {
         ErrorKind::WrongType { .. } | ErrorKind::DeviceCount { .. } => ("ErofsError", "EINVAL"),
         ErrorKind::MemoryLimit { .. } => ("ErofsError", "EINVAL"),
         ErrorKind::OutOfMemory { .. } | ErrorKind::Workers(_) => ("ErofsError", "ENOMEM"),
+        ErrorKind::SymlinkLoop => ("ErofsError", "ELOOP"),
         ErrorKind::Cancelled => ("CancelledError", "ECANCELED"),
         ErrorKind::Panicked => ("ErofsError", "EIO"),
         _ => ("CorruptImageError", "EUCLEAN"),

@@ -100,7 +100,8 @@ fn map_device_files(
     let least_bytes = DataPipeline::least_bytes(profiles)?;
     let needs = DataNeeds { chunk_table_bytes: u64::MAX, ..DataNeeds::default() };
     let tables = context.memory.charge_tables(&needs, least_bytes)?;
-    let mut budget = ChunkTableBudget::new(tables.chunk_tables, context.memory.limit_bytes());
+    let mut budget =
+        ChunkTableBudget::of_longest_chunks(tables.chunk_tables, context.memory.limit_bytes());
     let mut references = DeviceReferences { devices: tree.devices(), params, sink };
     for node in on_devices.iter().map(NodeId::from_index) {
         context.check_cancelled()?;

@@ -146,6 +146,9 @@ impl From<ferrofs_image::Error> for CallError {
     fn from(error: ferrofs_image::Error) -> Self {
         let mut made = match error.kind() {
             ImageErrorKind::Io(source) => Self::io(source, error.to_string()),
+            ImageErrorKind::OpenDevice { path, source } => {
+                Self::io(source, error.to_string()).at_path(path.as_os_str().as_bytes())
+            }
             kind => Self::new(code_of(kind), error.to_string()).with_errno(errno_of(kind)),
         };
         made.nid = error.nid().map(|nid| nid.raw());
@@ -156,8 +159,9 @@ impl From<ferrofs_image::Error> for CallError {
 
 fn code_of(kind: &ImageErrorKind) -> Code {
     match kind {
-        ImageErrorKind::Io(_) => Code::Io,
+        ImageErrorKind::Io(_) | ImageErrorKind::OpenDevice { .. } => Code::Io,
         ImageErrorKind::WrongType { .. } => Code::Type,
+        ImageErrorKind::SymlinkLoop => Code::Loop,
         ImageErrorKind::DeviceCount { .. } | ImageErrorKind::PathTooLong => Code::Invalid,
         ImageErrorKind::Cancelled => Code::Cancelled,
         ImageErrorKind::WorkLimit { .. } | ImageErrorKind::MemoryLimit { .. } => Code::Limit,
@@ -262,6 +266,14 @@ mod tests {
         let error = CallError::not_found(b"/a").at_path(b"/b");
         assert_eq!(error.path.to_bytes(), b"/a");
         assert_eq!(error.errno, errno::ENOENT);
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_opened_is_named() {
+        let failed = ferrofs_image::FileSource::open_device("/nowhere/blob".as_ref()).unwrap_err();
+        let error = CallError::from(failed).at_path(b"image");
+        assert_eq!((error.code, error.errno), (Code::NotFound, errno::ENOENT));
+        assert_eq!(error.path.to_bytes(), b"/nowhere/blob");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::applets::dump::DumpArguments;
 use crate::arguments::ReadArguments;
 use crate::exit_status::CommandStatus;
 use crate::metadata_text::{
-    self, FoundInode, build_time, format_percent, format_uuid, mode_text, stored_bytes,
+    self, FoundInode, build_time, format_percent, format_uuid, permissions_text, stored_bytes,
 };
 use crate::output::{self, CopyError, Output, escape};
 use crate::signals::ExitOnSignals;
@@ -26,10 +26,10 @@ use crate::source;
 const UNREADABLE_STATUS: u8 = 234;
 
 /// Prints what the arguments select. As dump.erofs has it, only an image that cannot be opened is a
-/// failure; a path or inode that does not exist is reported.
+/// failure; a path or inode that does not exist, and damage, are reported.
 ///
 /// # Errors
-/// The image is damaged, or standard output cannot be written.
+/// Standard output cannot be written.
 pub(crate) fn run(
     arguments: &DumpArguments,
     _signals: &ExitOnSignals,
@@ -52,7 +52,7 @@ pub(crate) fn run(
         show_superblock(&mut output, &image)?;
     }
     if arguments.statistics {
-        statistics::show(&mut output, &image)?;
+        report(statistics::show(&mut output, &image))?;
     }
     let needs_inode = arguments.cat || arguments.extents;
     let found = match (&arguments.path, arguments.nid) {
@@ -66,12 +66,21 @@ pub(crate) fn run(
         None => Ok(()),
     });
     output.flush()?;
+    report(shown)?;
+    Ok(CommandStatus::Success)
+}
+
+/// Reports what is wrong with the image, so that the rest is shown.
+///
+/// # Errors
+/// Standard output cannot be written.
+fn report(shown: anyhow::Result<()>) -> anyhow::Result<()> {
     match shown {
         Err(error) if is_about_output(&error) => return Err(error),
         Err(error) => output::print_message(format_args!("{error:#}")),
         Ok(()) => {}
     }
-    Ok(CommandStatus::Success)
+    Ok(())
 }
 
 /// Opens the image, or reports why not and gives the exit status of dump.erofs for that.
@@ -278,9 +287,10 @@ fn show_inode(output: &mut Output, image: &Image, found: &FoundInode) -> anyhow:
     write!(output, "NID: {nid}   Links: {nlink}   Layout: {layout}")?;
     writeln!(output, "   Compression ratio: {}%", format_percent(stored, size))?;
     writeln!(output, "Inode size: {}   Xattr size: {}", inode.bytes(), inode.xattr_bytes())?;
-    let (mode, text) = (inode.mode() & 0o777, mode_text(inode));
+    let mode = inode.mode() & 0o777;
+    let text = permissions_text(mode);
     write!(output, "Uid: {}   Gid: {}  ", inode.uid(), inode.gid())?;
-    writeln!(output, "Access: {mode:04o}/{}", text.get(1..).unwrap_or_default())?;
+    writeln!(output, "Access: {mode:04o}/{text}")?;
     writeln!(
         output,
         "Timestamp: {}",
@@ -393,7 +403,8 @@ fn show_extents(output: &mut Output, image: &Image, found: &FoundInode) -> anyho
 fn in_blocks(mut range: FileExtent, image: &Image, inode: &Inode) -> FileExtent {
     let block = u64::from(image.superblock().block_size.bytes());
     let is_inline = inode.layout() == DataLayout::FlatInline && !range.end.is_multiple_of(block);
-    if range.storage == ExtentStorage::Plain && !inode.layout().is_compressed() && !is_inline {
+    let is_in_blocks = matches!(range.storage, ExtentStorage::Plain | ExtentStorage::Hole);
+    if is_in_blocks && !inode.layout().is_compressed() && !is_inline {
         range.end = range.end.checked_next_multiple_of(block).unwrap_or(range.end);
         if let Some(place) = &mut range.location {
             place.bytes = place.bytes.checked_next_multiple_of(block).unwrap_or(place.bytes);
@@ -409,15 +420,10 @@ fn show_extent(output: &mut Output, number: u64, range: &FileExtent) -> io::Resu
     let place = range.location.filter(|_| range.storage != ExtentStorage::Fragment);
     let (first, bytes) = place.map_or((0, 0), |place| (place.offset, place.bytes));
     write!(output, "{first:>10}..{:>10} | {bytes:>7}", first.saturating_add(bytes))?;
-    match (range.storage, range.location) {
-        (ExtentStorage::Hole, _) => write!(output, "  # hole")?,
-        (ExtentStorage::Fragment, Some(place)) => {
-            write!(output, "  # packed file {}", place.offset)?;
-        }
-        (_, Some(place)) if place.device > 0 => write!(output, "  # device {}", place.device)?,
-        _ => {}
+    match place {
+        Some(place) if place.device > 0 => writeln!(output, "  # device {}", place.device),
+        _ => writeln!(output),
     }
-    writeln!(output)
 }
 
 fn about(found: &FoundInode, error: &ferrofs_image::Error) -> anyhow::Error {

@@ -73,8 +73,8 @@ ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
 pub(crate) const EXTRACT: &str = "\
 A PATH selects the entry with this path, everything below it, and the directories above it. In a
 pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches any number of
-directories, and a backslash makes the next character literal. Quote patterns to protect them from
-the shell.
+directories, and a backslash makes the next character literal. A name with one of these characters
+must be UTF-8; other names may have any bytes. Quote patterns to protect them from the shell.
 
 Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.

@@ -85,6 +85,14 @@ pub(crate) fn mode_text(inode: &Inode) -> String {
     text
 }
 
+/// The permissions that have a bit of their own in `mode`, as letters.
+pub(crate) fn permissions_text(mode: u16) -> String {
+    let letters = b"rwxrwxrwx".iter().enumerate();
+    letters
+        .map(|(at, letter)| if mode >> (8 - at) & 1 == 1 { char::from(*letter) } else { '-' })
+        .collect()
+}
+
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A date and a time to the second.
@@ -145,11 +153,10 @@ pub(crate) fn stored_bytes(image: &Image, inode: &Inode) -> u64 {
     }
 }
 
-/// A share in percent, rounded to two digits behind the point; 0 for nothing of nothing.
+/// A share in percent with two digits behind the point, rounded as `printf` rounds it; 0 of nothing.
 pub(crate) fn format_percent(part: u64, whole: u64) -> String {
-    let (part, whole) = (u128::from(part), u128::from(whole));
-    let hundredths = (part * 20_000 + whole).checked_div(2 * whole).unwrap_or(0);
-    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+    let percent = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
+    format!("{percent:.2}")
 }
 
 /// An inode and how it is reached.
@@ -243,6 +250,10 @@ mod stored_size_tests {
         assert_eq!(format_percent(3, 10_000), "0.03");
         assert_eq!(format_percent(2, 3), "66.67");
         assert_eq!(format_percent(0, 0), "0.00");
-        assert_eq!(format_percent(u64::MAX, 1), "1844674407370955161500.00");
+        // Half of a digit becomes an even one, if a double is exactly that half.
+        assert_eq!(format_percent(1, 800), "0.12");
+        assert_eq!(format_percent(3, 800), "0.38");
+        assert_eq!(format_percent(1, 20_000), "0.01");
+        assert!(format_percent(u64::MAX, 1).starts_with("18446744073709551"));
     }
 }

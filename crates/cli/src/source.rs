@@ -71,29 +71,34 @@ fn open_on(
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let shown = remote::shown(path);
     let with_path = |why| anyhow!("{shown}: {why}");
-    let opened = match RemoteImage::of(path, &read.devices)? {
+    let (opened, source) = match RemoteImage::of(path, &read.devices)? {
         Some(remote) => {
             let sources = remote.open(read.offset, &read.remote, mount)?;
             let special = special_source(&sources.image, read).map_err(with_path)?;
-            options.open_sources(special.unwrap_or(sources.image), sources.devices)
+            let source = special.unwrap_or(sources.image);
+            (options.open_sources(Arc::clone(&source), sources.devices), Some(source))
         }
         None => {
             let options = read.devices.iter().fold(options, OpenOptions::device);
             match special_file(path, read).map_err(with_path)? {
-                None => options.open(path),
-                Some(primary) => {
-                    open_devices(read).and_then(|devices| options.open_sources(primary, devices))
+                None => (options.open(path), None),
+                Some(source) => {
+                    let devices = open_devices(read);
+                    let open = |devices| options.open_sources(Arc::clone(&source), devices);
+                    (devices.and_then(open), Some(source))
                 }
             }
         }
     };
     let image = opened.map_err(|error| {
-        let is_foreign = diagnostics::is_about_magic(&error);
-        let kind = is_foreign.then(|| foreign::identify(path, read.offset)).flatten();
-        match kind {
-            Some(kind) => anyhow!("{shown}: this is {kind}, not an EROFS image: {error}"),
-            None => anyhow!("{shown}: {error}{}", diagnostics::for_image_error(&error)),
+        if !diagnostics::is_about_magic(&error) {
+            return anyhow!("{shown}: {error}{}", diagnostics::for_image_error(&error));
         }
+        let kind = match &source {
+            Some(source) => foreign::identify_source(&**source),
+            None => foreign::identify_file(path, read.offset),
+        };
+        anyhow!("{shown}: {}", foreign_text(kind, read, &error))
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
@@ -102,6 +107,25 @@ fn open_on(
         ));
     }
     Ok(image)
+}
+
+/// What is wrong with a file or a partition that holds no image, and what to do about it.
+fn foreign_text(
+    kind: Option<&'static str>,
+    read: &ReadArguments,
+    error: &ferrofs_image::Error,
+) -> String {
+    match (&read.partition, kind) {
+        (Some(name), kind) => {
+            let kind = kind.unwrap_or("something else");
+            format!(
+                "the partition {name} holds {kind}, not an EROFS image: {error}; name another one with \
+                 --partition"
+            )
+        }
+        (None, Some(kind)) => format!("this is {kind}, not an EROFS image: {error}"),
+        (None, None) => format!("{error}{}", diagnostics::for_image_error(error)),
+    }
 }
 
 /// The image in a sparse image or in a partition; `None` for a file that is an image itself.
@@ -139,7 +163,7 @@ fn special_source(
 fn open_devices(read: &ReadArguments) -> Result<Vec<Arc<dyn ImageSource>>, ferrofs_image::Error> {
     let mut devices: Vec<Arc<dyn ImageSource>> = Vec::with_capacity(read.devices.len());
     for device in &read.devices {
-        devices.push(Arc::new(FileSource::open(device, 0)?));
+        devices.push(Arc::new(FileSource::open_device(device)?));
     }
     Ok(devices)
 }

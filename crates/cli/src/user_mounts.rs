@@ -1,13 +1,15 @@
 //! The mounts of this user, and what the processes that serve them tell. A mount that does not answer delays nobody for
-//! long. Used by `list` and `stats --all`.
+//! long, and silences nobody. Used by `list` and `stats --all`.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ferrofs_mount::stats::{MountEntry, MountStats, StatsError, query};
 
-/// How long all mounts together have for their answers: a mount whose process is stopped never answers.
+/// How long each mount has for its answer: one whose process is stopped never answers.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Mounts that are asked at a time: threads are cheap, but not free.
 const ASKED_AT_A_TIME: usize = 64;
@@ -31,36 +33,70 @@ pub(crate) fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
         matches!(name, "fuse.ferrofs" | "fuse.erofsfuse") && entry.user_id == Some(user)
     };
     let entries: Vec<MountEntry> = MountEntry::all().into_iter().filter(is_ours).collect();
-    let deadline = Instant::now() + TIME_LIMIT;
+    let directories = entries.iter().map(|entry| entry.mount_point.clone()).collect();
+    let answers = ask_all(directories, |directory| query(directory))?;
     let mut mounts = Vec::new();
-    for some in entries.chunks(ASKED_AT_A_TIME) {
-        let asked = some.iter().map(start_query).collect::<anyhow::Result<Vec<_>>>()?;
-        for (entry, answers) in some.iter().zip(asked) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let answer = answers.recv_timeout(left).ok();
-            // A directory below another mount leads there, and a program that is no ferrofs may have our name.
-            let other = |stats: &MountStats| stats.mount.as_ref() != Some(entry);
-            let is_other = matches!(&answer, Some(Ok(stats)) if other(stats));
-            let is_foreign = matches!(&answer, Some(Err(StatsError::NotFerrofs(_))));
-            if !is_foreign {
-                let answer = answer.filter(|_| !is_other);
-                mounts.push(UserMount { entry: entry.clone(), answer });
-            }
+    for (entry, answer) in entries.into_iter().zip(answers) {
+        // A directory below another mount leads there, and a program that is no ferrofs may have our name.
+        let other = |stats: &MountStats| stats.mount.as_ref() != Some(&entry);
+        let is_other = matches!(&answer, Some(Ok(stats)) if other(stats));
+        let is_foreign = matches!(&answer, Some(Err(StatsError::NotFerrofs(_))));
+        if !is_foreign {
+            let answer = answer.filter(|_| !is_other);
+            mounts.push(UserMount { entry, answer });
         }
     }
     Ok(mounts)
 }
 
-/// Asks in a thread, which waits with the mount and ends with this process.
-fn start_query(entry: &MountEntry) -> anyhow::Result<Receiver<Result<MountStats, StatsError>>> {
+/// The answers of `ask` about all of them, in their order; `None` for those that take longer than [`TIME_LIMIT`].
+///
+/// Each has the time from when it is asked, so those that never answer take none from the others. They delay them by
+/// one limit for each [`ASKED_AT_A_TIME`] of them.
+fn ask_all<Q: Send + Sync + 'static, A: Send + 'static>(
+    asked: Vec<Q>,
+    ask: fn(&Q) -> A,
+) -> anyhow::Result<Vec<Option<A>>> {
+    let asked = Arc::new(asked);
     let (sender, receiver) = channel();
-    let directory = entry.mount_point.clone();
+    let mut answers: Vec<Option<A>> = asked.iter().map(|_| None).collect();
+    let mut not_asked = 0..asked.len();
+    // In the order of their deadlines.
+    let mut waiting: VecDeque<(usize, Instant)> = VecDeque::new();
+    loop {
+        while waiting.len() < ASKED_AT_A_TIME
+            && let Some(index) = not_asked.next()
+        {
+            let (asked, sender) = (Arc::clone(&asked), sender.clone());
+            start_query(move || asked.get(index).map(ask), index, sender)?;
+            waiting.push_back((index, Instant::now() + TIME_LIMIT));
+        }
+        let Some((_, deadline)) = waiting.front() else { return Ok(answers) };
+        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok((index, answer)) => {
+                answers[index] = answer;
+                waiting.retain(|(other, _)| *other != index);
+            }
+            // It may still answer while others are waited for.
+            Err(_) => {
+                waiting.pop_front();
+            }
+        }
+    }
+}
+
+/// Asks in a thread, which waits with the mount and ends with this process.
+fn start_query<A: Send + 'static>(
+    ask: impl FnOnce() -> A + Send + 'static,
+    index: usize,
+    answers: Sender<(usize, A)>,
+) -> anyhow::Result<()> {
     let asking = move || {
         // Nobody receives it after the time limit.
-        sender.send(query(&directory)).ok();
+        answers.send((index, ask())).ok();
     };
     std::thread::Builder::new().spawn(asking).context("cannot start a thread")?;
-    Ok(receiver)
+    Ok(())
 }
 
 impl UserMount {
@@ -78,5 +114,43 @@ impl UserMount {
             Some(Ok(stats)) if stats.summary.process.holder > 0 => "kept",
             Some(Ok(_)) => "served",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard};
+
+    use super::*;
+
+    static HUNG: Mutex<()> = Mutex::new(());
+
+    fn ask(number: &usize) -> usize {
+        if number.is_multiple_of(100) {
+            drop(HUNG.lock());
+        }
+        *number
+    }
+
+    #[test]
+    fn whatever_hangs_silences_nothing_else() {
+        let _hangs: MutexGuard<'_, ()> = HUNG.lock().unwrap();
+        let started = Instant::now();
+        // The first of each hundred hangs.
+        let answers = ask_all((0..500).collect(), ask).unwrap();
+        for (number, answer) in answers.into_iter().enumerate() {
+            assert_eq!(answer, (number % 100 > 0).then_some(number));
+        }
+        // They hang at the same time. On a busy machine, threads start late.
+        assert!(started.elapsed() < 3 * TIME_LIMIT);
+    }
+
+    #[test]
+    fn more_than_can_be_asked_at_a_time_may_hang() {
+        let _hangs: MutexGuard<'_, ()> = HUNG.lock().unwrap();
+        let asked: Vec<usize> = (0..ASKED_AT_A_TIME).map(|_| 0).chain(1..10).collect();
+        let answers = ask_all(asked, ask).unwrap();
+        let answered: Vec<usize> = answers.into_iter().flatten().collect();
+        assert!(answered.into_iter().eq(1..10));
     }
 }

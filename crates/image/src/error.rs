@@ -1,5 +1,6 @@
 //! The error of this crate: what went wrong, in which inode, and at which byte.
 
+use std::path::PathBuf;
 use std::{fmt, io};
 
 use ferrofs_ondisk as ondisk;
@@ -27,6 +28,13 @@ struct ErrorInner {
 pub enum ErrorKind {
     /// The operating system could not open or read the image or one of its devices.
     Io(io::Error),
+    /// The operating system could not open the file of a device.
+    OpenDevice {
+        /// The file.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
     /// Bytes of the image break a rule of the format.
     Format(ondisk::ErrorKind),
     /// A pcluster does not decode.
@@ -85,6 +93,8 @@ pub enum ErrorKind {
     DirectoryLoop,
     /// A path is longer than 64 KiB.
     PathTooLong,
+    /// A path leads through more than 40 symlinks, most likely in a circle.
+    SymlinkLoop,
     /// The link count of an inode differs from the number of names found.
     LinkCount {
         /// The link count.
@@ -259,7 +269,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.kind {
-            ErrorKind::Io(error) => Some(error),
+            ErrorKind::Io(error) | ErrorKind::OpenDevice { source: error, .. } => Some(error),
             ErrorKind::Decode(error) => Some(error),
             ErrorKind::Workers(error) => Some(error),
             _ => None,
@@ -283,6 +293,7 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(_)
+            | Self::OpenDevice { .. }
             | Self::Checksum { .. }
             | Self::OutsideImage { .. }
             | Self::Truncated { .. }
@@ -313,6 +324,9 @@ impl ErrorKind {
     fn describe_image(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => write!(f, "{error}"),
+            Self::OpenDevice { path, source } => {
+                write!(f, "cannot open the device {}: {source}", path.display())
+            }
             Self::Checksum { stored, computed } => write!(
                 f,
                 "superblock checksum is {stored:#010x}, but the checksum of its bytes is {computed:#010x}"
@@ -403,6 +417,7 @@ impl ErrorKind {
                 write!(f, "the entry {name:?} is missing or names another inode")
             }
             Self::PathTooLong => f.write_str("the path of an entry is longer than 65536 bytes"),
+            Self::SymlinkLoop => f.write_str("the path leads through more than 40 symlinks"),
             Self::DirectoryLoop => f.write_str("two paths lead to the same directory"),
             Self::LinkCount { nlink, names } => {
                 write!(f, "the link count is {nlink}, but {names} names were found")

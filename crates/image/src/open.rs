@@ -173,7 +173,7 @@ impl OpenOptions {
         let primary = Arc::new(FileSource::open(path.as_ref(), self.offset)?);
         let mut devices: Vec<Arc<dyn ImageSource>> = Vec::with_capacity(self.devices.len());
         for device in &self.devices {
-            devices.push(Arc::new(FileSource::open(device, 0)?));
+            devices.push(Arc::new(FileSource::open_device(device)?));
         }
         self.open_sources(primary, devices)
     }

@@ -148,6 +148,15 @@ impl FileSource {
         let end = file.seek(SeekFrom::End(0))?;
         Ok(Self { file, start, length: end.saturating_sub(start) })
     }
+
+    /// Opens the file of an extra device.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OpenDevice`], as [`FileSource::open`].
+    pub fn open_device(path: &Path) -> Result<Self> {
+        Self::open(path, 0)
+            .map_err(|source| ErrorKind::OpenDevice { path: path.to_owned(), source }.into())
+    }
 }
 
 impl ImageSource for FileSource {

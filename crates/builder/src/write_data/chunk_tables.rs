@@ -46,7 +46,9 @@ impl DeviceReferences<'_> {
         let extents = joined(extents);
         let shift = shift(content, &extents, block);
         let chunk = u64::from(block.bytes()) << shift;
-        let count = budget.take(content.bytes().div_ceil(chunk))?;
+        let entries = content.bytes().div_ceil(chunk);
+        let count = budget.take(entries, content, entries)?;
+        budget.keep(content, count);
         let mut places = vec![None; count];
         for extent in &extents {
             let mut place = match extent.place {
@@ -184,31 +186,62 @@ pub(crate) struct ChunkTableBudget {
     used: u64,
     /// The memory of the build, for messages.
     memory_bytes: u64,
+    /// What makes tables fit that do not, for messages.
+    remedy: &'static str,
+    /// The file with the longest of the tables that are kept, and its entries: most likely the one to blame.
+    longest: Option<(String, u64)>,
 }
 
 impl ChunkTableBudget {
     /// Tables of `charge` bytes at most, in a build that may take `memory_bytes`.
     pub(crate) fn new(charge: Charge, memory_bytes: u64) -> Self {
-        Self { charge, used: 0, memory_bytes }
+        let remedy = "a larger --chunk-size or a larger --memory makes it fit";
+        Self { charge, used: 0, memory_bytes, remedy, longest: None }
     }
 
-    /// Takes `entries` more.
+    /// The same for tables whose chunks are as long as the files allow.
+    pub(crate) fn of_longest_chunks(charge: Charge, memory_bytes: u64) -> Self {
+        Self { remedy: "a larger --memory makes it fit", ..Self::new(charge, memory_bytes) }
+    }
+
+    /// Takes `entries` more of the table of a file, which has `file_entries` in all.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the memory is too small for them.
-    pub(crate) fn take(&mut self, entries: u64) -> Result<usize> {
+    /// [`ErrorKind::Unsupported`] if the memory is too small for them, at the file with the longest table.
+    pub(crate) fn take(
+        &mut self,
+        entries: u64,
+        content: &Content,
+        file_entries: u64,
+    ) -> Result<usize> {
         let used = self.used.saturating_add(entries);
         let fits = used.saturating_mul(CHUNK_ENTRY_BYTES) <= self.charge.bytes();
         let (true, Ok(count)) = (fits, usize::try_from(entries)) else {
-            let bytes = self.memory_bytes;
-            let what = format!(
-                "a table of {entries} chunks: the {bytes} bytes of memory have no room for it; longer \
-                 chunks or more memory do"
-            );
-            return Err(Error::new(ErrorKind::Unsupported(what)));
+            return Err(self.too_long(content, file_entries));
         };
         self.used = used;
         Ok(count)
+    }
+
+    #[cold]
+    fn too_long(&self, content: &Content, file_entries: u64) -> Error {
+        let before = self.longest.clone().filter(|(_, longest)| *longest > file_entries);
+        let (name, longest) = before.unwrap_or_else(|| (content.source().name(), file_entries));
+        let (bytes, memory) = (longest.saturating_mul(CHUNK_ENTRY_BYTES), self.memory_bytes);
+        let what = format!(
+            "its table of {longest} chunks takes {bytes} bytes, and the memory of {memory} bytes has no room \
+             for all tables; {}",
+            self.remedy
+        );
+        Error::new(ErrorKind::Unsupported(what)).at(name)
+    }
+
+    /// Notes that the table of a file is complete, with so many entries.
+    pub(crate) fn keep(&mut self, content: &Content, entries: usize) {
+        let entries = entries as u64;
+        if self.longest.as_ref().is_none_or(|(_, longest)| entries > *longest) {
+            self.longest = Some((content.source().name(), entries));
+        }
     }
 
     /// Gives back entries that are not needed any more.
@@ -400,6 +433,7 @@ mod tests {
 #[cfg(test)]
 mod chunks_tests {
     use super::*;
+    use crate::test_source::content;
 
     fn params() -> ChunkTableParams {
         let block = BlockSize::from_bits(12).unwrap();
@@ -441,14 +475,33 @@ mod chunks_tests {
     #[test]
     fn tables_take_no_more_than_they_are_charged_with() {
         let mut budget = budget(10 * CHUNK_ENTRY_BYTES);
-        assert_eq!(budget.take(6).unwrap(), 6);
-        let error = budget.take(5).unwrap_err();
-        assert!(error.to_string().contains("a table of 5 chunks"), "{error}");
+        let file = content("f", b"");
+        assert_eq!(budget.take(6, &file, 6).unwrap(), 6);
+        budget.take(5, &file, 5).unwrap_err();
         budget.give_back(1);
-        assert_eq!(budget.take(5).unwrap(), 5);
-        budget.take(u64::MAX).unwrap_err();
+        assert_eq!(budget.take(5, &file, 5).unwrap(), 5);
+        budget.take(u64::MAX, &file, u64::MAX).unwrap_err();
         budget.give_back(3);
         assert_eq!(budget.into_used().bytes(), 7 * CHUNK_ENTRY_BYTES);
+    }
+
+    #[test]
+    fn the_file_with_the_longest_table_is_named() {
+        let mut budget = budget(10 * CHUNK_ENTRY_BYTES);
+        let [long, short] = ["long", "short"].map(|name| content(name, b""));
+        budget.take(8, &long, 8).unwrap();
+        budget.keep(&long, 8);
+        budget.take(1, &short, 1).unwrap();
+        budget.keep(&short, 1);
+        let error = budget.take(2, &short, 3).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("long: its table of 8 chunks takes "), "{text}");
+        assert!(
+            text.ends_with("a larger --chunk-size or a larger --memory makes it fit"),
+            "{text}"
+        );
+        let error = budget.take(2, &short, 9).unwrap_err();
+        assert!(error.to_string().starts_with("short: its table of 9 chunks "), "{error}");
     }
 
     #[test]

@@ -161,7 +161,8 @@ impl<'s> Committer<'s> {
             (TaskKind::Copy { of, offset }, _) => self.commit_copy(task, of, offset),
             (_, Some(params)) => {
                 self.current_file.is_chunked = true;
-                let more = self.chunk_table_budget.take(task.bytes.div_ceil(params.chunk_bytes))?;
+                let more =
+                    self.take_chunks(task, task.bytes.div_ceil(params.chunk_bytes), params)?;
                 let chunks = &mut self.current_file.chunks;
                 chunks.resize(chunks.len().saturating_add(more), None);
                 Ok(())
@@ -171,6 +172,17 @@ impl<'s> Committer<'s> {
                 Ok(())
             }
         }
+    }
+
+    /// Takes entries for the chunks of a range.
+    fn take_chunks(
+        &mut self,
+        task: &RangeTask,
+        entries: u64,
+        params: ChunkTableParams,
+    ) -> Result<usize> {
+        let of_file = task.content.bytes().div_ceil(params.chunk_bytes);
+        self.chunk_table_budget.take(entries, &task.content, of_file)
     }
 
     fn pack_file(&mut self, task: &RangeTask, digest: Option<Sha256Digest>) -> Result<()> {
@@ -205,7 +217,7 @@ impl<'s> Committer<'s> {
         bytes: &[u8],
     ) -> Result<()> {
         let params = self.params.table.ok_or_else(|| internal_error("chunks without a table"))?;
-        self.chunk_table_budget.take(chunks.len() as u64)?;
+        self.take_chunks(task, chunks.len() as u64, params)?;
         self.current_file.is_chunked = true;
         let (mut left, mut rest) = (task.bytes, bytes);
         for &digest in chunks {
@@ -468,6 +480,7 @@ impl<'s> Committer<'s> {
                 let data = table(chunks, &params)?;
                 if let FileData::Chunks { places, .. } = &data {
                     self.chunk_table_budget.give_back(before.saturating_sub(places.len()));
+                    self.chunk_table_budget.keep(&task.content, places.len());
                 }
                 data
             }

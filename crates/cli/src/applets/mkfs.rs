@@ -251,8 +251,8 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "X")]
     pub(crate) vmdk_desc: Option<PathBuf>,
 
-    /// Number of threads, at most the number of CPUs available to the process; 0 is as good as 1
-    /// or a negative number is that number [default: that number]
+    /// Number of threads: 0 stands for 1, and a negative number, or one larger than the number of
+    /// CPUs available to the process, for that number of CPUs [default: the number of CPUs]
     #[arg(long, value_name = "#", value_parser = parse_wrapping_number)]
     #[arg(allow_negative_numbers = true)]
     workers: Option<u64>,

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use ferrofs_image::{FileType, Image, Inode, WalkEntry, WalkEvent};
 
 use crate::metadata_text::{format_percent, stored_bytes};
-use crate::output::Output;
+use crate::output::{Output, escape};
 
 /// Classes of sizes: below 1 KiB, below 2 KiB and so on; the last one has no end.
 const CLASSES: usize = 17;
@@ -48,13 +48,14 @@ pub(super) fn show(output: &mut Output, image: &Image) -> anyhow::Result<()> {
                 statistics.add(image, &node);
             }
             WalkEvent::Leave(_) => {}
-            WalkEvent::Problem(problem) => return Err(anyhow!("{}", problem.error)),
+            WalkEvent::Problem(problem) => {
+                return Err(anyhow!("{}: {}", escape(&problem.path), problem.error));
+            }
         }
     }
     if let Some(packed) = image.superblock().packed {
-        let packed = image.inode(packed).map_err(|error| anyhow!("{error}"))?;
-        let stored = &mut statistics.stored_bytes;
-        *stored = stored.saturating_add(stored_bytes(image, &packed));
+        let packed = image.inode(packed).map_err(|error| anyhow!("the packed file: {error}"))?;
+        statistics.add_packed(image, &packed);
     }
     statistics.show(output)?;
     Ok(())
@@ -67,22 +68,37 @@ impl Statistics {
         if let Some(count) = kind.and_then(|kind| self.kinds.get_mut(kind)) {
             *count += 1;
         }
-        if inode.compressed_blocks().is_some() {
-            self.compressed += 1;
-        } else {
-            self.uncompressed += 1;
-        }
+        self.add_form(inode);
         if inode.file_type() == FileType::Regular {
             self.add_file(image, inode, &node.path);
         }
     }
 
-    fn add_file(&mut self, image: &Image, inode: &Inode, path: &[u8]) {
-        let (bytes, stored) = (inode.size(), stored_bytes(image, inode));
-        self.bytes = self.bytes.saturating_add(bytes);
+    fn add_form(&mut self, inode: &Inode) {
+        if inode.compressed_blocks().is_some() {
+            self.compressed += 1;
+        } else {
+            self.uncompressed += 1;
+        }
+    }
+
+    fn add_stored(&mut self, image: &Image, inode: &Inode) {
+        let stored = stored_bytes(image, inode);
         self.stored_bytes = self.stored_bytes.saturating_add(stored);
-        self.sizes[class(bytes)] += 1;
         self.stored_sizes[class(stored)] += 1;
+    }
+
+    /// The packed file is none of the files that are counted, but its data is stored.
+    fn add_packed(&mut self, image: &Image, inode: &Inode) {
+        self.add_form(inode);
+        self.add_stored(image, inode);
+    }
+
+    fn add_file(&mut self, image: &Image, inode: &Inode, path: &[u8]) {
+        let bytes = inode.size();
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.sizes[class(bytes)] += 1;
+        self.add_stored(image, inode);
         let ending = ENDINGS.iter().position(|ending| path.ends_with(ending.as_bytes()));
         self.endings[ending.unwrap_or(ENDINGS.len())] += 1;
     }
@@ -100,17 +116,18 @@ impl Statistics {
         writeln!(output, "Filesystem total file size:             {} Bytes", self.stored_bytes)?;
         let rate = format_percent(self.stored_bytes, self.bytes);
         writeln!(output, "Filesystem compress rate:               {rate}%")?;
-        show_sizes(output, "Original", &self.sizes)?;
-        show_sizes(output, "On-disk", &self.stored_sizes)?;
-        self.show_endings(output)
+        // Shares are shares of the regular files, which the packed file is not one of.
+        let files = self.endings.iter().sum();
+        show_sizes(output, "Original", &self.sizes, files)?;
+        show_sizes(output, "On-disk", &self.stored_sizes, files)?;
+        self.show_endings(output, files)
     }
 
-    fn show_endings(&self, output: &mut Output) -> io::Result<()> {
+    fn show_endings(&self, output: &mut Output, files: u64) -> io::Result<()> {
         writeln!(output, "\nFile type distribution:")?;
         show_head(output, "type")?;
-        let total = self.endings.iter().sum();
         for (name, count) in ENDINGS.into_iter().chain(["others"]).zip(self.endings) {
-            show_row(output, &format!("{name:<17}\t"), count, total)?;
+            show_row(output, &format!("{name:<17}\t"), count, files)?;
         }
         Ok(())
     }
@@ -123,14 +140,18 @@ fn class(bytes: u64) -> usize {
     usize::try_from(class).map_or(CLASSES - 1, |class| class.min(CLASSES - 1))
 }
 
-fn show_sizes(output: &mut Output, which: &str, counts: &[u64; CLASSES]) -> io::Result<()> {
+fn show_sizes(
+    output: &mut Output,
+    which: &str,
+    counts: &[u64; CLASSES],
+    files: u64,
+) -> io::Result<()> {
     writeln!(output, "\n{which} file size distribution:")?;
     show_head(output, ">=(KB) .. <(KB) ")?;
-    let total = counts.iter().sum();
     for (class, count) in counts.iter().enumerate() {
         let first = if class == 0 { 0 } else { 1u64 << (class - 1) };
         let last = if class + 1 == CLASSES { String::new() } else { (1u64 << class).to_string() };
-        show_row(output, &format!("{first:>6} .. {last:<6}\t"), *count, total)?;
+        show_row(output, &format!("{first:>6} .. {last:<6}\t"), *count, files)?;
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Names what a file is that is not an EROFS image, by its first bytes. Used by `source` for
 //! messages.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
+use ferrofs_image::{FileSource, ImageSource};
+
 /// How far into a file its kind shows: the superblock of Btrfs.
-const START_BYTES: u32 = 66 << 10;
+const START_BYTES: usize = 66 << 10;
 
 /// A kind of file, and bytes that are at an offset in it.
 type Signature = (&'static str, usize, &'static [u8]);
@@ -54,13 +54,21 @@ const SIGNATURES: [Signature; 34] = [
 ];
 
 /// What the file at `path` is, from byte `offset` on; `None` if it is unknown or cannot be read.
-pub(super) fn identify(path: &Path, offset: u64) -> Option<&'static str> {
-    use std::io::{Seek, SeekFrom};
-    let mut start = Vec::new();
-    let mut file = File::open(path).ok()?;
-    file.seek(SeekFrom::Start(offset)).ok()?;
-    file.take(u64::from(START_BYTES)).read_to_end(&mut start).ok()?;
-    identify_bytes(&start)
+pub(super) fn identify_file(path: &Path, offset: u64) -> Option<&'static str> {
+    identify_source(&FileSource::open(path, offset).ok()?)
+}
+
+/// The same for a source, such as a partition.
+pub(super) fn identify_source(source: &dyn ImageSource) -> Option<&'static str> {
+    let mut start = vec![0; START_BYTES];
+    let mut filled = 0;
+    while filled < START_BYTES {
+        match source.read_at(filled as u64, &mut start[filled..]).ok()? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    identify_bytes(&start[..filled])
 }
 
 fn identify_bytes(start: &[u8]) -> Option<&'static str> {

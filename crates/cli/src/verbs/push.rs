@@ -95,7 +95,7 @@ pub(super) fn run(
         progress.update(done);
         stop.check_io()
     });
-    progress.finish(done);
+    progress.finish(if pushed.is_ok() { total } else { done });
     stop.check()?;
     let report = pushed.map_err(|error| anyhow!("{}", escape(error.to_string().as_bytes())))?;
     let PushReport { uploaded_bytes, present_bytes, .. } = report;

@@ -246,6 +246,28 @@ fn sparse_images_and_partitions_are_read_directly() {
 }
 
 #[test]
+fn a_partition_that_holds_no_image_is_named_with_what_it_holds() {
+    let dir = Dir::new();
+    let info = |name: &str, file: &[u8]| {
+        let command = ferrofs().args(["info", "--partition=vendor_a"]);
+        command.arg(dir.write(name, file)).ends_with(1).stderr
+    };
+    let mut ext4 = vec![0; 65536];
+    ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    for text in [info("plain", &super_image(&ext4)), info("sparse", &sparse(&super_image(&ext4)))] {
+        let part =
+            "the partition vendor_a holds an ext2, ext3 or ext4 file system, not an EROFS image";
+        assert!(text.contains(part) && !text.contains("super image"), "{text}");
+    }
+    let text = info("unknown", &super_image(&vec![7; 65536]));
+    assert!(text.contains("the partition vendor_a holds something else"), "{text}");
+    assert!(text.contains("name another one with --partition"), "{text}");
+    // A sparse image is what it stands for.
+    let text = ferrofs().arg("info").arg(dir.write("ext4", &sparse(&ext4))).ends_with(1).stderr;
+    assert!(text.contains("this is an ext2, ext3 or ext4 file system"), "{text}");
+}
+
+#[test]
 fn info_says_what_a_foreign_file_is() {
     let dir = Dir::new();
     for (name, bytes, kind) in [

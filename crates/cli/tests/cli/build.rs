@@ -52,6 +52,23 @@ fn assert_holds(image: &Path, tree: &Path, dir: &Dir) {
 }
 
 #[test]
+fn a_table_of_chunks_that_does_not_fit_is_reported_at_its_file_with_the_options_that_help() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("before"), "some data").unwrap();
+    fs::File::create(tree.join("hole")).unwrap().set_len(1 << 40).unwrap();
+    let build = |words: &[&str]| {
+        let words = [&["build", "-q", "--memory=64m"], words].concat();
+        ferrofs().args(words).arg(dir.join("image")).arg(&tree)
+    };
+    let text = build(&["--chunk-size=4k"]).ends_with(1).stderr;
+    assert!(text.contains("tree/hole: its table of 268435456 chunks takes "), "{text}");
+    assert!(text.contains("a larger --chunk-size or a larger --memory makes it fit"), "{text}");
+    build(&["--chunk-size=1g"]).succeeds();
+}
+
+#[test]
 fn remote_layouts_hold_the_same_tree() {
     let dir = Dir::new();
     let (tree, image, index) = (source(&dir), dir.join("image"), dir.join("image.chunk-index"));

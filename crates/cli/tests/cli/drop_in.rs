@@ -172,6 +172,13 @@ fn options_that_once_were_refused_are_accepted() {
 }
 
 #[test]
+fn the_help_of_workers_says_what_each_number_stands_for() {
+    let help = mkfs().arg("--help").succeeds().text();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("Number of threads: 0 stands for 1, and a negative number"), "{help}");
+}
+
+#[test]
 fn a_vmdk_descriptor_names_the_image_and_its_devices() {
     let dir = Dir::new();
     let (image, vmdk) = (dir.join("image"), dir.join("image.vmdk"));
@@ -409,6 +416,51 @@ fn dump_of_a_path_that_does_not_exist_is_no_failure() {
     assert!(dump(&["--path=sub"]).text().starts_with("Path : /sub\n"));
     assert!(dump(&["--ls"]).text().starts_with("Filesystem magic number:"));
     assert!(dump(&["--cat", "-s", "--path=/a.txt"]).text().is_empty());
+}
+
+#[test]
+fn dump_shows_the_rest_of_a_damaged_image() {
+    let dir = Dir::new();
+    let stat = ferrofs().args(["stat", "--json"]).arg(data("plain.erofs")).arg("/sub/c.txt");
+    let nid = stat.succeeds().json()["nid"].as_u64().unwrap();
+    // An inode begins with its format, and nids count in 32 bytes.
+    let at = usize::try_from(nid).unwrap() * 32;
+    let image = dir.patched("plain.erofs", at, &[0xff, 0xff]);
+    let ended = named("dump.erofs").args(["-s", "-S", "--path=/a.txt"]).arg(&image).succeeds();
+    let text = ended.text();
+    assert!(text.starts_with("Filesystem magic number:"), "{text}");
+    assert!(text.contains("\nPath : /a.txt\n") && !text.contains("file count"), "{text}");
+    assert!(ended.stderr.contains("/sub/c.txt: "), "{}", ended.stderr);
+}
+
+#[test]
+fn dump_counts_the_packed_file_as_the_original_does() {
+    let image = data("lz4hc-all-fragments.erofs");
+    let text = named("dump.erofs").arg("-S").arg(image).succeeds().text();
+    assert!(text.contains("\nFilesystem compressed files:            38\n"), "{text}");
+    let row = "\n    64 .. 128   \t1               2.56% |#  ";
+    assert!(text.contains(row), "{text}");
+}
+
+#[test]
+fn dump_shows_extents_without_notes() {
+    let dump = |image: &str, path: &str| {
+        let words = ["-e", "--path", path];
+        named("dump.erofs").args(words).arg(data(image)).succeeds().text()
+    };
+    let text = dump("lz4hc-all-fragments.erofs", "/sizes/1");
+    let row = "\n   0:        0..       1 |       1 :          0..         0 |       0\n";
+    assert!(text.contains(row), "{text}");
+    // The last chunk is a hole, and is shown to the end of its block.
+    let text = dump("chunk-indexes.erofs", "/hole");
+    let row = "\n   8:     8192..    9216 |    1024 :          0..         0 |       0\n";
+    assert!(text.contains(row), "{text}");
+}
+
+#[test]
+fn dump_shows_the_nine_bits_of_the_permissions() {
+    let text = named("dump.erofs").arg("--path=/small").arg(data("lz4hc-64k.erofs")).succeeds();
+    assert!(text.text().contains("Access: 0775/rwxrwxr-x\n"), "{}", text.text());
 }
 
 #[test]

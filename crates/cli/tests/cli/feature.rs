@@ -31,6 +31,23 @@ fn the_help_of_transfers_has_examples() {
 }
 
 #[test]
+fn the_help_of_extract_says_that_patterns_are_utf_8() {
+    let help = ferrofs().args(["extract", "--help"]).succeeds().text();
+    assert!(help.contains("must be UTF-8; other names may have any bytes"), "{help}");
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_is_named() {
+    let dir = Dir::new();
+    let device = format!("--device={}", dir.join("none.blob").display());
+    for image in ["chunk-blob.erofs", "plain.erofs"] {
+        let text = ferrofs().args(["info", &device]).arg(data(image)).ends_with(1).stderr;
+        let part = format!("cannot open the device {}: ", dir.join("none.blob").display());
+        assert!(text.contains(&part) && text.contains("--device names"), "{text}");
+    }
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     ferrofs().ends_with(2);
     ferrofs().arg("frobnicate").ends_with(2);

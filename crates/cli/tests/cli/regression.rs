@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, Mode, XattrFlags, llistxattr, lsetxattr, mknodat};
@@ -240,6 +240,39 @@ fn files_in_a_directory_that_its_owner_may_not_search_still_get_their_other_name
     assert_eq!(fs::metadata(tree.join("text/20k")).unwrap().nlink(), 2);
 }
 
+/// What a test with a mount of the kernel has: a folder with a tree, a place to mount, and a name for the image.
+struct KernelMount {
+    dir: Dir,
+    tree: PathBuf,
+    image: PathBuf,
+    place: PathBuf,
+}
+
+impl KernelMount {
+    /// Both directories are empty. `None` if nothing can be mounted.
+    fn new() -> Option<Self> {
+        if !is_root() {
+            skip("it needs root for a mount");
+            return None;
+        }
+        let dir = Dir::new();
+        let [tree, image, place] = ["tree", "image", "mnt"].map(|name| dir.join(name));
+        fs::create_dir(&tree).unwrap();
+        fs::create_dir(&place).unwrap();
+        Some(Self { dir, tree, image, place })
+    }
+}
+
+/// Bytes that do not compress, each time the same.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    (0..count).map(|_| random()).collect()
+}
+
 /// Mounts an image with the kernel's driver, calls `look` with the mount, and unmounts it.
 fn in_kernel<T>(image: &Path, place: &Path, options: &str, look: impl Fn() -> T) -> Option<T> {
     let mut mount = Command::new("mount");
@@ -256,13 +289,7 @@ fn in_kernel<T>(image: &Path, place: &Path, options: &str, look: impl Fn() -> T)
 #[test]
 fn linux_lists_all_xattrs_of_inodes_in_a_metabox() {
     const FILES: usize = 400;
-    if !is_root() {
-        return skip("it needs root for a mount");
-    }
-    let dir = Dir::new();
-    let (tree, image, place) = (dir.join("tree"), dir.join("image"), dir.join("mnt"));
-    fs::create_dir(&tree).unwrap();
-    fs::create_dir(&place).unwrap();
+    let Some(KernelMount { dir: _dir, tree, image, place }) = KernelMount::new() else { return };
     for number in 0..FILES {
         let (path, own) = (tree.join(number.to_string()), number.to_string());
         fs::write(&path, "").unwrap();
@@ -285,19 +312,8 @@ fn linux_lists_all_xattrs_of_inodes_in_a_metabox() {
 
 #[test]
 fn linux_reads_a_compressed_image_with_a_blob() {
-    if !is_root() {
-        return skip("it needs root for a mount");
-    }
-    let dir = Dir::new();
-    let (tree, image, place) = (dir.join("tree"), dir.join("image"), dir.join("mnt"));
-    fs::create_dir(&tree).unwrap();
-    fs::create_dir(&place).unwrap();
-    let mut state = 1_u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        state.to_be_bytes()[0]
-    };
-    fs::write(tree.join("noise"), (0..300_000).map(|_| random()).collect::<Vec<_>>()).unwrap();
+    let Some(KernelMount { dir, tree, image, place }) = KernelMount::new() else { return };
+    fs::write(tree.join("noise"), noise(300_000)).unwrap();
     fs::write(tree.join("text"), "a line of text\n".repeat(20_000)).unwrap();
     let blob = dir.join("blob");
     let build = ferrofs().args(["build", "-q", "-zlz4", "--chunk-size=64k", "--blob"]);
@@ -321,14 +337,10 @@ fn check_reads_every_byte_of_fragments_that_are_stored_as_they_are() {
     let dir = Dir::new();
     let (tree, image) = (dir.join("tree"), dir.join("image"));
     fs::create_dir(&tree).unwrap();
-    let mut state = 1_u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        state.to_be_bytes()[0]
-    };
-    for (name, bytes) in [("a", 700_000), ("b", 500_000)] {
-        fs::write(tree.join(name), (0..bytes).map(|_| random()).collect::<Vec<_>>()).unwrap();
-    }
+    // Two different files.
+    let bytes = noise(1_200_000);
+    fs::write(tree.join("a"), &bytes[..700_000]).unwrap();
+    fs::write(tree.join("b"), &bytes[700_000..]).unwrap();
     ferrofs().args(["build", "-q", "-zlz4", "--fragments=all"]).args([&image, &tree]).succeeds();
     let said = ferrofs().args(["check", "--stats"]).arg(&image).succeeds().stderr;
     assert!(said.contains("served 1.1 MiB"), "{said}");

@@ -28,6 +28,10 @@ if [ "$step" = tree ]; then
     echo new >upper/new
     echo changed >upper/small
     echo y >upper/sub/y
+    mkdir odd nothing
+    truncate -s 300M odd/hole
+    seq 1 3000 >odd/data
+    echo x >odd/end.
     printf '65536 text\n0 random\n' >hints
     printf '1048577 text\n' >hints-1048577
     printf '2097152 text\n' >hints-2m
@@ -49,6 +53,8 @@ else
     $mkfs -L 'a b' label.erofs tree
     $mkfs --offset=4096 offset.erofs little
     $mkfs --xattr-inode-digest digest.erofs upper
+    $mkfs --chunksize=4096 --xattr-inode-digest odd.erofs odd
+    $mkfs empty.erofs nothing
     head -c 100000 a.erofs >cut.erofs
     cp a.erofs sum.erofs
     printf '\377' | dd of=sum.erofs bs=1 seek=1072 conv=notrunc status=none

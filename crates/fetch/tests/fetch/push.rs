@@ -90,6 +90,23 @@ fn a_published_image_is_verified_chunk_by_chunk() {
 }
 
 #[test]
+fn the_last_line_of_the_progress_of_a_push_reports_all_of_it() {
+    let Some(publisher) = Publisher::new() else { return };
+    let path = data("lz4.erofs");
+    // The second time, the registry has everything, and nothing is sent.
+    for tag in ["new", "again"] {
+        let (location, insecure) = (publisher.location(tag), publisher.insecure());
+        let words = ["push", "--progress=json", path.to_str().unwrap(), &location, &insecure];
+        let output = publisher.verb().run(&words);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{text}");
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(last["done"], last["total"], "{text}");
+        assert_eq!(last["done"], 2 * fs::metadata(&path).unwrap().len(), "{text}");
+    }
+}
+
+#[test]
 fn an_embedded_chunk_index_is_used_and_must_fit() {
     let Some(publisher) = Publisher::new() else { return };
     let mut blob = with_index(&fs::read(data("lz4.erofs")).unwrap());
