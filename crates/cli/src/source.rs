@@ -14,9 +14,13 @@ use ferrofs_ondisk::DeviceSlot;
 use crate::amount::counted;
 use crate::arguments::ReadArguments;
 use crate::diagnostics;
+use crate::exit_status::usage_error;
 use crate::output;
 use crate::remote::{self, RemoteImage, RemoteMount};
 use crate::resources::Resources;
+
+/// Up to the end of the superblock.
+const LEAST_IMAGE_BYTES: u64 = ferrofs_ondisk::SUPERBLOCK_OFFSET + 128;
 
 /// Opens an image to read its metadata.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
@@ -79,6 +83,10 @@ fn open_on(
             (options.open_sources(Arc::clone(&source), sources.devices), Some(source))
         }
         None => {
+            if let Some(option) = read.remote.given() {
+                let text = format!("{option} is for remote images, and {shown} is a local file");
+                return Err(usage_error(text));
+            }
             let options = read.devices.iter().fold(options, OpenOptions::device);
             match special_file(path, read).map_err(with_path)? {
                 None => (options.open(path), None),
@@ -94,11 +102,9 @@ fn open_on(
         if !diagnostics::is_about_magic(&error) {
             return anyhow!("{shown}: {error}{}", diagnostics::for_image_error(&error));
         }
-        let kind = match &source {
-            Some(source) => foreign::identify_source(&**source),
-            None => foreign::identify_file(path, read.offset),
-        };
-        anyhow!("{shown}: {}", foreign_text(kind, read, &error))
+        let file = || Some(Arc::new(FileSource::open(path, read.offset).ok()?) as _);
+        let text = foreign_text(source.or_else(file).as_deref(), read, &error);
+        anyhow!("{shown}: {text}")
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
@@ -111,20 +117,36 @@ fn open_on(
 
 /// What is wrong with a file or a partition that holds no image, and what to do about it.
 fn foreign_text(
-    kind: Option<&'static str>,
+    source: Option<&dyn ImageSource>,
     read: &ReadArguments,
     error: &ferrofs_image::Error,
 ) -> String {
+    let length = source.map(ImageSource::length);
+    if read.offset > 0 && length == Some(0) {
+        return format!("--offset={} is not inside of the file", read.offset);
+    }
+    let kind = source.and_then(foreign::identify);
     match (&read.partition, kind) {
         (Some(name), kind) => {
-            let kind = kind.unwrap_or("something else");
+            let kind = kind.map_or("something else", |(kind, _)| kind);
             format!(
                 "the partition {name} holds {kind}, not an EROFS image: {error}; name another one with \
                  --partition"
             )
         }
-        (None, Some(kind)) => format!("this is {kind}, not an EROFS image: {error}"),
-        (None, None) => format!("{error}{}", diagnostics::for_image_error(error)),
+        (None, Some((kind, remedy))) => {
+            let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            format!("this is {kind}, not an EROFS image: {error}{remedy}")
+        }
+        (None, None) => match length.filter(|length| *length < LEAST_IMAGE_BYTES) {
+            Some(length) => {
+                let bytes = counted(length, "byte", "bytes");
+                format!(
+                    "this is no EROFS image, or only the start of one: it has {bytes} ({error})"
+                )
+            }
+            None => format!("{error}{}", diagnostics::for_image_error(error)),
+        },
     }
 }
 

@@ -1,14 +1,12 @@
 //! Names what a file is that is not an EROFS image, by its first bytes. Used by `source` for
 //! messages.
 
-use std::path::Path;
-
-use ferrofs_image::{FileSource, ImageSource};
+use ferrofs_image::ImageSource;
 
 /// How far into a file its kind shows: the superblock of Btrfs.
 const START_BYTES: usize = 66 << 10;
 
-/// A kind of file, and bytes that are at an offset in it.
+/// A kind of file, after a semicolon what to do with it, and bytes that are at an offset in it.
 type Signature = (&'static str, usize, &'static [u8]);
 
 /// In this order, since some kinds contain others.
@@ -53,13 +51,8 @@ const SIGNATURES: [Signature; 34] = [
     ("a Btrfs file system", 65600, b"_BHRfS_M"),
 ];
 
-/// What the file at `path` is, from byte `offset` on; `None` if it is unknown or cannot be read.
-pub(super) fn identify_file(path: &Path, offset: u64) -> Option<&'static str> {
-    identify_source(&FileSource::open(path, offset).ok()?)
-}
-
-/// The same for a source, such as a partition.
-pub(super) fn identify_source(source: &dyn ImageSource) -> Option<&'static str> {
+/// What a file or a partition is, and what to do with it if there is something; `None` if it is unknown or cannot be read.
+pub(super) fn identify(source: &dyn ImageSource) -> Option<(&'static str, Option<&'static str>)> {
     let mut start = vec![0; START_BYTES];
     let mut filled = 0;
     while filled < START_BYTES {
@@ -68,7 +61,8 @@ pub(super) fn identify_source(source: &dyn ImageSource) -> Option<&'static str> 
             count => filled += count,
         }
     }
-    identify_bytes(&start[..filled])
+    let kind = identify_bytes(&start[..filled])?;
+    Some(kind.split_once("; ").map_or((kind, None), |(kind, remedy)| (kind, Some(remedy))))
 }
 
 fn identify_bytes(start: &[u8]) -> Option<&'static str> {

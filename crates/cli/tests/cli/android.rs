@@ -239,7 +239,8 @@ fn sparse_images_and_partitions_are_read_directly() {
     let wrong = ferrofs().args(["info", "--partition=system_a"]).arg(&both).ends_with(1);
     assert!(wrong.stderr.contains("there are vendor_a"), "{}", wrong.stderr);
     let none = ferrofs().arg("info").arg(&partitioned).ends_with(1);
-    assert!(none.stderr.contains("a super image of Android; name a partition"), "{}", none.stderr);
+    assert!(none.stderr.contains("a super image of Android, not an EROFS"), "{}", none.stderr);
+    assert!(none.stderr.contains("; name a partition with --partition"), "{}", none.stderr);
     let cut = dir.write("cut", &sparse(&image)[..5000]);
     let cut = ferrofs().arg("info").arg(&cut).ends_with(1);
     assert!(cut.stderr.contains("a chunk ends behind the file"), "{}", cut.stderr);
@@ -281,6 +282,17 @@ fn info_says_what_a_foreign_file_is() {
         let line = format!("this is {kind}, not an EROFS image");
         assert!(ended.stderr.contains(&line), "{}", ended.stderr);
     }
-    let ended = ferrofs().arg("info").arg(data("few.tar")).ends_with(1);
-    assert!(ended.stderr.contains("this is a tar archive"), "{}", ended.stderr);
+    let info = |path: &Path| ferrofs().arg("info").arg(path).ends_with(1).stderr;
+    let text = info(&data("few.tar"));
+    assert!(text.contains("this is a tar archive, not an EROFS image: "), "{text}");
+    assert!(text.trim_end().ends_with("; `ferrofs build` makes an image of it"), "{text}");
+    // The start of a download, and a page of a server.
+    let start = &fs::read(data("plain.erofs")).unwrap()[..1000];
+    for (name, bytes, length) in [("start", start, "1,000 bytes"), ("page", b"<html>", "6 bytes")] {
+        let text = info(&dir.write(name, bytes));
+        let part = format!("this is no EROFS image, or only the start of one: it has {length} (");
+        assert!(text.contains(&part), "{text}");
+    }
+    let behind = ferrofs().args(["info", "--offset=1g"]).arg(data("plain.erofs")).ends_with(1);
+    assert!(behind.stderr.contains("--offset=1073741824 is not inside"), "{}", behind.stderr);
 }

@@ -48,6 +48,20 @@ fn a_device_that_cannot_be_opened_is_named() {
 }
 
 #[test]
+fn options_of_remote_images_are_refused_for_local_ones() {
+    let image = data("plain.erofs");
+    for option in ["--verify=require", "--verify=try", "--cache=/x", "--cache-size=64m"] {
+        let text = ferrofs().args(["info", option]).arg(&image).ends_with(2).stderr;
+        let (name, _) = option.split_once('=').unwrap();
+        assert!(text.contains(&format!("{name} is for remote images, and ")), "{text}");
+    }
+    ferrofs().args(["check", "--fetch-timeout=9"]).arg(&image).ends_with(2);
+    ferrofs().args(["check", "--insecure-registry=localhost"]).arg(&image).ends_with(2);
+    // It opens no connection, as was asked for.
+    ferrofs().args(["info", "--offline"]).arg(&image).succeeds();
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     ferrofs().ends_with(2);
     ferrofs().arg("frobnicate").ends_with(2);

@@ -253,12 +253,13 @@ fn a_server_without_tls_is_named_with_the_remedy() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap();
     // As web servers answer what is no HTTP.
-    thread::spawn(move || {
+    let serving = thread::Builder::new().spawn(move || {
         for mut stream in listener.incoming().flatten() {
             stream.read(&mut [0; 4096]).unwrap_or_default();
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_or_default();
         }
     });
+    serving.unwrap();
     let world = World::new();
     let location = format!("https://{host}/image.erofs").parse().unwrap();
     let opened =
