@@ -187,6 +187,7 @@ fn class_of(kind: &ErrorKind) -> (&'static str, &'static str) {
         ErrorKind::WrongType { .. } | ErrorKind::DeviceCount { .. } => ("ErofsError", "EINVAL"),
         ErrorKind::MemoryLimit { .. } => ("ErofsError", "EINVAL"),
         ErrorKind::OutOfMemory { .. } | ErrorKind::Workers(_) => ("ErofsError", "ENOMEM"),
+        ErrorKind::SymlinkLoop => ("ErofsError", "ELOOP"),
         ErrorKind::Cancelled => ("CancelledError", "ECANCELED"),
         ErrorKind::Panicked => ("ErofsError", "EIO"),
         _ => ("CorruptImageError", "EUCLEAN"),

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrofs_image::{Image, Inode, MemoryPool, Nid, OpenOptions};
+use ferrofs_image::{Image, Inode, LastLink, MemoryPool, Nid, OpenOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -14,7 +14,7 @@ use crate::check::{CheckTuple, check};
 use crate::errors::{BindingResult, Failure};
 use crate::extract::{ExtractTuple, GivenExtraction, extract};
 use crate::inode_fields::{InodeTuple, entries, inode_tuple, name_object};
-use crate::lookup::{LastLink, find, regular_file};
+use crate::lookup::{find, last_link, regular_file};
 use crate::process::{PerProcess, workers};
 use crate::source::{GivenPlace, Place};
 
@@ -124,7 +124,7 @@ impl NativeImage {
     /// The inode at a path.
     fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<InodeTuple> {
         self.detached(py, |image| {
-            let inode = find(image, path, LastLink::from(follow))?;
+            let inode = find(image, path, last_link(follow))?;
             Ok(inode_tuple(&inode, image.superblock().block_size.bytes().into()))
         })
     }
@@ -229,7 +229,7 @@ impl NativeImage {
         follow: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         let xattrs = self.detached(py, |image| {
-            let inode = find(image, path, LastLink::from(follow))?;
+            let inode = find(image, path, last_link(follow))?;
             image.xattrs(&inode).map_err(|error| Failure::from(error).at(path))
         })?;
         PyList::new(py, xattrs.iter().map(|xattr| PyBytes::new(py, &xattr.name)))
@@ -244,7 +244,7 @@ impl NativeImage {
         follow: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let value = self.detached(py, |image| {
-            let inode = find(image, path, LastLink::from(follow))?;
+            let inode = find(image, path, last_link(follow))?;
             let value = image.xattr(&inode, name);
             value.map_err(Failure::from)?.ok_or_else(|| {
                 let name = String::from_utf8_lossy(name);

@@ -161,6 +161,7 @@ fn code_of(kind: &ImageErrorKind) -> Code {
     match kind {
         ImageErrorKind::Io(_) | ImageErrorKind::OpenDevice { .. } => Code::Io,
         ImageErrorKind::WrongType { .. } => Code::Type,
+        ImageErrorKind::SymlinkLoop => Code::Loop,
         ImageErrorKind::DeviceCount { .. } | ImageErrorKind::PathTooLong => Code::Invalid,
         ImageErrorKind::Cancelled => Code::Cancelled,
         ImageErrorKind::WorkLimit { .. } | ImageErrorKind::MemoryLimit { .. } => Code::Limit,

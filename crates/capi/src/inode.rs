@@ -3,12 +3,12 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ferrofs_image::{ErrorKind, FileType, Image, Inode, Nid};
+use ferrofs_image::{ErrorKind, FileType, Image, Inode, LastLink, Nid};
 
 use crate::error::{CallError, CallResult};
 use crate::guard;
 use crate::open::ImageHandle;
-use crate::path::{self, LastLink};
+use crate::path;
 use crate::pointer::{self, Ending};
 use crate::structs::Stat;
 
@@ -61,8 +61,8 @@ unsafe fn find(
     // SAFETY: this function's contract.
     let (handle, path) =
         unsafe { (pointer::handle(image, "image")?, pointer::text(path, "path")?) };
-    let inode = path::resolve(&handle.image, path, last).map_err(|error| error.at_path(path))?;
-    Ok(InodeHandle { image: handle.image.clone(), inode })
+    let found = path::follow(&handle.image, path, last).map_err(|error| error.at_path(path))?;
+    Ok(InodeHandle { image: handle.image.clone(), inode: found.inode })
 }
 
 /// Looks a path up, and writes a handle.

@@ -5,13 +5,13 @@
 use std::ffi::{c_char, c_int};
 
 use ferrofs_extract::{ExistingFiles, ExtractEvent, OwnerPolicy, Selection, extract};
-use ferrofs_image::{CancelToken, Image, VerifyEvent, VerifyOptions, VerifySummary};
+use ferrofs_image::{CancelToken, Image, LastLink, VerifyEvent, VerifyOptions, VerifySummary};
 
 use crate::error::{CallError, CallResult, Code};
 use crate::guard;
 use crate::io::{Answer, Callbacks};
 use crate::open::{ImageHandle, host_path};
-use crate::path::{LastLink, real_path};
+use crate::path::follow;
 use crate::pointer;
 use crate::structs::{CheckOptions, CheckSummary, ExtractOptions, ExtractSummary};
 
@@ -91,7 +91,7 @@ fn check(image: &Image, path: &[u8], options: &CheckOptions) -> CallResult<Verif
 /// Where a check of `path` starts. A path that leads nowhere is a wrong argument. What is damaged on
 /// the way is met again by the check, which reports it as a problem.
 fn start_of(image: &Image, path: &[u8]) -> CallResult<Vec<u8>> {
-    match real_path(image, path, LastLink::Keep) {
+    match follow(image, path, LastLink::Keep) {
         Err(error)
             if !matches!(
                 error.code(),
@@ -100,7 +100,7 @@ fn start_of(image: &Image, path: &[u8]) -> CallResult<Vec<u8>> {
         {
             Ok(path.to_vec())
         }
-        found => found,
+        found => Ok(found?.path),
     }
 }
 

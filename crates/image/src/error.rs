@@ -93,6 +93,8 @@ pub enum ErrorKind {
     DirectoryLoop,
     /// A path is longer than 64 KiB.
     PathTooLong,
+    /// A path leads through more than 40 symlinks, most likely in a circle.
+    SymlinkLoop,
     /// The link count of an inode differs from the number of names found.
     LinkCount {
         /// The link count.
@@ -415,6 +417,7 @@ impl ErrorKind {
                 write!(f, "the entry {name:?} is missing or names another inode")
             }
             Self::PathTooLong => f.write_str("the path of an entry is longer than 65536 bytes"),
+            Self::SymlinkLoop => f.write_str("too many levels of symlinks: more than 40"),
             Self::DirectoryLoop => f.write_str("two paths lead to the same directory"),
             Self::LinkCount { nlink, names } => {
                 write!(f, "the link count is {nlink}, but {names} names were found")

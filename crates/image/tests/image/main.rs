@@ -18,6 +18,7 @@ mod engine_memory;
 mod engine_readahead;
 mod engine_reserve;
 mod engine_workers;
+mod follow;
 mod golden;
 mod kernel;
 mod lz4_image;
