@@ -15,6 +15,7 @@ mod source_words;
 
 use std::io::Write;
 
+pub(crate) use daemonize::close_streams;
 use daemonize::{ReadyNotifier, Side};
 use request::MountRequest;
 

@@ -17,7 +17,7 @@ use crate::arguments::StatsArguments;
 use crate::exit_status::CommandStatus;
 use crate::output::{self, Output};
 use crate::signals::ExitOnSignals;
-use crate::user_mounts::{UserMount, mounts_of_user};
+use crate::user_mounts::{UserMount, show_mounts};
 
 /// Queries and prints.
 ///
@@ -28,7 +28,9 @@ pub(crate) fn run(
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     // Without --all there is a directory.
-    let Some(directory) = arguments.directory.as_deref() else { return run_all(arguments) };
+    let Some(directory) = arguments.directory.as_deref() else {
+        return show_mounts(|mounts| show_all(arguments, mounts));
+    };
     let stats = match query(directory) {
         Ok(stats) => stats,
         Err(error) => {
@@ -59,9 +61,8 @@ struct MountsTotal {
     without_answer: u64,
 }
 
-/// Queries all mounts of the user.
-fn run_all(arguments: &StatsArguments) -> anyhow::Result<CommandStatus> {
-    let mounts = mounts_of_user()?;
+/// Shows the sum of all mounts of the user, or each of them.
+fn show_all(arguments: &StatsArguments, mounts: &[UserMount]) -> anyhow::Result<CommandStatus> {
     let mut output = Output::new();
     if arguments.prometheus {
         let page = |mount: &UserMount| {
@@ -73,7 +74,7 @@ fn run_all(arguments: &StatsArguments) -> anyhow::Result<CommandStatus> {
         return Ok(CommandStatus::Success);
     }
     let mut total = MountsTotal::default();
-    for mount in &mounts {
+    for mount in mounts {
         match mount.stats() {
             Some(stats) => {
                 total.summary.add(&stats.summary);

@@ -1,13 +1,24 @@
 //! The mounts of this user, and what the processes that serve them tell. A mount that does not answer delays nobody for
 //! long, and silences nobody. Used by `list` and `stats --all`.
+//!
+//! The kernel ends no thread that waits for the answer to a request which a FUSE server has read, so the process of that
+//! thread cannot end before the server goes on. Therefore the mounts are queried in a process of its own, which is left
+//! behind if need be.
 
 use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use ferrofs_fuse::attach::{ChildProcess, fork_process};
 use ferrofs_mount::stats::{MountEntry, MountStats, StatsError, query};
+use rustix::process::Signal;
+
+use crate::exit_status::{self, CommandStatus};
+use crate::mount::close_streams;
 
 /// How long each mount has for its answer: one whose process is stopped never answers.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -22,11 +33,59 @@ pub(crate) struct UserMount {
     pub(crate) answer: Option<Result<MountStats, StatsError>>,
 }
 
-/// The mounts of this user, with their statistics.
+/// Lets `show` print the mounts of this user, with their statistics. Both happens in another process, if one can be
+/// started, and in that process this function returns, too.
 ///
 /// # Errors
-/// No thread can be started.
-pub(crate) fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
+/// Those of `show`; no thread can be started; the other process was killed.
+pub(crate) fn show_mounts(
+    show: impl FnOnce(&[UserMount]) -> anyhow::Result<CommandStatus>,
+) -> anyhow::Result<CommandStatus> {
+    let show = || show(&mounts_of_user()?);
+    let (ours, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
+    match fork_process() {
+        Err(_) => show(),
+        Ok(Some(child)) => {
+            drop(theirs);
+            wait_for(ours, child)
+        }
+        Ok(None) => {
+            drop(ours);
+            Ok(be_left_behind(theirs, show))
+        }
+    }
+}
+
+/// The status of a process, as soon as it has sent it.
+fn wait_for(mut socket: UnixStream, child: ChildProcess) -> anyhow::Result<CommandStatus> {
+    let mut code = [0];
+    match socket.read_exact(&mut code) {
+        Ok(()) => Ok(CommandStatus::Number(code[0])),
+        Err(_) => {
+            let end =
+                child.wait().context("cannot wait for the process that queries the mounts")?;
+            bail!("the process that queries the mounts ended: {end}")
+        }
+    }
+}
+
+/// Shows the mounts, and sends the status when nothing is held any more that others may wait for.
+fn be_left_behind(
+    mut socket: UnixStream,
+    show: impl FnOnce() -> anyhow::Result<CommandStatus>,
+) -> CommandStatus {
+    // If the starter is ended, nobody wants to see the mounts.
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok();
+    let status = exit_status::conclude(show());
+    // Where this fails, the streams are open until the end of this process.
+    close_streams().ok();
+    std::env::set_current_dir("/").ok();
+    // The starter may have been killed.
+    socket.write_all(&[status.code()]).ok();
+    status
+}
+
+fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
     let user = rustix::process::geteuid().as_raw();
     let is_ours = |entry: &MountEntry| {
         let name = entry.file_system_type.as_str();

@@ -417,7 +417,7 @@ impl ErrorKind {
                 write!(f, "the entry {name:?} is missing or names another inode")
             }
             Self::PathTooLong => f.write_str("the path of an entry is longer than 65536 bytes"),
-            Self::SymlinkLoop => f.write_str("the path leads through more than 40 symlinks"),
+            Self::SymlinkLoop => f.write_str("too many levels of symlinks: more than 40"),
             Self::DirectoryLoop => f.write_str("two paths lead to the same directory"),
             Self::LinkCount { nlink, names } => {
                 write!(f, "the link count is {nlink}, but {names} names were found")

@@ -143,11 +143,12 @@ fn has_hung_up(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(polled.iter().any(|polled| polled.revents().contains(PollFlags::HUP)))
 }
 
-/// Redirects standard output and standard error to `/dev/null`, so that their readers see the end.
+/// Redirects standard output and standard error to `/dev/null`, so that their readers see the end. Also called by
+/// `user_mounts`.
 ///
 /// # Errors
 /// There is no `/dev/null`.
-pub(super) fn close_streams() -> anyhow::Result<()> {
+pub(crate) fn close_streams() -> anyhow::Result<()> {
     let null = null()?;
     rustix::stdio::dup2_stdout(&null).context("standard output")?;
     rustix::stdio::dup2_stderr(&null).context("standard error")?;

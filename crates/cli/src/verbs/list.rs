@@ -12,7 +12,7 @@ use crate::arguments::ListArguments;
 use crate::exit_status::CommandStatus;
 use crate::output::{JsonBytes, Output};
 use crate::signals::ExitOnSignals;
-use crate::user_mounts::{UserMount, mounts_of_user};
+use crate::user_mounts::{UserMount, show_mounts};
 
 /// The age of a mount, which several processes may have served.
 fn age(summary: &StatsSummary) -> Duration {
@@ -59,7 +59,10 @@ pub(crate) fn run(
     arguments: &ListArguments,
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let mounts = mounts_of_user()?;
+    show_mounts(|mounts| print(arguments, mounts))
+}
+
+fn print(arguments: &ListArguments, mounts: &[UserMount]) -> anyhow::Result<CommandStatus> {
     let mut output = Output::new();
     if arguments.json {
         mounts.iter().try_for_each(|mount| output.json(&JsonMount::of(mount)))?;
@@ -71,7 +74,7 @@ pub(crate) fn run(
                 "STATE", "MEMORY", "AGE", "RESTARTS"
             )?;
         }
-        for mount in &mounts {
+        for mount in mounts {
             line(&mut output, mount)?;
         }
     }

@@ -1,16 +1,19 @@
 //! `ferrofs list` and `ferrofs stats --all`, as a user who has no other mounts: an ordinary one.
 
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::{fs, io};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::keep::has_ordinary_mounts;
 use crate::mounted::has_fuse;
-use crate::support::{Dir, TestCommand, data};
+use crate::support::{Dir, TestCommand, data, is_root, skip};
 
 /// User and group "nobody", who has mounts of other tests, too.
 const USER: u32 = 65_534;
@@ -130,6 +133,50 @@ fn a_mount_whose_process_is_stopped_delays_nobody() {
     kill_process(process, Signal::CONT).unwrap();
     assert_eq!(listed[0]["state"], "no answer", "{listed:?}");
     assert!(listed[0]["pid"].is_null());
+}
+
+/// A FUSE server that answers the first request, INIT, and reads the next one. It ends when `ended` is sent, and returns
+/// whether that was in time.
+fn serve_nothing(mut device: File, ended: &Receiver<()>) -> bool {
+    let mut request = vec![0; 64 << 10];
+    assert!(device.read(&mut request).unwrap() >= 40);
+    let mut reply = vec![0; 16 + 64];
+    reply[0] = 80;
+    reply[8..16].copy_from_slice(&request[8..16]);
+    // The version of the protocol, and the longest write.
+    (reply[16], reply[20], reply[36 + 1]) = (7, 31, 0x10);
+    device.write_all(&reply).unwrap();
+    // An error: it was unmounted before the command asked.
+    let is_asked = device.read(&mut request).is_ok();
+    is_asked && ended.recv_timeout(Duration::from_secs(30)).is_ok()
+}
+
+/// The kernel ends no process that waits for the answer to a request that was read.
+#[test]
+fn a_mount_that_never_answers_does_not_hold_the_command() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    if !is_root() {
+        return skip("it needs root for a mount without a server");
+    }
+    let point = fs::canonicalize(mounts.dir.path()).unwrap().join("mnt");
+    fs::create_dir(&point).unwrap();
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = format!("fd=0,rootmode=40000,user_id={USER},group_id={USER}");
+    let mut mount = Command::new("mount");
+    mount.args(["-i", "-t", "fuse.ferrofs", "-o", &options, "/image"]).arg(&point);
+    assert!(mount.stdin(device.try_clone().unwrap()).status().unwrap().success());
+    // The kernel ends the mount when the last descriptor of the server is closed.
+    drop(mount);
+    mounts.points.push(point.clone());
+    let (sender, ended) = channel();
+    let serve = move || serve_nothing(device, &ended);
+    let server = std::thread::Builder::new().spawn(serve).unwrap();
+    let listed = mounts.list();
+    sender.send(()).ok();
+    Command::new("umount").arg("-l").arg(&point).status().unwrap();
+    assert!(server.join().unwrap(), "the command waited for the mount");
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0]["state"], "no answer", "{listed:?}");
 }
 
 #[test]
