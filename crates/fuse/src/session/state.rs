@@ -58,6 +58,17 @@ pub(super) enum SessionStart {
     Trial,
 }
 
+/// Whether more spare listeners can be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpareListeners {
+    /// As far as is known.
+    Possible,
+    /// All are running.
+    All,
+    /// The system has no thread for another one.
+    Refused,
+}
+
 /// What a session has from the processes before it.
 pub(super) struct Continued {
     pub(super) journal: Arc<RequestJournal>,
@@ -90,6 +101,9 @@ pub(crate) struct SessionState {
     interrupts: AtomicU64,
     unknown_interrupts: UnknownInterrupts,
     is_unmounted: AtomicBool,
+    /// As if the system had no thread for a spare listener.
+    #[cfg(test)]
+    pub(super) refuses_spares: AtomicBool,
     started_at: Instant,
     on_event: Box<EventCallback>,
     progress: Mutex<SessionProgress>,
@@ -183,6 +197,8 @@ impl SessionState {
             interrupts: AtomicU64::new(0),
             unknown_interrupts: UnknownInterrupts::default(),
             is_unmounted: AtomicBool::new(false),
+            #[cfg(test)]
+            refuses_spares: AtomicBool::new(false),
             started_at: Instant::now(),
             on_event,
             progress: Mutex::new(SessionProgress {
@@ -231,20 +247,46 @@ impl SessionState {
     }
 
     /// R8: calls `read` if every listener that can be started has a request for longer than the time limit, so that
-    /// nobody else reads the device until it returns.
-    pub(super) fn if_all_overdue(&self, read: impl FnOnce(&Channel)) {
+    /// nobody else reads the device until it returns. The second argument of `read` says whether that is still so.
+    pub(super) fn if_all_overdue(
+        &self,
+        spares: SpareListeners,
+        read: impl FnOnce(&Channel, &dyn Fn() -> bool),
+    ) {
         let Some(limit) = self.time_limit else { return };
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let _overdue = lock(&self.overdue);
-        let now_ms = self.now_ms();
+        // Held, so that nobody tries again to start a listener meanwhile.
+        let unused = lock(&self.unused_slots);
         let is_overdue = |slot: &RequestSlot| {
             slot.in_flight().is_some_and(|request| {
-                request.is_answered && now_ms.saturating_sub(request.since_ms) >= limit_ms
+                request.is_answered && self.now_ms().saturating_sub(request.since_ms) >= limit_ms
             })
         };
-        if let Some(channel) = self.channels.first().filter(|_| self.slots.iter().all(is_overdue)) {
-            read(channel);
+        let has_no_thread = |index| spares == SpareListeners::Refused && unused.contains(&index);
+        let are_all_overdue = || {
+            let mut slots = self.slots.iter().enumerate();
+            slots.all(|(index, slot)| is_overdue(slot) || has_no_thread(index))
+        };
+        if let Some(channel) = self.channels.first().filter(|_| are_all_overdue()) {
+            read(channel, &are_all_overdue);
         }
+    }
+
+    /// Starts the thread of a spare listener.
+    ///
+    /// # Errors
+    /// The system refuses another thread.
+    pub(super) fn spawn_spare(
+        &self,
+        name: String,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        #[cfg(test)]
+        if self.refuses_spares.load(Ordering::Relaxed) {
+            return Err(Errno::AGAIN.into());
+        }
+        spawn_thread(name, body)
     }
 
     /// Milliseconds since the session started.

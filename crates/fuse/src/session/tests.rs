@@ -386,6 +386,31 @@ fn requests_that_no_listener_is_left_for_fail_after_the_time_limit() {
     assert_eq!(kernel.receive(), (2004, ENOENT, 0));
 }
 
+/// The same where a limit of processes allows no spare listener: such requests waited without any limit.
+#[test]
+fn requests_fail_after_the_time_limit_where_no_spare_listener_can_be_started() {
+    let kernel = FakeKernel::start(Some(Duration::from_secs(1)));
+    let state = Arc::clone(&kernel.session.as_ref().unwrap().state);
+    state.refuses_spares.store(true, Ordering::Relaxed);
+    for unique in [2, 4] {
+        kernel.look_up(unique, 0, b"hang");
+    }
+    let mut failed = [kernel.receive(), kernel.receive()];
+    failed.sort_unstable();
+    assert_eq!(failed, [(2, EIO, 0), (4, EIO, 0)]);
+    for unique in [6, 8] {
+        kernel.look_up(unique, 0, b"nothing");
+        assert_eq!(kernel.receive(), (unique, EIO, 0));
+    }
+    kernel.wait_for_event(|event| matches!(event, SessionEvent::Refused { hanging: 2, .. }));
+    // As soon as there is a thread again, a spare listener reads.
+    state.refuses_spares.store(false, Ordering::Relaxed);
+    kernel.wait_for_event(|event| matches!(event, SessionEvent::SpareListenerStarted { .. }));
+    kernel.look_up(10, 0, b"nothing");
+    assert_eq!(kernel.receive(), (10, ENOENT, 0));
+    kernel.gate.open();
+}
+
 /// An idle mount used to wake up twice a second.
 #[test]
 fn the_watchdog_of_an_idle_session_sleeps_until_there_is_a_request() {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::SessionEvent;
 use super::listener::Listener;
-use super::state::{SessionState, lock, spawn_thread};
+use super::state::{SessionState, SpareListeners, lock};
 use crate::channel::Channel;
 use crate::init::REQUEST_BYTES;
 use crate::request::{IncomingMessage, MalformedRequest, Request};
@@ -76,22 +76,35 @@ impl RequestWatchdog {
                 self.check(index, slot, &request, now_ms);
             }
         }
+        let mut spares = SpareListeners::Possible;
         if !self.state.has_idle_listener() {
             // One for each request that hangs: the next requests will soon hang on the same storage, and with fewer
             // listeners callers would wait for another scan.
-            (0..hanging).for_each(|_| self.start_spare_listener());
+            for _ in 0..hanging {
+                spares = self.start_spare_listener();
+                if spares != SpareListeners::Possible {
+                    break;
+                }
+            }
         }
-        if hanging == self.state.slots.len() {
-            self.state.if_all_overdue(|channel| self.refuse_waiting(channel));
+        if spares == SpareListeners::Refused || hanging == self.state.slots.len() {
+            self.state.if_all_overdue(spares, |channel, are_all_overdue| {
+                self.refuse_waiting(channel, hanging, are_all_overdue);
+            });
         }
         found
     }
 
     /// R8: replies `EIO` to the requests that no listener will read, as long as it lasts that all of them hang.
-    fn refuse_waiting(&self, channel: &Channel) {
+    fn refuse_waiting(
+        &self,
+        channel: &Channel,
+        hanging: usize,
+        are_all_overdue: &dyn Fn() -> bool,
+    ) {
         let mut buffer = vec![0; REQUEST_BYTES];
         let mut refused = 0_usize;
-        while refused < REFUSED_MAX && channel.is_ready() {
+        while refused < REFUSED_MAX && are_all_overdue() && channel.is_ready() {
             let length = match channel.receive(&mut buffer) {
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
                 Ok(0) | Err(Errno::NODEV) => {
@@ -115,7 +128,6 @@ impl RequestWatchdog {
             }
         }
         if refused > 0 {
-            let hanging = self.state.slots.len();
             self.state.report_event(&SessionEvent::Refused { requests: refused, hanging });
         }
     }
@@ -141,10 +153,10 @@ impl RequestWatchdog {
     }
 
     /// Starts one more listener, if there is an unused slot.
-    fn start_spare_listener(&self) {
-        let Some(index) = lock(&self.state.unused_slots).pop() else { return };
+    fn start_spare_listener(&self) -> SpareListeners {
+        let Some(index) = lock(&self.state.unused_slots).pop() else { return SpareListeners::All };
         let listener = Listener { state: Arc::clone(&self.state), index, is_spare: true };
-        match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
+        match self.state.spawn_spare(listener.thread_name(), Box::new(move || listener.run())) {
             Ok(thread) => {
                 let mut spares = lock(&self.state.spares);
                 spares.retain(|spare| !spare.is_finished());
@@ -152,8 +164,12 @@ impl RequestWatchdog {
                 let listeners = self.state.listeners().saturating_add(spares.len());
                 drop(spares);
                 self.state.report_event(&SessionEvent::SpareListenerStarted { listeners });
+                SpareListeners::Possible
             }
-            Err(_) => lock(&self.state.unused_slots).push(index),
+            Err(_) => {
+                lock(&self.state.unused_slots).push(index);
+                SpareListeners::Refused
+            }
         }
     }
 }
