@@ -31,6 +31,8 @@ const CLUSTER_UNIT_LOG: u32 = 9;
 const STORED_UNIT_LOG: u32 = 12;
 /// Looking an extent up takes about as long as decoding so many bytes.
 const EXTENT_WORK: u64 = 64;
+/// Looking up whether a byte of stored data was read takes so much less time than decoding one.
+const LOOKUP_SHARE: u64 = 1 << 17;
 /// A byte that is copied takes so much less time than one that is decoded.
 const COPY_SHARE: u64 = 4;
 
@@ -125,6 +127,7 @@ impl Verified {
             work.add(self.image_bytes / COPY_SHARE, "stored data longer than the image")?;
             return Ok(true);
         }
+        work.add(bytes / LOOKUP_SHARE, "stored data of many extents")?;
         let first = address.number();
         let whole = whole_units(first, bytes, STORED_UNIT_LOG);
         let touched = touched_units(first, bytes, STORED_UNIT_LOG);
@@ -371,6 +374,16 @@ mod tests {
         let work = WorkMeter::new(1 << 20);
         let read = |length: u64| verified.wants(&stored(1 << 30, length), &work);
         assert!((1..4096).any(|length| read(length).is_err()), "{}", work.spent());
+    }
+
+    #[test]
+    fn looking_up_long_ranges_is_work() {
+        let verified = Verified::new(&Budget::new(256 << 20), 1 << 40);
+        let work = WorkMeter::new(1 << 20);
+        let range = |number: u64| stored(number * 4096, (1 << 30) - number * 4096);
+        assert!(verified.wants(&range(0), &work).unwrap());
+        let ended = (1..4000).find(|number| verified.wants(&range(*number), &work).is_err());
+        assert!(ended.is_some_and(|number| number > 100), "{ended:?}");
     }
 
     #[test]
