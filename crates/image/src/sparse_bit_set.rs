@@ -71,6 +71,13 @@ impl SparseBitSet {
         self.bytes_after_pages(1)
     }
 
+    /// About how many bytes it takes after one more [`insert_range`](Self::insert_range), none of whose
+    /// numbers may be there.
+    pub(crate) fn bytes_after_insert_range(&self, range: &Range<u64>) -> u64 {
+        let pages = pages(range);
+        self.bytes_after_pages(pages.end.saturating_sub(pages.start))
+    }
+
     fn bytes_after_pages(&self, pages: u64) -> u64 {
         let needed = u64::try_from(self.pages.len()).unwrap_or(u64::MAX).saturating_add(pages);
         let mut capacity = u64::try_from(self.pages.capacity()).unwrap_or(u64::MAX);
@@ -146,8 +153,9 @@ mod tests {
             let start = (number >> 33) % 20_000;
             let end = start + (number >> 20) % 1_300;
             let added = (start..end).filter(|number| truth.insert(*number)).count() as u64;
+            let bound = set.bytes_after_insert_range(&(start..end));
             assert_eq!(set.insert_range(start..end), added, "{start}..{end}");
-            assert!(set.contains_range(start..end), "{start}..{end}");
+            assert!(set.contains_range(start..end) && set.bytes() <= bound, "{start}..{end}");
             let (first, last) = (start.saturating_sub(number % 700), end + number % 600);
             let is_there = (first..last).all(|number| truth.contains(&number));
             assert_eq!(set.contains_range(first..last), is_there, "{first}..{last}");
@@ -157,6 +165,7 @@ mod tests {
         assert_eq!(set.insert_range(u64::MAX - 3..u64::MAX), 3);
         assert!(set.contains_range(u64::MAX - 3..u64::MAX));
         assert!(!set.contains_range(u64::MAX - 4..u64::MAX));
+        assert!(set.bytes_after_insert_range(&(0..u64::MAX)) >= 80 << 55);
     }
 
     #[test]
