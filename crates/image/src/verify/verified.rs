@@ -1,7 +1,8 @@
 //! What a verification has read: clusters, stored bytes and shared attributes are read once, however
 //! many inodes refer to them. What overlaps, but is not the same, counts as repeated work.
 //!
-//! The tables take a share of the memory. When that is used up, what is not in them is read again.
+//! The tables take a share of the memory. When that is used up, what is not in them is read again, and
+//! counts as repeated work.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -31,6 +32,8 @@ const CLUSTER_UNIT_LOG: u32 = 9;
 const STORED_UNIT_LOG: u32 = 12;
 /// Looking an extent up takes about as long as decoding so many bytes.
 const EXTENT_WORK: u64 = 64;
+/// Looking up whether a byte of stored data was read takes so much less time than decoding one.
+const LOOKUP_SHARE: u64 = 1 << 17;
 /// A byte that is copied takes so much less time than one that is decoded.
 const COPY_SHARE: u64 = 4;
 
@@ -125,31 +128,28 @@ impl Verified {
             work.add(self.image_bytes / COPY_SHARE, "stored data longer than the image")?;
             return Ok(true);
         }
+        work.add(bytes / LOOKUP_SHARE, "stored data of many extents")?;
         let first = address.number();
         let whole = whole_units(first, bytes, STORED_UNIT_LOG);
         let touched = touched_units(first, bytes, STORED_UNIT_LOG);
         let began = units(first, bytes, STORED_UNIT_LOG);
         let count = began.end.saturating_sub(began.start);
-        let key = self.hasher.hash_one((first, bytes));
+        // A unit that is read in part says nothing about its other bytes, which may lie behind the end of
+        // the image. Of files that end in a unit, only the same bytes count as read.
+        let key = (whole != touched).then(|| self.hasher.hash_one((first, bytes)));
+        let begun = (whole.end < began.end).then_some(whole.end);
         let added = {
             let mut stored = lock(&self.stored);
-            if !stored.has_room() {
-                return Ok(true);
-            }
-            if stored.read.contains_range(touched.clone()) || stored.clusters.contains(&key) {
+            if key.is_some_and(|key| stored.clusters.contains(&key))
+                || stored.read.contains_range(touched)
+            {
                 return Ok(false);
             }
-            // A unit that is read in part says nothing about its other bytes, which may lie behind the end of
-            // the image. Of files that end in a unit, only the same bytes count as read.
-            if whole != touched {
-                stored.clusters.insert(key);
-            }
-            let mut added = stored.read.insert_range(whole.clone());
-            if whole.end < began.end {
-                let is_read = stored.read.contains(whole.end);
-                added = added.saturating_add((stored.begun.insert(whole.end) && !is_read).into());
-            }
-            added
+            stored.add(key, whole, begun)
+        };
+        let Some(added) = added else {
+            work.add(bytes / COPY_SHARE, "stored data that may have been read before")?;
+            return Ok(true);
         };
         if added.saturating_mul(2) < count {
             work.add(bytes / COPY_SHARE, "stored data of files that overlap")?;
@@ -166,21 +166,20 @@ impl Verified {
         let Some(shard) = self.shards.get(shard) else { return Ok(true) };
         let added = {
             let mut shard = lock(shard);
-            if !shard.has_room() {
-                return Ok(!shard.clusters.contains(&key));
-            }
-            if !shard.clusters.insert(key) {
+            if shard.clusters.contains(&key) {
                 return Ok(false);
             }
-            shard.read.insert_range(units)
+            shard.add(Some(key), units, None)
         };
-        if added.saturating_mul(2) < count {
-            let decoding = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
-            // An extent of a few bytes can have a cluster of a mebibyte, all of which is read.
-            let reading = u64::from(cluster.id.encoded_bytes) / COPY_SHARE;
-            let work_bytes = decoding.max(reading);
-            work.add(work_bytes, "compressed clusters that overlap")?;
-        }
+        let what = match added {
+            Some(added) if added.saturating_mul(2) >= count => return Ok(true),
+            Some(_) => "compressed clusters that overlap",
+            None => "compressed clusters that may have been read before",
+        };
+        let decoding = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
+        // An extent of a few bytes can have a cluster of a mebibyte, all of which is read.
+        let reading = u64::from(cluster.id.encoded_bytes) / COPY_SHARE;
+        work.add(decoding.max(reading), what)?;
         Ok(true)
     }
 
@@ -194,7 +193,7 @@ impl Verified {
         const BYTES: u64 = 24;
         let mut table = lock(&self.xattrs);
         let table = &mut *table;
-        let capacity = capacity_after(table.known.len(), table.known.capacity());
+        let capacity = capacity_with(table.known.len().saturating_add(1), table.known.capacity());
         if table.memory.has_room(capacity.saturating_mul(BYTES)) {
             table.known.insert(id, xattr);
         }
@@ -202,12 +201,28 @@ impl Verified {
 }
 
 impl Shard {
-    fn has_room(&mut self) -> bool {
+    /// Adds what is read, and a unit of which only a part is. Returns how many of the units are new; `None`
+    /// if there is no room, and nothing was added.
+    fn add(&mut self, key: Option<u64>, read: Range<u64>, begun: Option<u64>) -> Option<u64> {
+        if !self.has_room(key, &read, begun) {
+            return None;
+        }
+        self.clusters.extend(key);
+        let mut added = self.read.insert_range(read);
+        if let Some(unit) = begun {
+            let is_new = self.begun.insert(unit) && !self.read.contains(unit);
+            added = added.saturating_add(is_new.into());
+        }
+        Some(added)
+    }
+
+    fn has_room(&mut self, key: Option<u64>, read: &Range<u64>, begun: Option<u64>) -> bool {
         const BYTES: u64 = 10;
-        let clusters = capacity_after(self.clusters.len(), self.clusters.capacity());
-        let clusters = clusters.saturating_mul(BYTES);
-        let units = self.read.bytes().saturating_add(self.begun.bytes());
-        self.memory.has_room(clusters.saturating_add(units))
+        let entries = self.clusters.len().saturating_add(key.is_some().into());
+        let clusters = capacity_with(entries, self.clusters.capacity());
+        let begun = begun.map_or_else(|| self.begun.bytes(), |_| self.begun.bytes_after_insert());
+        let units = self.read.bytes_after_insert_range(read).saturating_add(begun);
+        self.memory.has_room(clusters.saturating_mul(BYTES).saturating_add(units))
     }
 }
 
@@ -261,9 +276,9 @@ fn touched_units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
     first >> unit_log..units(first, bytes, unit_log).end
 }
 
-/// The capacity of a table after one more entry: a full one doubles.
-fn capacity_after(entries: usize, capacity: usize) -> u64 {
-    let next = if entries < capacity { capacity } else { capacity.saturating_mul(2).max(4) };
+/// The capacity that a table needs for so many entries, at most one more than it has: a full one doubles.
+fn capacity_with(entries: usize, capacity: usize) -> u64 {
+    let next = if entries <= capacity { capacity } else { capacity.saturating_mul(2).max(4) };
     u64::try_from(next).unwrap_or(u64::MAX)
 }
 
@@ -371,6 +386,60 @@ mod tests {
         let work = WorkMeter::new(1 << 20);
         let read = |length: u64| verified.wants(&stored(1 << 30, length), &work);
         assert!((1..4096).any(|length| read(length).is_err()), "{}", work.spent());
+    }
+
+    #[test]
+    fn what_full_tables_forget_is_work() {
+        let verified = Verified::new(&Budget::new(16 << 20), 1 << 40);
+        let work = WorkMeter::new(u64::MAX);
+        // Blocks of 512 bytes, each in a unit of its own: an entry each.
+        for number in 0..100_000u64 {
+            assert!(verified.wants(&stored(number << STORED_UNIT_LOG, 512), &work).unwrap());
+        }
+        for number in 0..200_000u64 {
+            assert!(verified.wants(&cluster(number * 4096, 4096), &work).unwrap());
+        }
+        let read = [stored(1 << 39, (16 << 20) + 1), cluster(1 << 39, 4096)];
+        for (extent, bytes) in read.into_iter().zip([4 << 20, 64 << 10]) {
+            let before = work.spent();
+            for _ in 0..3 {
+                assert!(verified.wants(&extent, &work).unwrap());
+            }
+            let spent = work.spent() - before;
+            assert!((3 * bytes..3 * bytes + 1024).contains(&spent), "{spent}");
+        }
+        // What is in the tables is not read again.
+        let before = work.spent();
+        assert!(!verified.wants(&stored(1 << STORED_UNIT_LOG, 512), &work).unwrap());
+        assert!(!verified.wants(&cluster(4096, 4096), &work).unwrap());
+        assert_eq!(work.spent() - before, 2 * EXTENT_WORK);
+    }
+
+    #[test]
+    fn looking_up_long_ranges_is_work() {
+        let verified = Verified::new(&Budget::new(256 << 20), 1 << 40);
+        let work = WorkMeter::new(1 << 20);
+        let range = |number: u64| stored(number * 4096, (1 << 30) - number * 4096);
+        assert!(verified.wants(&range(0), &work).unwrap());
+        let ended = (1..4000).find(|number| verified.wants(&range(*number), &work).is_err());
+        assert!(ended.is_some_and(|number| number > 100), "{ended:?}");
+    }
+
+    #[test]
+    fn a_range_that_does_not_fit_takes_no_memory() {
+        let budget = Budget::new(16 << 20);
+        let verified = Verified::new(&budget, 1 << 62);
+        let work = WorkMeter::new(u64::MAX);
+        // The first one would take 40 MiB.
+        for bytes in [1 << 40, (1 << 40) + 1, 1 << 61] {
+            let before = work.spent();
+            assert!(verified.wants(&stored(0, bytes), &work).unwrap());
+            let expected = EXTENT_WORK + bytes / LOOKUP_SHARE + bytes / COPY_SHARE;
+            assert_eq!((work.spent() - before, budget.used_bytes()), (expected, 0));
+        }
+        // What fits is still remembered.
+        assert!(verified.wants(&stored(0, 4096), &work).unwrap());
+        assert!(!verified.wants(&stored(0, 4096), &work).unwrap());
     }
 
     #[test]
