@@ -79,7 +79,7 @@ fn an_acl_brings_no_masked_bits_back() {
     let (file, image) = (File::open(&path).unwrap(), image_of_file(0o740, owner));
     let target = MetadataTarget::Open(file.as_fd());
     let xattrs = [Xattr { name: ACL_ACCESS.as_bytes().to_vec(), value: acl() }];
-    let mut mode_with = |masked| {
+    let mode_with = |masked| {
         let attributes = NewMetadata {
             inode: &inode_of(&image),
             xattrs: &xattrs,
