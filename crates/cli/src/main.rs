@@ -28,6 +28,7 @@ mod verbs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    signals::survive_file_size_limit();
     let invocation = match applets::parse_command_line() {
         Ok(invocation) => invocation,
         Err(code) => return code,

@@ -6,6 +6,8 @@
 //! * A verb that must remove something turns that into a [`StopRequest`]: a signal cancels a token,
 //!   and the verb ends on its own way out with the error [`Stopped`].
 //! * A mount waits for a signal or for the end of its session with [`MountEvents`].
+//!
+//! SIGXFSZ ends nothing: [`survive_file_size_limit`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -83,6 +85,17 @@ pub(crate) enum SecondSignal {
     Ignored,
     /// It ends the process at once: nothing would be left behind.
     Exits,
+}
+
+/// From here on, a write beyond the limit of file sizes (`ulimit -f`) is an error like any other and
+/// does not end the process.
+pub(crate) fn survive_file_size_limit() {
+    let number = rustix::process::Signal::XFSZ.as_raw();
+    // A handler, since programs that are started inherit no handlers. Where none can be installed,
+    // the signal ends the process.
+    if ignored() & 1 << (number - 1) == 0 {
+        flag::register(number, Arc::default()).ok();
+    }
 }
 
 /// Installs handlers that end the process at once.

@@ -12,6 +12,7 @@ mod ls;
 mod metadata_files;
 mod pull;
 mod push;
+mod scratch_folder;
 mod stat;
 mod tar_output;
 

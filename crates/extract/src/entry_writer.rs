@@ -30,6 +30,7 @@ pub(crate) struct ExtractContext {
     pub(crate) existing: ExistingFiles,
     skip_xattrs: bool,
     skip_devices: bool,
+    skip_destination_metadata: bool,
     /// No further entry can succeed: tasks that have not begun are skipped.
     should_stop: AtomicBool,
     /// The token of [`ExtractOptions`].
@@ -42,8 +43,17 @@ impl ExtractContext {
         let (existing, cancel) = (options.existing, options.cancel.clone());
         let (skip_xattrs, skip_devices) = (options.skip_xattrs, options.skip_devices);
         let limits = Limits::new(&image, options.max_work, options.max_output);
-        let should_stop = AtomicBool::new(false);
-        Self { image, policy, existing, skip_xattrs, skip_devices, should_stop, cancel, limits }
+        Self {
+            image,
+            policy,
+            existing,
+            skip_xattrs,
+            skip_devices,
+            skip_destination_metadata: options.skip_destination_metadata,
+            should_stop: AtomicBool::new(false),
+            cancel,
+            limits,
+        }
     }
 
     /// Stops everything if no further entry can succeed after this error.
@@ -66,6 +76,11 @@ impl ExtractContext {
     /// Whether the caller has cancelled the extraction.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
+    }
+
+    /// Whether the directory `path` gets the metadata of the image.
+    pub(crate) fn sets_metadata_of(&self, path: &[u8]) -> bool {
+        path != b"/" || !self.skip_destination_metadata
     }
 
     /// The place of the entry `path` in its directory.
@@ -164,6 +179,9 @@ impl EntryWriter<'_> {
     pub(crate) fn complete(&mut self, directory: &OpenDirectory) {
         let Some(left) = directory.left() else { return };
         self.report.counted.directories += 1;
+        if !self.context.sets_metadata_of(&left.node.path) {
+            return;
+        }
         let target = MetadataTarget::Open(directory.as_fd());
         let foreign_acl = directory.origin.own_acl();
         let entry = WrittenEntry { target, stat: directory.stat(), foreign_acl };
@@ -269,9 +287,9 @@ impl EntryWriter<'_> {
     }
 }
 
-/// The permissions that a file is created with: its own, so that they need not be set again, unless
-/// the owner must be able to set attributes first, or to remove an ACL. They give others no more
-/// than they will have in the end.
+/// The permissions that a file is created with, unless it gets a temporary name: its own, so that
+/// they need not be set again, or less if the owner must be able to set attributes first, or to
+/// remove an ACL.
 pub(crate) fn first_mode(inode: &Inode, foreign_acl: ForeignAcl) -> u32 {
     let sets_more = inode.has_xattrs() || foreign_acl == ForeignAcl::Possible;
     if sets_more { 0o600 } else { permissions(inode) & 0o777 }

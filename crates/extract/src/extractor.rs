@@ -17,7 +17,7 @@ use crate::event::{ExtractEvent, ExtractSummary, Reporter};
 use crate::large_file::{LargeFile, is_large};
 use crate::limits::ENTRY_WORK;
 use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
-use crate::metadata::{CallerIds, MetadataPolicy, permissions};
+use crate::metadata::{CallerId, MetadataPolicy, permissions};
 use crate::open_directory::{FinalMetadata, PublishFailures};
 use crate::options::ExtractOptions;
 use crate::pool::{Completion, ExtractPool, PoolRequest, ThreadLimit, end_segment};
@@ -34,9 +34,10 @@ const OWNER_ALL: u32 = 0o700;
 /// appears when everything is extracted, or when the extraction ends with an error.
 ///
 /// An entry that fails is passed to `on_event` and counted; the rest is extracted. The destination
-/// gets the owner, mode, times and attributes of the image's root. `on_event` is called on the
-/// caller's thread. With several threads the order of the failures may differ from run to run; the
-/// files and the summary do not.
+/// gets the owner, mode, times and attributes of the image's root, unless
+/// [`ExtractOptions::skip_destination_metadata`] is set. `on_event` is called on the caller's
+/// thread. With several threads the order of the failures may differ from run to run; the files and
+/// the summary do not.
 ///
 /// # Errors
 /// Only errors after which nothing can be extracted: the destination cannot be used, or is not
@@ -69,7 +70,7 @@ pub(crate) fn extract_with(
     let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, source))?;
     let failures = PublishFailures::default();
     let opened = open_destination(destination, options.existing, &failures)?;
-    let credentials = CallerIds::current();
+    let credentials = CallerId::current();
     let (owners, masked, skip_set_id) = (options.owners, options.umask, options.skip_set_id);
     let policy = MetadataPolicy { credentials, owners, masked, skip_set_id };
     let context = Arc::new(ExtractContext::new(image.clone(), policy, options));
@@ -227,7 +228,7 @@ impl Extractor<'_> {
                     let policy = self.context.policy;
                     let last = policy.unmasked(permissions(&node.inode));
                     let mode = first_mode(policy.credentials, last);
-                    if mode != last {
+                    if mode != last && self.context.sets_metadata_of(&node.path) {
                         let added = self.deferred_modes.add(&node.path, last, file_id);
                         added.map_err(|kind| Error::new(kind, &node.path))?;
                     }
@@ -433,7 +434,7 @@ fn next_event(walk: &mut TreeWalk<'_>) -> Result<Option<WalkEvent>> {
 }
 
 /// The permissions that a complete directory gets at first, if `last` are the final ones.
-fn first_mode(credentials: CallerIds, last: u32) -> u32 {
+fn first_mode(credentials: CallerId, last: u32) -> u32 {
     let needs_search = !credentials.is_root() && last & OWNER_SEARCH == 0;
     if needs_search { last | OWNER_ALL } else { last }
 }

@@ -37,11 +37,12 @@ const EXAMINE_NEW: &str = "cannot examine the new entry";
 
 impl NewEntry<'_> {
     /// Creates an empty regular file, open for writing, with permissions `mode` less the umask. In a
-    /// directory that others may look into it gets its name when it is whole.
+    /// directory that others may look into it gets its name when it is whole. Until then nobody else
+    /// can open it: its owner and its group are not yet those that `mode` is for.
     pub(crate) fn create_file(self, mode: u32) -> Result<NewFile, ErrorKind> {
         let mode = Mode::from_raw_mode(mode);
         if self.is_staged {
-            let file = self.create(|| self.open_new(self.name, mode))?;
+            let file = self.create(|name| self.open_new(name, mode))?;
             let file = file.map_err(ErrorKind::output(CREATE_FILE))?;
             return Ok(NewFile { file, name: FileName::Final });
         }
@@ -53,6 +54,12 @@ impl NewEntry<'_> {
             return Ok(NewFile { file: file.into(), name: FileName::None });
         }
         // Any error of the call above leads to one of this call.
+        self.create_named_file(mode)
+    }
+
+    /// As `create_file`, with a temporary name.
+    pub(crate) fn create_named_file(self, mode: Mode) -> Result<NewFile, ErrorKind> {
+        let mode = mode & (Mode::RUSR | Mode::WUSR);
         let (file, temporary) = with_temporary_name(|name| self.open_new(name, mode))
             .map_err(ErrorKind::output(CREATE_FILE))?;
         Ok(NewFile { file, name: FileName::Temporary(temporary) })
@@ -148,7 +155,7 @@ impl NewEntry<'_> {
 
     /// Creates a symlink.
     pub(crate) fn create_symlink(self, target: &[u8]) -> Result<PinnedEntry, ErrorKind> {
-        self.create(|| rustix::fs::symlinkat(target, self.directory, self.name))?
+        self.create(|name| rustix::fs::symlinkat(target, self.directory, name))?
             .map_err(ErrorKind::output("cannot create symlink"))?;
         self.pin(HostFileType::Symlink, 0)
     }
@@ -164,7 +171,7 @@ impl NewEntry<'_> {
         let mode = Mode::RUSR | Mode::WUSR;
         let (major, minor) = inode.device().unwrap_or((0, 0));
         let number = makedev(major, minor);
-        match self.create(|| rustix::fs::mknodat(self.directory, self.name, kind, mode, number))? {
+        match self.create(|name| rustix::fs::mknodat(self.directory, name, kind, mode, number))? {
             Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => return Ok(None),
             made => made.map_err(ErrorKind::output("cannot create special file"))?,
         }
@@ -200,9 +207,9 @@ impl NewEntry<'_> {
         first_directory: BorrowedFd<'_>,
         first_name: &[u8],
     ) -> Result<(), LinkError> {
-        let made = self.create(|| {
-            let (directory, name) = (self.directory, self.name);
-            rustix::fs::linkat(first_directory, first_name, directory, name, AtFlags::empty())
+        let made = self.create(|name| {
+            let flags = AtFlags::empty();
+            rustix::fs::linkat(first_directory, first_name, self.directory, name, flags)
         });
         match made.map_err(LinkError::Failed)? {
             // ACCESS: the file belongs to another user. The others: no hard link is possible here.
@@ -227,23 +234,22 @@ impl NewEntry<'_> {
         }
     }
 
-    fn create<T>(self, make: impl Fn() -> io::Result<T>) -> Result<io::Result<T>, ErrorKind> {
-        match make() {
+    /// Calls `make` with the name. If an existing entry is to be replaced, `make` gets a temporary
+    /// name, so that the old entry stays if it fails.
+    fn create<T>(self, make: impl Fn(&[u8]) -> io::Result<T>) -> Result<io::Result<T>, ErrorKind> {
+        match make(self.name) {
             Err(Errno::EXIST) if self.existing == ExistingFiles::Replace => {}
             Err(Errno::EXIST) => return Err(ErrorKind::Exists),
             other => return Ok(other),
         }
-        match rustix::fs::unlinkat(self.directory, self.name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::ISDIR) => return Err(ErrorKind::DirectoryInTheWay),
-            Err(errno) => {
-                return Err(ErrorKind::output("cannot remove the existing entry")(errno));
-            }
-        }
-        match make() {
-            Err(Errno::EXIST) => Err(ErrorKind::Exists),
-            other => Ok(other),
-        }
+        let (made, temporary) = match with_temporary_name(make) {
+            Ok(made) => made,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        let renamed = self.rename(&temporary);
+        // It is still there after an error, and if both were names of one file.
+        self.remove_name(&temporary)?;
+        renamed.map(|()| Ok(made))
     }
 }
 

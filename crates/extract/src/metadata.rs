@@ -69,7 +69,7 @@ pub(crate) enum ForeignAcl {
 /// Which owners and permissions are set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataPolicy {
-    pub(crate) credentials: CallerIds,
+    pub(crate) credentials: CallerId,
     pub(crate) owners: OwnerPolicy,
     /// Permission bits that no entry gets.
     pub(crate) masked: u32,
@@ -110,10 +110,19 @@ impl MetadataPolicy {
             errors.extend(xattrs.filter_map(|xattr| set_xattr(target, xattr, skipped).err()));
         };
         set_xattrs(XattrKind::Other, &mut errors);
+        let mut has_mode = false;
         if inode.file_type() != FileType::Symlink {
-            errors.extend(set_first_mode(target, attributes, first).err());
+            match set_first_mode(target, attributes, first) {
+                Ok(()) => has_mode = true,
+                Err(kind) => errors.push(kind),
+            }
         }
         set_xattrs(XattrKind::Acl, &mut errors);
+        let has_acl = || xattrs.iter().any(|xattr| xattr.name == ACL_ACCESS.as_bytes());
+        if has_mode && self.masked != 0 && has_acl() {
+            // The ACL has brought masked bits back.
+            errors.extend(set_mode(target, first).err());
+        }
         if has_capabilities {
             set_xattrs(XattrKind::Capability, &mut errors);
         }
@@ -182,8 +191,8 @@ impl MetadataPolicy {
         if self.gives_to_root() {
             return Ok(AppliedOwner { user: false, group: false });
         }
-        let user = self.credentials.is_user_of(inode);
-        let group = self.credentials.is_group_of(inode);
+        // Not those of the caller: a directory can give its group to what is created in it.
+        let (user, group) = (stat.st_uid == inode.uid(), stat.st_gid == inode.gid());
         if !(user && group) && self.owners != OwnerPolicy::Caller {
             skipped.owners += 1;
         }
@@ -340,21 +349,20 @@ impl XattrKind {
     }
 }
 
-/// The effective user and group of the caller, who owns new entries.
+/// The effective user of the caller.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallerIds {
+pub(crate) struct CallerId {
     uid: u32,
-    gid: u32,
 }
 
-impl CallerIds {
+impl CallerId {
     pub(crate) fn current() -> Self {
-        Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+        Self { uid: rustix::process::geteuid().as_raw() }
     }
 
     #[cfg(test)]
     pub(crate) fn of_user(uid: u32) -> Self {
-        Self { uid, gid: uid }
+        Self { uid }
     }
 
     pub(crate) fn is_root(self) -> bool {
@@ -368,13 +376,5 @@ impl CallerIds {
             OwnerPolicy::Image => true,
             OwnerPolicy::Caller => false,
         }
-    }
-
-    pub(crate) fn is_user_of(self, inode: &Inode) -> bool {
-        self.uid == inode.uid()
-    }
-
-    pub(crate) fn is_group_of(self, inode: &Inode) -> bool {
-        self.gid == inode.gid()
     }
 }

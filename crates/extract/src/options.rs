@@ -34,6 +34,9 @@ pub struct ExtractOptions {
     pub skip_set_id: bool,
     /// Whether device nodes are left out.
     pub skip_devices: bool,
+    /// Whether the destination itself gets no metadata of the image. One that exists keeps its own;
+    /// a new one has mode 0700, so that nobody else can change what is extracted into it.
+    pub skip_destination_metadata: bool,
     /// The most threads that work, the caller's included; never more than the available CPUs, and
     /// never less than one. `None`: as many as the available CPUs.
     pub max_threads: Option<usize>,
@@ -109,6 +112,13 @@ impl ExtractOptions {
     #[must_use]
     pub fn skip_devices(mut self, skip_devices: bool) -> Self {
         self.skip_devices = skip_devices;
+        self
+    }
+
+    /// Sets whether the destination itself gets no metadata of the image.
+    #[must_use]
+    pub fn skip_destination_metadata(mut self, skip_destination_metadata: bool) -> Self {
+        self.skip_destination_metadata = skip_destination_metadata;
         self
     }
 

@@ -19,6 +19,7 @@ use crate::{
 mod completion;
 mod faults;
 mod fixture;
+mod rights;
 mod staging;
 
 /// An extraction that takes longer hangs. The slowest one here takes a second.

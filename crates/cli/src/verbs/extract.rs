@@ -96,6 +96,8 @@ pub(super) struct LeftOut {
     pub(super) xattrs: bool,
     pub(super) set_id: bool,
     pub(super) devices: bool,
+    /// The metadata of the directory itself.
+    pub(super) of_target: bool,
 }
 
 impl ExtractTarget {
@@ -135,6 +137,7 @@ impl From<&ExtractArguments> for ExtractRequest {
                     xattrs: typed.no_xattrs,
                     set_id: typed.no_set_id,
                     devices: typed.no_devices,
+                    of_target: false,
                 },
             },
         };
@@ -200,9 +203,7 @@ pub(super) fn run(
     request: &ExtractRequest,
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let selection = request.selected.selection()?;
-    let resources = Resources::of(&request.work)?;
-    let image = source::open_for_work(&request.image, &request.read, &resources)?;
+    let opened = OpenedExtraction::new(request)?;
     let stop = match &request.target {
         // A pipe or a device may block, and nothing has to be removed, so a signal still ends the
         // process at once.
@@ -211,39 +212,74 @@ pub(super) fn run(
         }
         _ => signals.into_stop_request(SecondSignal::Ignored)?,
     };
-    let started = Instant::now();
-    let total = || measure(&image, &selection).into();
-    let mut events = Events::new(request, &stop, total);
-    let (summary, stdout_is_free) = match &request.target {
-        ExtractTarget::Tar { path, holes } => {
-            let file = create_tar(path, &InputFiles::new(&request.image, &request.read.devices))?;
-            let is_stream = file.is_stream();
-            let options = WriteTarOptions::new()
-                .selection(selection)
-                .holes(*holes)
-                .max_threads(Some(resources.threads.min(image.decode_slots())))
-                .budget(image.memory().budget())
-                .max_work(request.limit.max_work)
-                .max_output(request.max_output)
-                .cancel(stop.token());
-            (write_archive(&image, file, &options, &mut events)?, !is_stream)
-        }
-        target @ ExtractTarget::Directory { path, .. } => {
-            let options = directory_options(target, selection, &resources, &stop)
-                .max_work(request.limit.max_work)
-                .max_output(request.max_output);
-            let result = extract(&image, path, &options, &mut |event| events.handle(event));
-            (events.finish(result)?, true)
-        }
-    };
-    report_skipped(request, &summary.skipped);
-    let stats = read_stats::collect(&resources, &image, events.queue.as_deref());
-    let report = report(request, &summary, events.problems, started.elapsed());
-    let report = ExtractReport { stats, ..report };
-    let written = print_report(request, &report, stdout_is_free);
-    let status = CommandStatus::from_failures(summary.failures).after_output(written)?;
-    read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
-    Ok(status)
+    opened.run(request, &stop)
+}
+
+/// What an extraction needs before anything is created. While the image is opened, a signal still
+/// ends the process at once.
+pub(super) struct OpenedExtraction {
+    selection: Selection,
+    resources: Resources,
+    image: Image,
+}
+
+impl OpenedExtraction {
+    /// Opens the image.
+    ///
+    /// # Errors
+    /// The image cannot be opened, or the selection makes no sense.
+    pub(super) fn new(request: &ExtractRequest) -> anyhow::Result<Self> {
+        let selection = request.selected.selection()?;
+        let resources = Resources::of(&request.work)?;
+        let image = source::open_for_work(&request.image, &request.read, &resources)?;
+        Ok(Self { selection, resources, image })
+    }
+
+    /// Extracts.
+    ///
+    /// # Errors
+    /// The target cannot be used, or a stop was requested.
+    pub(super) fn run(
+        self,
+        request: &ExtractRequest,
+        stop: &StopRequest,
+    ) -> anyhow::Result<CommandStatus> {
+        let Self { selection, resources, image } = self;
+        let started = Instant::now();
+        let total = || measure(&image, &selection).into();
+        let mut events = Events::new(request, stop, total);
+        let (summary, stdout_is_free) = match &request.target {
+            ExtractTarget::Tar { path, holes } => {
+                let file =
+                    create_tar(path, &InputFiles::new(&request.image, &request.read.devices))?;
+                let is_stream = file.is_stream();
+                let options = WriteTarOptions::new()
+                    .selection(selection)
+                    .holes(*holes)
+                    .max_threads(Some(resources.threads.min(image.decode_slots())))
+                    .budget(image.memory().budget())
+                    .max_work(request.limit.max_work)
+                    .max_output(request.max_output)
+                    .cancel(stop.token());
+                (write_archive(&image, file, &options, &mut events)?, !is_stream)
+            }
+            target @ ExtractTarget::Directory { path, .. } => {
+                let options = directory_options(target, selection, &resources, stop)
+                    .max_work(request.limit.max_work)
+                    .max_output(request.max_output);
+                let result = extract(&image, path, &options, &mut |event| events.handle(event));
+                (events.finish(result)?, true)
+            }
+        };
+        report_skipped(request, &summary.skipped);
+        let stats = read_stats::collect(&resources, &image, events.queue.as_deref());
+        let report = report(request, &summary, events.problems, started.elapsed());
+        let report = ExtractReport { stats, ..report };
+        let written = print_report(request, &report, stdout_is_free);
+        let status = CommandStatus::from_failures(summary.failures).after_output(written)?;
+        read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
+        Ok(status)
+    }
 }
 
 fn directory_options(
@@ -266,7 +302,8 @@ fn directory_options(
             .umask(*umask)
             .skip_xattrs(left_out.xattrs)
             .skip_set_id(left_out.set_id)
-            .skip_devices(left_out.devices),
+            .skip_devices(left_out.devices)
+            .skip_destination_metadata(left_out.of_target),
         ExtractTarget::Tar { .. } => options,
     }
 }

@@ -1,10 +1,9 @@
 //! fsck.erofs: turns its command line into a request to `check` or to `extract`, and prints the
 //! compression ratio.
 
-use std::ffi::OsStr;
-use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_extract::{ExistingFiles, OwnerPolicy};
@@ -13,13 +12,16 @@ use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
 use super::check::{self, CheckRequest};
-use super::extract::{self, ExtractRequest, ExtractTarget, LeftOut, SelectedParts};
+use super::extract::{
+    self, ExtractRequest, ExtractTarget, LeftOut, OpenedExtraction, SelectedParts,
+};
+use super::scratch_folder::ScratchFolder;
 use crate::applets::fsck::FsckArguments;
 use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments};
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::metadata_text::{FoundInode, format_percent, stored_bytes};
 use crate::output::{self, escape};
-use crate::signals::{ExitOnSignals, StopRequest, Stopped};
+use crate::signals::{ExitOnSignals, SecondSignal, StopRequest, Stopped};
 use crate::source;
 
 /// What stands before the 32 bytes of a digest.
@@ -350,28 +352,37 @@ fn extract_file(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let shown = escape(target.as_os_str().as_bytes());
+    let exists = || anyhow!("{shown}: exists already; --overwrite replaces it");
     if target.symlink_metadata().is_ok() && !arguments.overwrite {
-        bail!("{shown}: exists already; --overwrite replaces it");
+        return Err(exists());
     }
-    let mut folder = target.as_os_str().to_owned();
-    folder.push(format!(".{}", std::process::id()));
-    let folder = PathBuf::from(folder);
-    fs::create_dir(&folder).with_context(|| format!("cannot create a directory beside {shown}"))?;
     // Only the file itself comes into the directory, under a single name.
     let (parent, name) = path.split_at(parent_length(path));
     let name = name.strip_prefix(b"/").unwrap_or(name);
-    let mut request = extract_request(arguments, &folder, parent.to_vec());
+    let mut request = extract_request(arguments, target, parent.to_vec());
     request.selected = SelectedParts::Path(name.to_vec());
-    let extracted = extract::run(&request, signals);
-    let moved = match extracted {
-        Ok(CommandStatus::Success) => fs::rename(folder.join(OsStr::from_bytes(name)), target)
-            .with_context(|| format!("{shown}: cannot be created"))
-            .map(|()| CommandStatus::Success),
+    let opened = OpenedExtraction::new(&request)?;
+    // From here on there is something to remove.
+    let stop = signals.into_stop_request(SecondSignal::Ignored)?;
+    let folder = ScratchFolder::beside(target)
+        .with_context(|| format!("cannot create a directory beside {shown}"))?;
+    if let ExtractTarget::Directory { path, left_out, .. } = &mut request.target {
+        *path = folder.path();
+        // It stays closed to others, and open for the caller, until the file has its name.
+        left_out.of_target = true;
+    }
+    let moved = match opened.run(&request, &stop) {
+        Ok(CommandStatus::Success) => match folder.move_out(name, target, arguments.overwrite) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists()),
+            moved => moved
+                .with_context(|| format!("{shown}: cannot be created"))
+                .map(|()| CommandStatus::Success),
+        },
         other => other,
     };
-    let removed = fs::remove_dir_all(&folder);
+    let removed = folder.remove();
     let status = moved?;
-    removed.with_context(|| format!("cannot remove {}", folder.display()))?;
+    removed?;
     Ok(status)
 }
 
@@ -405,7 +416,12 @@ fn extract_request(
         },
         source_directory,
         umask: umask(arguments),
-        left_out: LeftOut { xattrs: !arguments.has_xattrs(), set_id: false, devices: false },
+        left_out: LeftOut {
+            xattrs: !arguments.has_xattrs(),
+            set_id: false,
+            devices: false,
+            of_target: false,
+        },
     };
     ExtractRequest {
         image: arguments.image.clone(),

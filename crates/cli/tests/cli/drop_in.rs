@@ -1,14 +1,14 @@
 //! The command under the names of erofs-utils, where it once was stricter than the original or
 //! printed something else: calls that scripts, container engines and build systems make.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{Dir, TestCommand, data, ferrofs};
+use crate::support::{Dir, TestCommand, data, ferrofs, has_strace, is_root, skip};
 
 /// The command under another name.
 fn named(name: &str) -> TestCommand {
@@ -288,6 +288,59 @@ fn fsck_extracts_one_file_under_a_new_name() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
 }
 
+/// The parent of the file is closed in the image, and the name of the target is a long one.
+#[test]
+fn fsck_extracts_one_file_whatever_rights_its_parent_has() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    let closed = tree.join("closed");
+    fs::create_dir_all(&closed).unwrap();
+    fs::write(closed.join("file"), "content").unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o555)).unwrap();
+    mkfs().arg("--quiet").arg(&image).arg(&tree).succeeds();
+    let target = dir.join("x".repeat(255));
+    let fsck = || {
+        let extract = format!("--extract={}", target.display());
+        dir.ordinary("fsck.erofs").args(["--path=/closed/file", &extract]).arg(&image)
+    };
+    fsck().succeeds();
+    let before = fs::read_dir(dir.path()).unwrap().count();
+    assert!(fsck().ends_with(1).stderr.contains("exists already"));
+    fs::write(&target, "old").unwrap();
+    fsck().arg("--overwrite").succeeds();
+    assert_eq!(fs::read(&target).unwrap(), b"content");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before, "nothing else is left");
+}
+
+/// Whoever owns the parent of the file in the image could replace it before it has its name.
+#[test]
+fn fsck_extracts_one_file_in_a_directory_that_only_the_caller_may_change() {
+    if !is_root() {
+        return skip("only root can give directories away");
+    }
+    if !has_strace() {
+        return;
+    }
+    let dir = Dir::new();
+    let (tree, image, log) = (dir.join("tree"), dir.join("image"), dir.join("log"));
+    let open = tree.join("open");
+    fs::create_dir_all(&open).unwrap();
+    fs::write(open.join("file"), "content").unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    chown(&open, Some(1000), Some(1000)).unwrap();
+    mkfs().arg("--quiet").arg(&image).arg(&tree).succeeds();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=fchown,fchmod,fchownat,fchmodat", "-o"]).arg(&log);
+    let program = dir.join("fsck.erofs");
+    symlink(env!("CARGO_BIN_EXE_ferrofs"), &program).unwrap();
+    let extract = format!("--extract={}", dir.join("target").display());
+    let traced = TestCommand::new(strace).arg(program).args(["--path=/open/file", &extract]);
+    traced.arg(&image).succeeds();
+    assert_eq!(fs::read(dir.join("target")).unwrap(), b"content");
+    let log = fs::read_to_string(log).unwrap();
+    assert!(!log.contains("1000") && !log.contains("0777"), "{log}");
+}
+
 #[test]
 fn fsck_extracts_the_file_that_a_path_names_and_touches_no_file_of_the_host() {
     let dir = Dir::new();
@@ -479,7 +532,7 @@ fn a_programs_own_name_is_not_needed_to_be_in_the_path() {
     let dir = Dir::new();
     let link = dir.join("mkfs.erofs");
     symlink(env!("CARGO_BIN_EXE_ferrofs"), &link).unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let text = TestCommand::new(Command::new(&link)).arg("-V").succeeds().text();
     assert!(text.starts_with("mkfs.erofs (erofs-utils) "), "{text}");
 }

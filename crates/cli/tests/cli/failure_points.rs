@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::mounted::{MountPoint, has_fuse};
-use crate::support::{Dir, ferrofs, is_root, skip};
+use crate::support::{Dir, ferrofs, has_strace, is_root, skip};
 
 /// A run that takes longer hangs; it takes milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -101,17 +101,6 @@ impl FailedRun {
     fn is_cut_short(&self) -> bool {
         self.status.code().is_none_or(|code| code >= 128)
     }
-}
-
-fn has_strace() -> bool {
-    let dir = Dir::new();
-    let traced =
-        Command::new("strace").args(["-f", "-qq", "-o"]).arg(dir.join("log")).arg("true").output();
-    let is_had = traced.is_ok_and(|output| output.status.success());
-    if !is_had {
-        skip("needs strace and the right to trace");
-    }
-    is_had
 }
 
 fn strace(log: &Path) -> Command {

@@ -183,6 +183,23 @@ fn a_directory_in_the_way_is_kept_and_named() {
 }
 
 #[test]
+fn a_device_that_the_caller_may_not_make_replaces_nothing() {
+    let dir = Dir::new();
+    let (image, tree) = (dir.readable("plain.erofs"), dir.join("tree"));
+    let extract = || {
+        let extract = dir.ordinary_ferrofs().args(["extract", "--overwrite"]);
+        extract.arg(&image).arg(&tree)
+    };
+    extract().succeeds();
+    let device = tree.join("sub/zero");
+    fs::write(&device, "precious").unwrap();
+    let ended = extract().succeeds();
+    assert!(ended.stderr.contains("2 special files left out"), "{}", ended.stderr);
+    assert_eq!(fs::read(&device).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(tree.join("sub")).unwrap().count(), 6);
+}
+
+#[test]
 fn hard_links_of_existing_files_are_cut() {
     let dir = Dir::new();
     let tree = dir.join("tree");

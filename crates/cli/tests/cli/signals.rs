@@ -7,8 +7,9 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ExitStatus};
+use std::process::{Child, ChildStderr, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -131,6 +132,23 @@ fn an_interrupted_extraction_leaves_only_whole_files() {
     }
 }
 
+#[test]
+fn an_interrupted_extraction_of_one_file_leaves_nothing() {
+    let dir = Dir::new();
+    let image = image(&dir);
+    let before = names(dir.path()).len();
+    each_signal(|signal, code| {
+        let mut fsck = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+        fsck.arg0("fsck.erofs").arg("--path=/large").arg(&image);
+        fsck.arg(format!("--extract={}", dir.join("target").display()));
+        let mut child = TestCommand::new(fsck).spawn();
+        stop_when(&child, || names(dir.path()).len() > before);
+        let status = end_with(&mut child, signal);
+        assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+        assert_eq!(names(dir.path()).len(), before, "{:?}", names(dir.path()));
+    });
+}
+
 /// Whether a process has a new file in a directory open, without a name or with a temporary one.
 fn has_new_file(child: &Child, directory: &Path) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();
@@ -203,4 +221,28 @@ fn a_signal_ends_a_verb_that_waits_for_its_reader() {
             drop(stdout);
         }
     });
+}
+
+/// SIGXFSZ would end the process where it stands.
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_leaves_nothing_incomplete() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    ferrofs().args(["build", "-q", "-zlz4", "--no-verify"]).args([&image, &tree]).succeeds();
+    let limited = |words: &[&str], paths: [&Path; 2]| {
+        let mut shell = Command::new("sh");
+        // In 512 or 1024 bytes: more than a small file, and less than the large one.
+        shell.args(["-c", "ulimit -f 1000 && exec \"$0\" \"$@\""]);
+        shell.arg(env!("CARGO_BIN_EXE_ferrofs")).args(words).args(paths);
+        let ended = TestCommand::new(shell).ends_with(1);
+        assert!(ended.stderr.contains("File too large"), "{}", ended.stderr);
+    };
+    let (out, tar, blob) = (dir.join("out"), dir.join("tar"), dir.join("blob"));
+    let before = names(dir.path()).len();
+    limited(&["extract", "-q", "--tar"], [&tar, &image]);
+    limited(&["build", "-q", "--no-verify"], [&blob, &tree]);
+    assert_eq!(names(dir.path()).len(), before, "{:?}", names(dir.path()));
+    limited(&["extract", "-q"], [&image, &out]);
+    assert_eq!(names(dir.path()).len(), before + 1, "{:?}", names(dir.path()));
+    assert_eq!(names(&out).len(), SMALL_FILES);
 }

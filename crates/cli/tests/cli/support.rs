@@ -63,8 +63,15 @@ impl Dir {
 
     /// The command, run in this folder by an ordinary user.
     pub(crate) fn ordinary_ferrofs(&self) -> TestCommand {
+        self.ordinary("ferrofs")
+    }
+
+    /// The same under one of its names.
+    pub(crate) fn ordinary(&self, name: &str) -> TestCommand {
         if !is_root() {
-            return ferrofs();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+            command.arg0(name);
+            return TestCommand { command };
         }
         let program = self.join("ferrofs");
         // Another process writes the copy: were it open here, tests that start programs meanwhile
@@ -77,7 +84,7 @@ impl Dir {
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
         chown(self.path(), Some(NOBODY), Some(NOBODY)).unwrap();
         let mut command = Command::new(program);
-        command.uid(NOBODY).gid(NOBODY).current_dir(self.path());
+        command.arg0(name).uid(NOBODY).gid(NOBODY).current_dir(self.path());
         TestCommand { command }
     }
 
@@ -114,6 +121,18 @@ pub(crate) fn skip(reason: &str) {
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         file.unwrap().write_all(line.as_bytes()).unwrap();
     }
+}
+
+/// Whether programs can be traced; if not, that is reported.
+pub(crate) fn has_strace() -> bool {
+    let dir = Dir::new();
+    let traced =
+        Command::new("strace").args(["-f", "-qq", "-o"]).arg(dir.join("log")).arg("true").output();
+    let is_had = traced.is_ok_and(|output| output.status.success());
+    if !is_had {
+        skip("needs strace and the right to trace");
+    }
+    is_had
 }
 
 pub(crate) fn is_root() -> bool {

@@ -17,19 +17,19 @@ use super::{extract_with_options, new_folder};
 use crate::event::SkippedMetadata;
 use crate::host_entry::NewEntry;
 use crate::metadata::{
-    ACL_ACCESS, ACL_DEFAULT, CallerIds, ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata,
+    ACL_ACCESS, ACL_DEFAULT, CallerId, ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata,
 };
 use crate::{ErrorKind, ExistingFiles, ExtractOptions, OwnerPolicy};
 
-fn mode_of(path: &Path) -> u32 {
+pub(super) fn mode_of(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-fn set_mode(path: &Path, mode: u32) {
+pub(super) fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn make_fifo(path: &Path) {
+pub(super) fn make_fifo(path: &Path) {
     let kind = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), 0).unwrap();
 }
@@ -42,13 +42,13 @@ fn image_of_fifo(mode: u16) -> Image {
 }
 
 /// The inode of the only entry of an image.
-fn inode_of(image: &Image) -> ferrofs_image::Inode {
+pub(super) fn inode_of(image: &Image) -> ferrofs_image::Inode {
     let leaf = |event| if let WalkEvent::Leaf(entry) = event { Some(entry.inode) } else { None };
     image.walk(b"/").unwrap().find_map(leaf).unwrap()
 }
 
 fn policy(owners: OwnerPolicy) -> MetadataPolicy {
-    let credentials = CallerIds::current();
+    let credentials = CallerId::current();
     MetadataPolicy { credentials, owners, masked: 0, skip_set_id: false }
 }
 
@@ -228,7 +228,7 @@ fn directories_that_existed_keep_their_modes_until_they_are_complete() {
 
 /// The entry that nobody may do anything but the owner, who may do everything, and a named user
 /// who may read, in the form of the kernel.
-fn acl() -> Vec<u8> {
+pub(super) fn acl() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] = [
         (0x01, 7, u32::MAX),
         (0x02, 4, 12_345),
@@ -294,7 +294,7 @@ fn set_id_bits_are_left_out_if_the_caller_becomes_the_owner_or_asks_for_it() {
     let directory = made.directory(0, "directory");
     made.set_mode(directory, 0o2755);
     let image = made.open();
-    let is_root = CallerIds::current().is_root();
+    let is_root = CallerId::current().is_root();
     let default = ExtractOptions::new();
     for (options, keeps, dropped) in [
         (default.clone(), is_root, if is_root { 0 } else { 2 }),
@@ -317,7 +317,7 @@ fn capabilities_are_left_out_if_root_becomes_the_owner_or_the_caller_asks_for_it
     let xattrs = [Xattr { name, value: vec![1] }];
     let keeps = |uid, owners, skip_set_id| {
         let mut skipped = SkippedMetadata::default();
-        let credentials = CallerIds::of_user(uid);
+        let credentials = CallerId::of_user(uid);
         let policy = MetadataPolicy { credentials, owners, masked: 0, skip_set_id };
         (policy.keeps_capabilities(&xattrs, &mut skipped), skipped.capabilities)
     };

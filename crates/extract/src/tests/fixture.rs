@@ -31,6 +31,8 @@ pub(super) struct ImageFixture {
     inodes: Vec<(FixtureContent, u32)>,
     /// Permissions that are not the usual ones.
     modes: HashMap<usize, u16>,
+    /// Users and groups that are not 0.
+    owners: HashMap<usize, (u32, u32)>,
     /// Numbers of links that are not those of names.
     links: HashMap<usize, u32>,
 }
@@ -38,7 +40,8 @@ pub(super) struct ImageFixture {
 impl ImageFixture {
     pub(super) fn new() -> Self {
         let root = FixtureContent::Directory(Vec::new());
-        Self { inodes: vec![(root, 0)], modes: HashMap::new(), links: HashMap::new() }
+        let (modes, owners, links) = Default::default();
+        Self { inodes: vec![(root, 0)], modes, owners, links }
     }
 
     pub(super) fn directory(&mut self, parent: usize, name: &str) -> usize {
@@ -65,6 +68,11 @@ impl ImageFixture {
     /// Gives an inode other permissions than 0755, 0640 or 0600.
     pub(super) fn set_mode(&mut self, inode: usize, mode: u16) {
         self.modes.insert(inode, mode);
+    }
+
+    /// Gives an inode a user and a group.
+    pub(super) fn set_owner(&mut self, inode: usize, uid: u32, gid: u32) {
+        self.owners.insert(inode, (uid, gid));
     }
 
     fn inode(&mut self, content: FixtureContent, parent: usize, name: &str) -> usize {
@@ -129,6 +137,9 @@ impl ImageFixture {
             inode[4..6].copy_from_slice(&mode.to_le_bytes());
             inode[8..16].copy_from_slice(&size.to_le_bytes());
             inode[16..20].copy_from_slice(&start.to_le_bytes());
+            let (uid, gid) = self.owners.get(&number).copied().unwrap_or_default();
+            inode[24..28].copy_from_slice(&uid.to_le_bytes());
+            inode[28..32].copy_from_slice(&gid.to_le_bytes());
             let mtime = 1_000_000_000 + number as u64;
             inode[32..40].copy_from_slice(&mtime.to_le_bytes());
             let nlink = if is_directory { 2 } else { *names };
