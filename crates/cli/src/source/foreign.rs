@@ -63,7 +63,8 @@ pub(super) fn identify(path: &Path, offset: u64) -> Option<&'static str> {
     identify_bytes(&start)
 }
 
-fn identify_bytes(start: &[u8]) -> Option<&'static str> {
+/// What the file is that begins with these bytes.
+pub(crate) fn identify_bytes(start: &[u8]) -> Option<&'static str> {
     if start.is_empty() {
         return Some("an empty file");
     }
