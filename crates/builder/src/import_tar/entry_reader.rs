@@ -7,7 +7,7 @@ use super::archive::TarArchive;
 use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
 use super::input::{StoredHoles, TarInput};
 use super::pax::{PaxRecords, PaxScope, PaxXattrs, SparseExtent, SparseForm, SparseMap, number};
-use super::{TarContentMode, TarImportOptions, acl, archive, refused, shown};
+use super::{ForeignNameFn, TarContentMode, TarImportOptions, acl, archive, refused, shown};
 use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
 use crate::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ pub(super) struct EntryReader {
     globals: PendingExtensions,
     is_concatenated: bool,
     /// Names what a file is that begins with zeros and is no archive; `None`: the rest of it is not looked at.
-    foreign_name: Option<fn(&[u8]) -> Option<&'static str>>,
+    foreign_name: Option<ForeignNameFn>,
     /// A header was read.
     has_header: bool,
     accounts: AccountLookup,

@@ -24,8 +24,8 @@ use super::request::{
 };
 use super::source_kind;
 use crate::arguments::{
-    BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice, SharingChoice,
-    WhiteoutChoice,
+    AndroidArguments, BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice,
+    SharingChoice, WhiteoutChoice,
 };
 use crate::container::is_container;
 
@@ -69,12 +69,7 @@ pub(crate) fn request(
     options.data_alignment_blocks = blocks("--align-data", layout.align_data, block_bytes)?;
     options.image_alignment_blocks = blocks("--align-image", layout.align_image, block_bytes)?;
     let adjustments = adjustments(&typed.content, times)?;
-    let android = &typed.android;
-    let has_paths = [&android.file_contexts, &android.fs_config_file, &android.block_list_file];
-    if android.mount_point.is_some() && has_paths.iter().all(|file| file.is_none()) {
-        let files = "--file-contexts, --fs-config-file or --block-list-file";
-        return Err(format!("--mount-point is about the paths in other files: it needs {files}"));
-    }
+    check_mount_point(&typed.android)?;
     let kind = source_kind::kind(typed)?;
     if typed.container_config.is_some() && kind != SourceKind::Container {
         return Err("--container-config: the source is not a container image".to_owned());
@@ -112,6 +107,16 @@ pub(crate) fn request(
         block_map: None,
         warnings: super::android::ineffective(&typed.android).into_iter().collect(),
     })
+}
+
+/// A mount point alone has no effect.
+fn check_mount_point(android: &AndroidArguments) -> Result<(), String> {
+    let has_paths = [&android.file_contexts, &android.fs_config_file, &android.block_list_file];
+    if android.mount_point.is_none() || has_paths.iter().any(|file| file.is_some()) {
+        return Ok(());
+    }
+    let files = "--file-contexts, --fs-config-file or --block-list-file";
+    Err(format!("--mount-point is about the paths in other files: it needs {files}"))
 }
 
 /// Times as the options and the environment give them.

@@ -435,7 +435,7 @@ fn an_image_in_place_of_an_archive_is_named_and_the_older_image_stays() {
     ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);
     let mut unknown = vec![0; 100_000];
     unknown[5000] = 1;
-    let empty = dir.write("empty.tar", &[0; 10_240]);
+    let empty = dir.write("empty.tar", &vec![0; 10_240]);
     let packed = |path: &Path| {
         let packed = Command::new("gzip").arg("-c").arg(path).output().unwrap();
         dir.write("packed.gz", &packed.stdout)
@@ -475,7 +475,7 @@ fn an_image_in_place_of_an_archive_is_named_and_the_older_image_stays() {
 fn an_option_for_another_kind_of_source_is_named() {
     let dir = Dir::new();
     let (tree, out) = (source(&dir), dir.join("out"));
-    let archive = dir.write("t.tar", &[0; 10_240]);
+    let archive = dir.write("t.tar", &vec![0; 10_240]);
     for (option, is_for_archives) in [
         ("--whiteouts=apply", true),
         ("--whiteouts=overlay", true),
