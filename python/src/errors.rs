@@ -219,7 +219,6 @@ impl From<ferrofs_extract::Error> for Failure {
             Kind::Cancelled => Self::new("CancelledError", "ECANCELED", message),
             Kind::NoProc { .. } => Self::new("UnsupportedError", "EOPNOTSUPP", message),
             Kind::OutputLimit { .. } => Self::new("ErofsError", "EFBIG", message),
-            Kind::Pattern(_) => Self::new("ErofsError", "EINVAL", message),
             Kind::Memory(_) | Kind::Threads(_) => Self::new("ErofsError", "ENOMEM", message),
             _ => Self::new("CorruptImageError", "EUCLEAN", message),
         };

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Command, CommandFactory};
 use clap_complete::aot::{Shell, generate_to};
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, roman};
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::arguments::Arguments;
 use crate::dump::DumpArguments;
@@ -66,7 +66,7 @@ fn rendered(page: &Page, name: &str, date: &str) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    synopsis(&page.command).to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     if page.command.has_subcommands() {
@@ -92,6 +92,24 @@ fn rendered(page: &Page, name: &str, date: &str) -> io::Result<Vec<u8>> {
     }
     roff.to_writer(&mut text)?;
     Ok(text)
+}
+
+/// The usage as the help has it: clap_mangen drops the names of values and the "..." of arguments that can be repeated.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:");
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    for (number, line) in usage.lines().enumerate() {
+        if number > 0 {
+            roff.control("br", []);
+        }
+        // The words of the command come before its arguments.
+        let line = line.trim();
+        let (words, arguments) = line.split_at(line.find(['[', '<']).unwrap_or(line.len()));
+        roff.text([bold(words.trim_end()), roman(" "), roman(arguments)]);
+    }
+    roff
 }
 
 /// A part of the help after the options.
@@ -207,6 +225,36 @@ mod tests {
         }
         let mount = fs::read_to_string(dir.path().join("ferrofs-mount.1")).unwrap();
         assert!(mount.contains(".TH ferrofs\\-mount 1 ") || mount.contains(".TH ferrofs-mount 1 "));
+    }
+
+    #[test]
+    fn the_synopsis_is_the_usage_with_all_names_of_values() {
+        for page in commands() {
+            let mut command = page.command;
+            command.build();
+            let verbs: Vec<Command> = command.get_subcommands().cloned().collect();
+            for mut command in std::iter::once(command).chain(verbs) {
+                let usage = command.render_usage().to_string();
+                let mut text = Vec::new();
+                synopsis(&command).to_writer(&mut text).unwrap();
+                let text = String::from_utf8(text).unwrap();
+                let plain = text
+                    .replace(r"\fB", "")
+                    .replace(r"\fR", "")
+                    .replace("\\-", "-")
+                    .replace("\n.br", "");
+                for line in usage.trim_start_matches("Usage:").lines() {
+                    assert!(plain.contains(line.trim()), "{line} in {text}");
+                }
+            }
+        }
+        let mut command = Arguments::command();
+        command.build();
+        let build = command.find_subcommand("build").unwrap();
+        let mut text = Vec::new();
+        synopsis(build).to_writer(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(r"\fBferrofs build\fR [OPTIONS] <IMAGE> <SOURCE>..."), "{text}");
     }
 
     #[test]

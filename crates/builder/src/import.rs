@@ -15,6 +15,6 @@ pub mod sidecar;
 pub use self::directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, from_directory};
 pub use crate::decompress::Compression;
 pub use crate::import_tar::{
-    AccountFiles, InputLimit, SpoolOptions, StoredHoles, TarContentMode, TarImportOptions,
-    TarSource, WhiteoutPolicy, from_tar, from_tar_layers,
+    AccountFiles, ForeignNameFn, InputLimit, SpoolOptions, StoredHoles, TarContentMode,
+    TarImportOptions, TarSource, WhiteoutPolicy, from_tar, from_tar_layers,
 };

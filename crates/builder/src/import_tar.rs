@@ -115,6 +115,9 @@ pub enum TarContentMode {
     HeadersOnly,
 }
 
+/// Names what a file is by its first bytes; `None` if that is unknown.
+pub type ForeignNameFn = fn(&[u8]) -> Option<&'static str>;
+
 /// How [`from_tar`] works.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -131,6 +134,10 @@ pub struct TarImportOptions {
     pub xattrs: XattrFilter,
     /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
     pub concatenated: bool,
+    /// Names what a file is, by its first bytes. With it, a file that begins with the end mark of an archive is an empty
+    /// archive only if all of it is zero, and else refused with this name: an image of a file system often begins with
+    /// zeros. `None`: what follows an end mark is not looked at, as with GNU tar.
+    pub foreign_name: Option<ForeignNameFn>,
     /// The lists for names in ACLs without numbers; `None`: such names are refused.
     pub accounts: Option<AccountFiles>,
     /// The spool for contents that can be read only once.
@@ -158,6 +165,7 @@ option_setters! { TarImportOptions {
     whiteouts: WhiteoutPolicy,
     xattrs: XattrFilter,
     concatenated: bool,
+    foreign_name: Option<ForeignNameFn>,
     accounts: Option<AccountFiles>,
     spool: SpoolOptions,
     store: Option<SpillStore>,
@@ -182,6 +190,7 @@ impl Default for TarImportOptions {
             whiteouts: WhiteoutPolicy::default(),
             xattrs: XattrFilter::All,
             concatenated: false,
+            foreign_name: None,
             accounts: None,
             spool: SpoolOptions::default(),
             store: None,

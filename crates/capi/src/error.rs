@@ -208,9 +208,7 @@ impl From<ferrofs_extract::Error> for CallError {
             | ErrorKind::Leftover { .. } => Self::new(Code::Exists, message),
             ErrorKind::NothingMatches => Self::new(Code::NotFound, message),
             ErrorKind::OutputLimit { .. } => Self::new(Code::Limit, message),
-            ErrorKind::Pattern(_) | ErrorKind::FirstNameLeftOut => {
-                Self::new(Code::Invalid, message)
-            }
+            ErrorKind::FirstNameLeftOut => Self::new(Code::Invalid, message),
             ErrorKind::Panicked => Self::new(Code::Internal, message),
             ErrorKind::Replaced => Self::new(Code::Io, message),
             ErrorKind::NoProc { .. } => Self::new(Code::Unsupported, message),

@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn ferrofs_extract(
             unsafe { pointer::texts(options.patterns, options.pattern_count, "a pattern") }?;
         let cancel = CancelToken::new();
         let extracting =
-            extract_options(&options)?.selection(Selection::new(patterns)?).cancel(&cancel);
+            extract_options(&options)?.selection(Selection::new(patterns)).cancel(&cancel);
         let ExtractOptions { problem, progress, ctx, .. } = options;
         let callbacks = Callbacks { problem, progress, ctx };
         let mut handle = |event| {

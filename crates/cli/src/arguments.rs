@@ -170,6 +170,9 @@ pub(crate) struct WorkArguments {
     pub(crate) stats: bool,
 }
 
+/// The help of `--stats` for the verbs that have no `--json`.
+const STATS_WITHOUT_JSON: &str = "Print statistics of the decoder, cache and memory on stderr";
+
 /// Limits of CPU time and memory.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
@@ -294,7 +297,7 @@ pub(crate) struct LsArguments {
 
 /// Write files to standard output.
 #[derive(Args, Debug)]
-#[command(after_help = help::CAT)]
+#[command(after_help = help::CAT, mut_arg("stats", |arg| arg.help(STATS_WITHOUT_JSON)))]
 pub(crate) struct CatArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
@@ -336,9 +339,9 @@ pub(crate) struct ExtractArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
-    /// The directory to extract into. If it does not exist, it appears when all is extracted (until
-    /// then, it is .DEST.part); if it does, it must be empty. With --tar, do not give DEST: all words
-    /// after IMAGE are PATHs
+    /// The directory to extract into. If it does not exist, it appears at the end (until then, it is
+    /// .DEST.part): complete if the exit status is 0, otherwise with what could be extracted. If it
+    /// exists, it must be empty. With --tar, do not give DEST: all words after IMAGE are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -802,7 +805,7 @@ pub(crate) struct AndroidArguments {
 
 /// Mount an image, compare every byte, and measure how fast it is read.
 #[derive(Args, Debug)]
-#[command(after_help = help::DEMO)]
+#[command(after_help = help::DEMO, mut_arg("stats", |arg| arg.help(STATS_WITHOUT_JSON)))]
 pub(crate) struct DemoArguments {
     /// An image to use instead of the built-in one
     pub(crate) image: Option<PathBuf>,

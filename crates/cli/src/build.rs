@@ -19,6 +19,7 @@ mod monitor;
 mod overlay;
 mod report;
 mod request;
+mod source_kind;
 mod verify;
 mod vmdk;
 
@@ -62,6 +63,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<CommandStatus> {
     let environment = environment(arguments.compression.hints.as_deref())?;
     let request = arguments::request(arguments, &environment).map_err(usage_error)?;
+    source_kind::check(arguments).map_err(usage_error)?;
     run_request(request, signals)
 }
 

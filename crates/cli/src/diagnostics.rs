@@ -150,7 +150,13 @@ pub(crate) fn for_extract_error(error: &ferrofs_extract::Error) -> &'static str 
         ferrofs_extract::ErrorKind::Leftover { .. } => "; remove it, or use another directory",
         ferrofs_extract::ErrorKind::OutputLimit { .. } => "; --max-output allows more",
         ferrofs_extract::ErrorKind::DirectoryInTheWay => "; remove it, or use another DEST",
-        ferrofs_extract::ErrorKind::NothingMatches => "; `ferrofs ls -R IMAGE` lists all paths",
+        ferrofs_extract::ErrorKind::NothingMatches => {
+            let is_text = std::str::from_utf8(error.path()).is_ok();
+            match error.path().iter().any(|byte| b"*?[{".contains(byte)) && !is_text {
+                true => "; in a name that is not UTF-8, *, ?, [ and { stand for themselves",
+                false => "; `ferrofs ls -R IMAGE` lists all paths",
+            }
+        }
         _ => "",
     }
 }

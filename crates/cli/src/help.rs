@@ -73,8 +73,9 @@ ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
 pub(crate) const EXTRACT: &str = "\
 A PATH selects the entry with this path, everything below it, and the directories above it. In a
 pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches any number of
-directories, and a backslash makes the next character literal. A name with one of these characters
-must be UTF-8; other names may have any bytes. Quote patterns to protect them from the shell.
+directories, and a backslash makes the next character literal. A name with such characters can be
+given as it is, also if it is no valid pattern, as usr/bin/[ is. Quote patterns to protect them from
+the shell.
 
 Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.
@@ -137,8 +138,9 @@ Examples:
 
 pub(crate) const STATS: &str = "\
 The process that serves the mount sends the statistics. Every user with read access to the mount
-can query them, from every namespace that contains the mount. Counters start at zero when the image
-is mounted. The time of an operation starts when the process receives the request and ends when the
+can query them, from every namespace that contains the mount. Counters start at zero when this
+process starts: when the image is mounted, and with mount --keep again whenever another process
+takes over. The time of an operation starts when the process receives the request and ends when the
 kernel has the reply. Quantiles are at most 12.5 % too high. An error is a reply that reports damage
 or an I/O failure; a name or an attribute that does not exist is not an error. The list of the most
 read files shows inode numbers; `find DIR -inum N -print -quit` prints the path.
@@ -207,14 +209,15 @@ describes the sandbox. With --user NAME, a process of NAME serves a mount that r
 mount belongs to NAME.
 
 Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
-nodev (root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter,
-since mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
-reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, busy_poll=, log=; user_xattr,
-nouser_xattr, acl, noacl; for remote images cache=, cache_size=, offline, verify=, fetch_timeout=,
-insecure_registry=; remount, which succeeds if nothing changes that /proc/mounts shows. Options that
-only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted. Options about access
-times (noatime and similar ones) are accepted without effect, because an image has no access times.
-Every other option is an error, including rw, because an EROFS image cannot be written.
+nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (in /etc/fstab
+the last, since mount(8) makes a loop device for offset=), partition= (of a super image of Android),
+device= (repeatable), no_checksum; memory=, reserved_pages=, prefault, jobs=, cpus=, nice=;
+timeout=, busy_poll=, log=; user_xattr, nouser_xattr, acl, noacl; for remote images cache=,
+cache_size=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which succeeds if
+nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user,
+noauto, _netdev, x-…) are accepted. Options about access times (noatime and similar ones) are
+accepted without effect, because an image has no access times. Every other option is an error,
+including rw, because an EROFS image cannot be written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0

@@ -14,6 +14,7 @@ mod serving_user;
 mod source_words;
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
 pub(crate) use daemonize::close_streams;
 use daemonize::{ReadyNotifier, Side};
@@ -21,7 +22,7 @@ use request::MountRequest;
 
 use crate::arguments::{MountArguments, MountCaller, MountInvocation};
 use crate::exit_status::CommandStatus;
-use crate::output::Output;
+use crate::output::{self, Output};
 
 /// Mounts.
 ///
@@ -48,6 +49,12 @@ pub(crate) fn run(
             return remount::run(&request.directory, &file_system_type, words);
         }
         print_banner(invocation)?;
+        for word in request.ineffective.iter().filter(|_| !request.read.quiet) {
+            let word = output::escape(word.as_bytes());
+            output::print_message(format_args!(
+                "warning: -o {word} has no effect: it is for the driver of Linux"
+            ));
+        }
         if !typed.foreground && !invocation.is_dry_run {
             match daemonize::start()? {
                 Side::Done(status) => return Ok(status),

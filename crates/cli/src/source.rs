@@ -1,7 +1,7 @@
 //! Opens the image that the arguments describe: a file, a sparse image of Android, or a partition of
 //! a super image.
 
-mod foreign;
+pub(crate) mod foreign;
 
 use std::path::Path;
 use std::sync::Arc;

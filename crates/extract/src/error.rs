@@ -77,10 +77,6 @@ pub enum ErrorKind {
     Panicked,
     /// The threads could not be created.
     Threads(ferrofs_workers::Error),
-    /// A path to extract is not a well-formed pattern.
-    Pattern(globset::Error),
-    /// A path to extract has a wildcard in a name that is not UTF-8, where none can be matched.
-    PatternNotUtf8,
     /// A path to extract names nothing in the image.
     NothingMatches,
     /// A file of a tar could not be read in full after its header was written.
@@ -250,11 +246,6 @@ impl fmt::Display for ErrorKind {
             }
             Self::Panicked => f.write_str("the code that extracted it panicked"),
             Self::Threads(error) => write!(f, "cannot create threads: {error}"),
-            Self::Pattern(error) => write!(f, "invalid pattern: {error}"),
-            Self::PatternNotUtf8 => f.write_str(
-                "invalid pattern: a wildcard in a name that is not UTF-8; with a backslash before it, the \
-                 character stands for itself",
-            ),
             Self::NothingMatches => f.write_str("nothing in the image matches"),
             Self::ZeroFilled { source, zeros, size } => {
                 write!(f, "{source}; {zeros} of its {size} bytes are zeros in the archive")
@@ -285,7 +276,6 @@ impl std::error::Error for Error {
         match &self.kind {
             ErrorKind::Image(error) => Some(error),
             ErrorKind::Output { source, .. } => Some(source),
-            ErrorKind::Pattern(error) => Some(error),
             ErrorKind::Threads(error) => Some(error),
             ErrorKind::Memory(error) => Some(error),
             ErrorKind::NotPublished { source, .. } => match &**source {

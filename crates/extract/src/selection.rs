@@ -1,7 +1,8 @@
 //! Which part of an image to extract: paths and patterns, matched name by name.
 //!
 //! A path selects itself and everything below it. In a pattern, `*`, `?`, `[…]` and `{…}` match
-//! within one name, which has to be UTF-8, and the name `**` matches any number of directories. Directories that can
+//! within one name, and the name `**` matches any number of directories. A name that is no valid pattern, such as `[`,
+//! stands for itself, as does one that is not UTF-8. Directories that can
 //! contain nothing selected are not read. [`Selection::of_paths`] takes every character as it is.
 
 use std::ffi::OsStr;
@@ -11,7 +12,6 @@ use std::path::Path;
 use ferrofs_image::{FileType, Image, Inode, InodeSet, WalkEvent};
 use globset::{GlobBuilder, GlobMatcher};
 
-use crate::error::{Error, ErrorKind};
 use crate::event::ExtractProgress;
 
 /// Paths and patterns. Without any, everything is selected.
@@ -68,14 +68,19 @@ struct KnownDirectories {
 const KNOWN_MAX_BYTES: usize = 1 << 20;
 
 impl Selection {
-    /// Selects paths and patterns. They count from the root, with or without a leading slash.
+    /// Selects paths and patterns. They count from the root, with or without a leading slash. Every path selects itself,
+    /// whatever characters are in it.
     ///
-    /// # Errors
-    /// [`ErrorKind::Pattern`] for a malformed pattern; [`ErrorKind::PatternNotUtf8`] for a wildcard in a
-    /// name that is not UTF-8.
-    pub fn new<P: AsRef<[u8]>>(given: impl IntoIterator<Item = P>) -> Result<Self, Error> {
+    /// ```
+    /// use ferrofs_extract::Selection;
+    ///
+    /// // A program of every Linux system, which is no valid pattern.
+    /// let selection = Selection::new(["usr/bin/[", "usr/lib/*.so"]);
+    /// ```
+    #[must_use]
+    pub fn new<P: AsRef<[u8]>>(given: impl IntoIterator<Item = P>) -> Self {
         let patterns = given.into_iter().map(|pattern| SelectionPattern::new(pattern.as_ref()));
-        Ok(Self { patterns: patterns.collect::<Result<_, _>>()? })
+        Self { patterns: patterns.collect() }
     }
 
     /// Selects paths, in which no character is special: `*` is a name of one byte. They count from
@@ -179,12 +184,10 @@ impl Selection {
 }
 
 impl SelectionPattern {
-    fn new(given: &[u8]) -> Result<Self, Error> {
+    fn new(given: &[u8]) -> Self {
         let names: Vec<Vec<u8>> = names_of(given).map(<[u8]>::to_vec).collect();
-        let parts = names.iter().map(|name| PatternPart::new(name));
-        let parts = parts.collect::<Result<_, _>>();
-        let parts = parts.map_err(|kind| Error::new(kind, given))?;
-        Ok(Self { given: given.to_vec(), names, parts })
+        let parts = names.iter().map(|name| PatternPart::new(name)).collect();
+        Self { given: given.to_vec(), names, parts }
     }
 
     fn of_path(given: &[u8]) -> Self {
@@ -274,18 +277,17 @@ impl KnownDirectories {
 }
 
 impl PatternPart {
-    fn new(name: &[u8]) -> Result<Self, ErrorKind> {
+    fn new(name: &[u8]) -> Self {
         if name == b"**" {
-            return Ok(Self::AnyDirectories);
+            return Self::AnyDirectories;
         }
         if let Some(plain) = unescaped(name) {
-            return Ok(Self::Name(plain));
+            return Self::Name(plain);
         }
-        // The crate takes text only.
-        let text = std::str::from_utf8(name).map_err(|_| ErrorKind::PatternNotUtf8)?;
-        let mut builder = GlobBuilder::new(text);
-        let glob = builder.literal_separator(true).backslash_escape(true).build();
-        Ok(Self::Glob(Box::new(glob.map_err(ErrorKind::Pattern)?.compile_matcher())))
+        match glob(name) {
+            Some(glob) => Self::Glob(Box::new(glob)),
+            None => Self::Name(name.to_vec()),
+        }
     }
 
     fn fits(&self, name: &[u8]) -> bool {
@@ -295,6 +297,13 @@ impl PatternPart {
             Self::AnyDirectories => true,
         }
     }
+}
+
+/// A pattern with wildcards; `None` if it is malformed, or not text as the crate needs it.
+fn glob(name: &[u8]) -> Option<GlobMatcher> {
+    let mut builder = GlobBuilder::new(std::str::from_utf8(name).ok()?);
+    let glob = builder.literal_separator(true).backslash_escape(true).build().ok()?;
+    Some(glob.compile_matcher())
 }
 
 /// The only name that a pattern without wildcards matches: a backslash stands for the byte after it.
@@ -357,7 +366,7 @@ mod tests {
     use super::*;
 
     fn classify(pattern: &str, path: &str) -> SelectionMatch {
-        let selection = Selection::new([pattern]).unwrap();
+        let selection = Selection::new([pattern]);
         selection.classify(path.as_bytes(), &mut selection.matches())
     }
 
@@ -399,7 +408,7 @@ mod tests {
         assert_eq!(classify("a[1].txt", "/a[1].txt"), SelectionMatch::Inside);
         assert_eq!(classify(r"a\*", "/a*"), SelectionMatch::Inside);
         assert_eq!(classify(r"a\*", "/ab"), SelectionMatch::Outside);
-        let selection = Selection::new([b"caf\xe9".as_slice()]).unwrap();
+        let selection = Selection::new([b"caf\xe9".as_slice()]);
         assert_eq!(
             selection.classify(b"/caf\xe9", &mut selection.matches()),
             SelectionMatch::Inside
@@ -433,7 +442,7 @@ mod tests {
 
     #[test]
     fn names_that_are_not_utf_8_fit_wildcards() {
-        let selection = Selection::new(["caf*"]).unwrap();
+        let selection = Selection::new(["caf*"]);
         assert_eq!(
             selection.classify(b"/caf\xe9", &mut selection.matches()),
             SelectionMatch::Inside
@@ -441,21 +450,72 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_in_a_name_that_is_not_utf_8_is_refused() {
-        let refused: [&[u8]; 5] = [b"d/caf\xe9*", b"\xff?", b"[\xe0-\xef]", b"{\xe9,a}", b"\xe9\\"];
-        for pattern in refused {
-            let error = Selection::new([pattern]).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::PatternNotUtf8), "{error}");
-            assert_eq!(error.path(), pattern);
+    fn a_name_that_is_no_valid_pattern_stands_for_itself() {
+        for name in [
+            "[",
+            "[a",
+            "a]",
+            "{a",
+            "a}",
+            "a\\",
+            "[]",
+            "[!]",
+            "{[}",
+            "*[",
+            "[z-a]",
+            "{a,{b}",
+            "[[:alpha:",
+        ] {
+            for (pattern, path) in [
+                (format!("usr/bin/{name}"), format!("/usr/bin/{name}")),
+                (format!("usr/*/{name}"), format!("/usr/bin/{name}")),
+                (format!("**/{name}/x"), format!("/usr/bin/{name}/x")),
+                (format!("{name}/*"), format!("/{name}/x")),
+            ] {
+                assert_eq!(classify(&pattern, &path), SelectionMatch::Inside, "{pattern} {path}");
+            }
+            assert_eq!(
+                classify(&format!("usr/*/{name}"), "/usr/bin/other"),
+                SelectionMatch::Outside
+            );
+            let selection = Selection::new([name]);
+            let unmatched = selection.matches();
+            assert_eq!(selection.unmatched(&unmatched).collect::<Vec<_>>(), [name.as_bytes()]);
+        }
+    }
+
+    #[test]
+    fn every_name_selects_itself() {
+        let special = br"*?[]{},\!-^a";
+        for number in 0..special.len().pow(3) {
+            let digit = |place: u32| special[number / special.len().pow(place) % special.len()];
+            for after in ["", "\u{e9}"] {
+                let path = [b"/d/", &[digit(0), digit(1), digit(2)][..], after.as_bytes()].concat();
+                let selection = Selection::new([&path]);
+                let found = selection.classify(&path, &mut selection.matches());
+                assert_eq!(found, SelectionMatch::Inside, "{}", path.escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn a_wildcard_in_a_name_that_is_not_utf_8_stands_for_itself() {
+        let literal: [&[u8]; 5] = [b"d/caf\xe9*", b"\xff?", b"[\xe0-\xef]", b"{\xe9,a}", b"\xe9\\"];
+        for pattern in literal {
+            let selection = Selection::new([pattern]);
+            let path = [b"/", pattern].concat();
+            let found = selection.classify(&path, &mut selection.matches());
+            assert_eq!(found, SelectionMatch::Inside);
         }
         // The other names of the pattern may have some, and these characters stand for themselves.
-        let matched: [(&[u8], &[u8]); 3] = [
+        let matched: [(&[u8], &[u8]); 4] = [
             (b"*/caf\xe9", b"/d/caf\xe9"),
+            (b"*/caf\xe9*", b"/d/caf\xe9*"),
             (b"caf\xe9\\*\\\\", b"/caf\xe9*\\"),
             (b"**/\xff", b"/a/b/\xff"),
         ];
         for (pattern, path) in matched {
-            let selection = Selection::new([pattern]).unwrap();
+            let selection = Selection::new([pattern]);
             let found = selection.classify(path, &mut selection.matches());
             assert_eq!(found, SelectionMatch::Inside);
         }
@@ -463,7 +523,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_selects_nothing_is_known() {
-        let selection = Selection::new(["a", "b*"]).unwrap();
+        let selection = Selection::new(["a", "b*"]);
         let mut matches = selection.matches();
         selection.classify(b"/bc", &mut matches);
         assert_eq!(selection.unmatched(&matches).collect::<Vec<_>>(), [b"a"]);
@@ -472,7 +532,7 @@ mod tests {
     #[test]
     fn a_path_is_classified_alike_whatever_came_before() {
         let patterns = ["usr/*/x", "**/deep/**/z", "a[1]", "/lib/mod", "b/c/d"];
-        let selection = Selection::new(patterns).unwrap();
+        let selection = Selection::new(patterns);
         let names = ["usr", "lib", "x", "deep", "z", "a[1]", "mod", "b", "c", "d", "usrx"];
         let (mut number, mut matches) = (1u64, selection.matches());
         let mut path = String::new();
@@ -495,7 +555,7 @@ mod tests {
 
     #[test]
     fn deep_paths_are_classified_name_by_name() {
-        let selection = Selection::new(["**/x"]).unwrap();
+        let selection = Selection::new(["**/x"]);
         let mut matches = selection.matches();
         // Quadratic, this would be 500 million names.
         let mut path = Vec::new();
@@ -506,12 +566,5 @@ mod tests {
         path.extend_from_slice(b"/x");
         assert_eq!(selection.classify(&path, &mut matches), SelectionMatch::Inside);
         assert!(matches.known.states.len() <= KNOWN_MAX_BYTES);
-    }
-
-    #[test]
-    fn a_malformed_pattern_is_named() {
-        let error = Selection::new(["a/[z"]).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Pattern(_)));
-        assert_eq!(error.path(), b"a/[z");
     }
 }

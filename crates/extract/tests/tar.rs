@@ -217,7 +217,7 @@ fn what_is_remembered_of_names_is_charged() {
     assert!(sound(&image, &threads(1)).1.hard_links > 0);
     let ended = written(&image, &threads(1).budget(&budget())).summary;
     assert!(matches!(ended.unwrap_err().kind(), ErrorKind::Memory(_)));
-    let selection = Selection::new(["no-such-name"]).unwrap();
+    let selection = Selection::new(["no-such-name"]);
     written(&image, &threads(1).budget(&budget()).selection(selection)).summary.unwrap();
 }
 
@@ -229,7 +229,7 @@ fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
         *kind == tar::EntryType::Regular && path.iter().filter(|byte| **byte == b'/').count() == 2
     });
     let path = String::from_utf8(file.unwrap().0.clone()).unwrap();
-    let selection = Selection::new([&path]).unwrap();
+    let selection = Selection::new([&path]);
     let (bytes, summary) = sound(&image, &WriteTarOptions::new().selection(selection));
     let found: Vec<_> =
         members(&bytes).into_keys().map(|path| String::from_utf8(path).unwrap()).collect();
@@ -240,7 +240,7 @@ fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
 
 #[test]
 fn a_path_that_is_not_there_fails_and_the_tar_is_whole() {
-    let selection = Selection::new(["no/such"]).unwrap();
+    let selection = Selection::new(["no/such"]);
     let options = WriteTarOptions::new().selection(selection);
     let TarRun { bytes, summary, failures } = written(&open("plain.erofs"), &options);
     assert!(matches!(failures[0].kind(), ErrorKind::NothingMatches));

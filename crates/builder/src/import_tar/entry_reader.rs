@@ -7,14 +7,16 @@ use super::archive::TarArchive;
 use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
 use super::input::{StoredHoles, TarInput};
 use super::pax::{PaxRecords, PaxScope, PaxXattrs, SparseExtent, SparseForm, SparseMap, number};
-use super::{TarContentMode, TarImportOptions, acl, archive, refused, shown};
+use super::{ForeignNameFn, TarContentMode, TarImportOptions, acl, archive, refused, shown};
 use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The most bytes of the extended headers of one entry, which are kept in memory. Names have at most 4 KiB
 /// and xattrs 64 KiB, so only a map of some ten thousand holes comes near.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
+/// By so many bytes of its start a file is named that is no archive. Some file systems show only after 64 KiB.
+const START_BYTES: usize = 128 << 10;
 /// The old sparse map in a header and in the blocks that continue it.
 const OLD_MAP: std::ops::Range<usize> = 386..482;
 const OLD_MAP_GOES_ON: usize = 482;
@@ -30,6 +32,10 @@ pub(super) struct EntryReader {
     /// The values of global headers.
     globals: PendingExtensions,
     is_concatenated: bool,
+    /// Names what a file is that begins with zeros and is no archive; `None`: the rest of it is not looked at.
+    foreign_name: Option<ForeignNameFn>,
+    /// A header was read.
+    has_header: bool,
     accounts: AccountLookup,
     /// The archive has headers without contents.
     headers_only: bool,
@@ -47,6 +53,8 @@ impl EntryReader {
             input,
             globals,
             is_concatenated: options.concatenated,
+            foreign_name: options.foreign_name,
+            has_header: false,
             accounts,
             headers_only,
             sparse_extents_max: options.sparse_extents_max,
@@ -137,7 +145,7 @@ impl EntryReader {
             }
             if block.iter().all(|byte| *byte == 0) {
                 if zeros > 0 && !self.is_concatenated {
-                    return Ok(None);
+                    return self.end(&block);
                 }
                 zeros += 1;
                 continue;
@@ -147,12 +155,52 @@ impl EntryReader {
                     let why = "an entry follows a single block of zeros; an archive ends with two";
                     Err(refused(why, offset))
                 }
-                Some(header) => Ok(Some(header)),
+                Some(header) => {
+                    self.has_header = true;
+                    Ok(Some(header))
+                }
                 // Two blocks of zeros end an archive; what follows is not an archive.
-                None if zeros > 1 => Ok(None),
+                None if zeros > 1 => self.end(&block),
                 None => Err(no_header(&block, offset)),
             };
         }
+    }
+
+    /// The end of the archive, after the block `last`. Before it may be no header: then the file is an empty archive
+    /// if zeros follow, and only if the options want to know that, the rest is read.
+    fn end(&mut self, last: &[u8]) -> Result<Option<TarHeader>> {
+        let Some(foreign_name) = self.foreign_name.filter(|_| !self.has_header) else {
+            return Ok(None);
+        };
+        let zeros = self.input.offset().saturating_sub(last.len() as u64);
+        let mut start = vec![0; usize::try_from(zeros).unwrap_or(usize::MAX).min(START_BYTES)];
+        let mut piece = last.to_vec();
+        let mut first_byte = None;
+        while !piece.is_empty() && (first_byte.is_none() || start.len() < START_BYTES) {
+            self.input.check_limits()?;
+            if first_byte.is_none()
+                && let Some(at) = piece.iter().position(|byte| *byte != 0)
+            {
+                first_byte = Some(self.input.offset() - (piece.len() - at) as u64);
+            }
+            start.extend_from_slice(&piece[..piece.len().min(START_BYTES - start.len())]);
+            piece.resize(START_BYTES, 0);
+            let got = self.input.read(&mut piece)?;
+            piece.truncate(got);
+        }
+        let Some(first_byte) = first_byte else { return Ok(None) };
+        Err(match foreign_name(&start) {
+            Some(name) => {
+                let advice = "build from an archive or a directory of its files";
+                let why = format!("not a tar archive: this is {name}; {advice}");
+                Error::new(ErrorKind::Archive(why))
+            }
+            None => {
+                let why = "not a tar archive: it begins with the two blocks of zeros that end one, and has other \
+                           bytes after them";
+                refused(why, first_byte)
+            }
+        })
     }
 
     /// The contents of an extended header. `room` is how many bytes those of its entry may still have.

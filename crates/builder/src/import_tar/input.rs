@@ -342,19 +342,36 @@ impl TarInput {
         self.offset
     }
 
+    /// What has to be asked from time to time where much is read and nothing is stored.
+    ///
+    /// # Errors
+    /// The import was cancelled, or the archive has more bytes than it may.
+    pub(super) fn check_limits(&self) -> Result<()> {
+        check_cancelled(&self.cancel)?;
+        let limit = self.limit.bytes(self.stored_bytes());
+        match self.offset > limit {
+            true => Err(refused(self.limit.exceeded(limit).0, limit)),
+            false => Ok(()),
+        }
+    }
+
+    /// The bytes of the archive as it is stored, as far as they were read from a stream.
+    fn stored_bytes(&self) -> u64 {
+        match &self.from {
+            InputSource::Seekable { bytes, .. } => *bytes,
+            InputSource::Stream { compressed_bytes, .. } => {
+                compressed_bytes.load(Ordering::Relaxed)
+            }
+        }
+    }
+
     /// Counts `bytes` more bytes of holes that the image stores.
     ///
     /// # Errors
     /// With them the archive has more bytes than it may.
     pub(super) fn count_holes(&mut self, bytes: u64) -> std::result::Result<(), String> {
         self.hole_bytes = self.hole_bytes.saturating_add(bytes);
-        let stored = match &self.from {
-            InputSource::Seekable { bytes, .. } => *bytes,
-            InputSource::Stream { compressed_bytes, .. } => {
-                compressed_bytes.load(Ordering::Relaxed)
-            }
-        };
-        let limit = self.limit.bytes(stored);
+        let limit = self.limit.bytes(self.stored_bytes());
         if self.offset.saturating_add(self.hole_bytes) <= limit {
             return Ok(());
         }

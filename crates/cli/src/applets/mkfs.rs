@@ -392,6 +392,10 @@ impl MkfsArguments {
                 self.async_queue_limit.is_some(),
                 "--async-queue-limit: the memory of the build limits the queue",
             ),
+            (
+                self.metadata_zone.is_some(),
+                "--MZ has no effect: inodes and directories are always stored together",
+            ),
         ];
         given.into_iter().filter_map(|(is_given, text)| is_given.then_some(text)).collect()
     }
@@ -550,7 +554,9 @@ mod tests {
         assert!(mkfs(&["--zD=2", "i", "d"]).unwrap().compresses_directories());
         assert_eq!(mkfs(&["--sort=none", "i", "d"]).unwrap().ineffective().len(), 1);
         assert_eq!(mkfs(&["--sort=path", "i", "d"]).unwrap().ineffective().len(), 0);
-        mkfs(&["--MZ=0", "i", "d"]).unwrap();
+        for choice in ["--MZ", "--MZ=0", "--MZ=i", "--MZ=id"] {
+            assert_eq!(mkfs(&[choice, "i", "d"]).unwrap().ineffective().len(), 1, "{choice}");
+        }
         for wrong in ["--MZ=d", "--MZ=x"] {
             mkfs(&[wrong, "i", "d"]).unwrap_err();
         }

@@ -170,7 +170,8 @@ pub(crate) struct MountErofsArguments {
     #[arg(short = 't', value_name = "TYPE[.SUBTYPE]", default_value = "erofs.fuse")]
     pub(crate) kind: String,
 
-    /// Verbosity: 3 or more also prints what was requested from the system and what was granted
+    /// Verbosity: 0 errors only, 3 or more also what was requested from the system and what was
+    /// granted
     #[arg(short = 'd', value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
     pub(crate) dbglevel: u8,
 
@@ -217,9 +218,11 @@ impl MountErofsArguments {
 
     /// The same in the arguments of the verb `mount`.
     pub(crate) fn into_mount(self) -> (MountArguments, MountInvocation) {
+        let read = ReadArguments { quiet: self.dbglevel == 0, ..ReadArguments::default() };
         let arguments = MountArguments {
             options: self.options,
             explain: self.verbose || self.dbglevel >= VERBOSE_LEVEL,
+            read,
             ..MountArguments::new(self.image, self.directory)
         };
         (arguments, self.helper.into_invocation(MountCaller::MountErofs))

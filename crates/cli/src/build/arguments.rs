@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use ferrofs_builder::import::adjust::{
     Adjustments, ExcludePatterns, MtimePolicy, OverlayPolicy, OwnerOverrides, XattrFilter,
@@ -23,9 +22,10 @@ use super::request::{
     BuildEnvironment, BuildRequest, CompressionSizes, OutputFormat, OutputOptions, SourceKind,
     Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
 };
+use super::source_kind;
 use crate::arguments::{
-    BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice, SharingChoice,
-    WhiteoutChoice,
+    AndroidArguments, BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice,
+    SharingChoice, WhiteoutChoice,
 };
 use crate::container::is_container;
 
@@ -69,7 +69,8 @@ pub(crate) fn request(
     options.data_alignment_blocks = blocks("--align-data", layout.align_data, block_bytes)?;
     options.image_alignment_blocks = blocks("--align-image", layout.align_image, block_bytes)?;
     let adjustments = adjustments(&typed.content, times)?;
-    let kind = kind(typed)?;
+    check_mount_point(&typed.android)?;
+    let kind = source_kind::kind(typed)?;
     if typed.container_config.is_some() && kind != SourceKind::Container {
         return Err("--container-config: the source is not a container image".to_owned());
     }
@@ -106,6 +107,16 @@ pub(crate) fn request(
         block_map: None,
         warnings: super::android::ineffective(&typed.android).into_iter().collect(),
     })
+}
+
+/// A mount point alone has no effect.
+fn check_mount_point(android: &AndroidArguments) -> Result<(), String> {
+    let has_paths = [&android.file_contexts, &android.fs_config_file, &android.block_list_file];
+    if android.mount_point.is_none() || has_paths.iter().any(|file| file.is_some()) {
+        return Ok(());
+    }
+    let files = "--file-contexts, --fs-config-file or --block-list-file";
+    Err(format!("--mount-point is about the paths in other files: it needs {files}"))
 }
 
 /// Times as the options and the environment give them.
@@ -266,46 +277,10 @@ fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
     TarImportOptions::default()
         .whiteouts(whiteouts)
         .input(input)
+        .foreign_name(Some(source_kind::foreign_name))
         // The image must not depend on the host's user names.
         .accounts((!typed.layout.reproducible).then(AccountFiles::of_host))
         .missing_mtime(Timestamp { seconds: times.missing, nanoseconds: 0 })
-}
-
-/// The kind of source that the options need: some are only for one kind.
-fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
-    let content = &typed.content;
-    let for_directories = [
-        (!content.exclude.is_empty(), "--exclude"),
-        (!content.exclude_regex.is_empty(), "--exclude-regex"),
-        (content.separate_hard_links, "--separate-hard-links"),
-        (typed.keep_going, "--keep-going"),
-    ];
-    let for_directories = for_directories.iter().find(|(is_given, _)| *is_given);
-    if typed.sources.iter().any(|source| is_container(source)) {
-        if typed.sources.len() > 1 {
-            return Err("a container image is the only source of a build".to_owned());
-        }
-        if content.whiteouts == WhiteoutChoice::Overlay {
-            return Err(
-                "--whiteouts=overlay is for archives; the layers of an image are merged".to_owned()
-            );
-        }
-        return match for_directories {
-            Some((_, option)) => {
-                Err(format!("{option} is for a directory, not for a container image"))
-            }
-            None => Ok(SourceKind::Container),
-        };
-    }
-    let is_tar = typed.sources.len() > 1
-        || typed.sources.iter().any(|source| source == Path::new("-"))
-        || content.whiteouts != WhiteoutChoice::Keep;
-    match (for_directories, is_tar) {
-        (Some((_, option)), true) => Err(format!("{option} is for a directory, not for archives")),
-        (Some(_), false) => Ok(SourceKind::Directory),
-        (None, true) => Ok(SourceKind::Tar),
-        (None, false) => Ok(SourceKind::AsFound),
-    }
 }
 
 fn as_bytes(words: &[OsString]) -> Vec<Vec<u8>> {

@@ -38,6 +38,9 @@ pub(super) fn sized(
         Some(text) => Some(mkfs_hints::usable_lines(text, block_bytes, warnings)?),
         None => None,
     };
+    if typed.pcluster_bytes.is_some() && !is_compressed {
+        warnings.push("-C has no effect without -z".to_owned());
+    }
     if hints.is_some() && !is_compressed {
         warnings.push("--compress-hints has no effect without -z".to_owned());
     }

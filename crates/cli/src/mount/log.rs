@@ -9,8 +9,8 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use ferrofs_builder::output::open_log;
@@ -57,7 +57,7 @@ impl LogTarget {
 #[derive(Debug)]
 pub(super) struct Log {
     sink: LogSink,
-    rate_limiter: Mutex<RateLimiter>,
+    lines: Mutex<LineFilter>,
     began: Instant,
 }
 
@@ -84,7 +84,7 @@ impl Log {
             ),
             LogTarget::File(path) => file(path)?,
         };
-        Ok(Self { sink, rate_limiter: Mutex::new(RateLimiter::new()), began: Instant::now() })
+        Ok(Self { sink, lines: Mutex::new(LineFilter::default()), began: Instant::now() })
     }
 
     /// The descriptor that it writes to, unless that is standard error.
@@ -96,26 +96,28 @@ impl Log {
         }
     }
 
-    /// Writes a line, unless the limit of this second is reached.
+    /// Writes a line, unless the limit of this second is reached or the line was written just before.
     pub(super) fn log(&self, severity: Severity, text: impl Display) {
-        let second = self.began.elapsed().as_secs();
-        let verdict =
-            self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(second);
+        let (text, now) = (text.to_string(), self.began.elapsed());
+        let verdict = self.lines().admit(&text, now);
         if verdict.suppressed > 0 {
             self.log_suppressed(verdict.suppressed);
         }
         if verdict.is_admitted {
-            self.sink.write(severity, &text.to_string());
+            self.sink.write(severity, &text);
         }
     }
 
     /// Reports the messages that were left out last.
     pub(super) fn finish(&self) {
-        let suppressed =
-            self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).suppressed();
+        let suppressed = self.lines().rate_limiter.suppressed();
         if suppressed > 0 {
             self.log_suppressed(suppressed);
         }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, LineFilter> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn log_suppressed(&self, count: u64) {
@@ -177,6 +179,42 @@ fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     metadata_text::format_exact(Timestamp { seconds, nanoseconds: since.subsec_nanos() })
+}
+
+/// How long the same line is not written again: the kernel repeats a failed read of many pages as one of a page, so that
+/// a program that reads a damaged file once causes the same error twice.
+const REPEAT_AFTER: Duration = Duration::from_secs(1);
+
+/// Which lines are written.
+#[derive(Debug)]
+struct LineFilter {
+    rate_limiter: RateLimiter,
+    /// The last line, and when it was written.
+    last: Option<(String, Duration)>,
+}
+
+impl Default for LineFilter {
+    fn default() -> Self {
+        Self { rate_limiter: RateLimiter::new(), last: None }
+    }
+}
+
+impl LineFilter {
+    /// Whether a line may be written now, so long after the start of the log. Nothing reports that a line is the same as
+    /// the last one.
+    fn admit(&mut self, text: &str, now: Duration) -> Admission {
+        let is_repeated = self.last.as_ref().is_some_and(|(last, written)| {
+            last == text && now.saturating_sub(*written) < REPEAT_AFTER
+        });
+        if is_repeated {
+            return Admission { is_admitted: false, suppressed: 0 };
+        }
+        let verdict = self.rate_limiter.admit(now.as_secs());
+        if verdict.is_admitted {
+            self.last = Some((text.to_owned(), now));
+        }
+        verdict
+    }
 }
 
 /// Lines a second; what matters is in the first ones.
@@ -293,6 +331,15 @@ mod rate_limiter_tests {
         assert_eq!(rate_limiter.admit(8), Admission { is_admitted: true, suppressed: 3 });
         assert_eq!(rate_limiter.admit(8), Admission { is_admitted: true, suppressed: 0 });
         assert_eq!(rate_limiter.suppressed(), 0);
+    }
+
+    #[test]
+    fn the_same_line_is_written_once_a_second() {
+        let mut lines = LineFilter::default();
+        let mut admitted = |text, ms| lines.admit(text, Duration::from_millis(ms)).is_admitted;
+        assert!(admitted("a", 0) && !admitted("a", 1) && !admitted("a", 999));
+        assert!(admitted("a", 1000) && admitted("b", 1001) && admitted("a", 1002));
+        assert!(!admitted("a", 2001) && admitted("a", 2002));
     }
 
     #[test]

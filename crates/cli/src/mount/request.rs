@@ -194,9 +194,11 @@ fn take(
         Some(at) => parse_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
         None => parse_flag(request, word, invocation)?,
     };
-    let is_of_driver = invocation.by == MountCaller::MountErofs && DRIVER_OPTIONS.contains(&bytes);
+    if invocation.by == MountCaller::MountErofs && DRIVER_OPTIONS.contains(&bytes) {
+        request.ineffective.push(word.to_owned());
+        return Ok(());
+    }
     if parsed == OptionMatch::Accepted
-        || is_of_driver
         || request.attach.parse_option(word)? == OptionMatch::Accepted
         || invocation.is_sloppy
     {
@@ -368,6 +370,8 @@ pub(super) struct MountRequest {
     /// The user who serves; `None` is the one who mounts.
     pub(super) user: Option<UserIds>,
     pub(super) invocation: MountInvocation,
+    /// Words of `-o` that are accepted and change nothing.
+    pub(super) ineffective: Vec<OsString>,
     source_words: SourceWords,
 }
 
@@ -403,6 +407,7 @@ impl MountRequest {
             keep: typed.keep,
             user: typed.user.as_deref().map(serving_user).transpose()?,
             invocation,
+            ineffective: Vec::new(),
             source_words: SourceWords::default(),
         };
         if let Some(longest) = typed.busy_poll {

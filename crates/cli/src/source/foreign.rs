@@ -65,7 +65,8 @@ pub(super) fn identify(source: &dyn ImageSource) -> Option<(&'static str, Option
     Some(kind.split_once("; ").map_or((kind, None), |(kind, remedy)| (kind, Some(remedy))))
 }
 
-fn identify_bytes(start: &[u8]) -> Option<&'static str> {
+/// What the file is that begins with these bytes.
+pub(crate) fn identify_bytes(start: &[u8]) -> Option<&'static str> {
     if start.is_empty() {
         return Some("an empty file");
     }

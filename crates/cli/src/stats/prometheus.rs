@@ -137,7 +137,7 @@ impl MetricsPage {
 fn operations(page: &mut MetricsPage, summary: &StatsSummary) {
     page.gauge_seconds(
         "ferrofs_uptime_seconds",
-        "Time since the image was mounted.",
+        "Time since the start of the process that serves the mount.",
         summary.uptime_ns,
     );
     let label = |kind: OperationKind| [("operation", kind.name().to_owned())];

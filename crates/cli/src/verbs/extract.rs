@@ -56,14 +56,13 @@ pub(super) enum SelectedParts {
 }
 
 impl SelectedParts {
-    fn selection(&self) -> anyhow::Result<Selection> {
-        let patterns = match self {
-            Self::Patterns(patterns) => patterns,
-            Self::Path(path) => return Ok(Selection::of_paths([path])),
-        };
-        Selection::new(patterns.iter().map(|pattern| pattern.as_bytes())).map_err(|error| {
-            usage_error(format_args!("{}: {}", escape(error.path()), error.kind()))
-        })
+    fn selection(&self) -> Selection {
+        match self {
+            Self::Patterns(patterns) => {
+                Selection::new(patterns.iter().map(|pattern| pattern.as_bytes()))
+            }
+            Self::Path(path) => Selection::of_paths([path]),
+        }
     }
 }
 
@@ -227,9 +226,9 @@ impl OpenedExtraction {
     /// Opens the image.
     ///
     /// # Errors
-    /// The image cannot be opened, or the selection makes no sense.
+    /// The image cannot be opened.
     pub(super) fn new(request: &ExtractRequest) -> anyhow::Result<Self> {
-        let selection = request.selected.selection()?;
+        let selection = request.selected.selection();
         let resources = Resources::of(&request.work)?;
         let image = source::open_for_work(&request.image, &request.read, &resources)?;
         Ok(Self { selection, resources, image })

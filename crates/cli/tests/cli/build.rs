@@ -442,3 +442,81 @@ fn an_image_may_leave_contents_in_its_archive() {
     fs::write(&piped, [whole, fs::read(&archive).unwrap()].concat()).unwrap();
     assert_holds(&piped, &tree, &dir);
 }
+
+#[test]
+fn an_image_in_place_of_an_archive_is_named_and_the_older_image_stays() {
+    let dir = Dir::new();
+    let out = dir.write("out", b"an older image");
+    let image = fs::read(data("plain.erofs")).unwrap();
+    let mut ext4 = vec![0; 100_000];
+    ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    let mut unknown = vec![0; 100_000];
+    unknown[5000] = 1;
+    let empty = dir.write("empty.tar", &vec![0; 10_240]);
+    let packed = |path: &Path| {
+        let packed = Command::new("gzip").arg("-c").arg(path).output().unwrap();
+        dir.write("packed.gz", &packed.stdout)
+    };
+    for (bytes, words) in [
+        (&image[..], "this is an EROFS image"),
+        (&image[..1100], "this is an EROFS image"),
+        (&ext4, "this is an ext2, ext3 or ext4 file system"),
+        (&unknown, "byte 5000: not a tar archive: it begins with"),
+    ] {
+        let file = dir.write("file", bytes);
+        for sources in [vec![file.clone()], vec![packed(&file)], vec![empty.clone(), file.clone()]]
+        {
+            let refused = ferrofs().args(["build", "-f"]).arg(&out).args(&sources).ends_with(1);
+            let name = sources.last().unwrap().display().to_string();
+            assert!(
+                refused.stderr.contains(&name) && refused.stderr.contains(words),
+                "{}",
+                refused.stderr
+            );
+            assert!(refused.stderr.contains("not a tar archive"), "{}", refused.stderr);
+            assert_eq!(fs::read(&out).unwrap(), b"an older image");
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+        let command = command.args(["build", "-f"]).arg(&out).arg("-");
+        let piped = command.stdin(fs::File::open(&file).unwrap()).output().unwrap();
+        let stderr = String::from_utf8(piped.stderr).unwrap();
+        assert!(stderr.contains("standard input: ") && stderr.contains(words), "{stderr}");
+    }
+    ferrofs().args(["build", "-f", "-q"]).arg(&out).arg(&empty).succeeds();
+    ferrofs().args(["check", "-q"]).arg(&out).succeeds();
+    // As the original and GNU tar: the rest is not looked at.
+    mkfs().args(["--quiet", "--tar=f"]).arg(&out).arg(data("plain.erofs")).succeeds();
+}
+
+#[test]
+fn an_option_for_another_kind_of_source_is_named() {
+    let dir = Dir::new();
+    let (tree, out) = (source(&dir), dir.join("out"));
+    let archive = dir.write("t.tar", &vec![0; 10_240]);
+    for (option, is_for_archives) in [
+        ("--whiteouts=apply", true),
+        ("--whiteouts=overlay", true),
+        ("--max-input=1", true),
+        ("--exclude=x", false),
+        ("--exclude-regex=x", false),
+        ("--separate-hard-links", false),
+        ("--keep-going", false),
+    ] {
+        let source = if is_for_archives { &tree } else { &archive };
+        let refused = ferrofs().args(["build", option]).arg(&out).arg(source).ends_with(2);
+        let name = option.split_once('=').filter(|(name, _)| *name != "--whiteouts");
+        let words = format!("{}: ", source.display());
+        assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains(name.map_or(option, |(name, _)| name)),
+            "{}",
+            refused.stderr
+        );
+        assert!(refused.stderr.contains("leave it out") && !out.exists(), "{}", refused.stderr);
+    }
+    let layers = ferrofs().arg("build").arg(&out).args([&archive, &tree]).ends_with(2);
+    assert!(layers.stderr.contains("tree: a directory; of several sources"), "{}", layers.stderr);
+    let alone =
+        ferrofs().args(["build", "--mount-point=/vendor"]).arg(&out).arg(&tree).ends_with(2);
+    assert!(alone.stderr.contains("--mount-point") && !out.exists(), "{}", alone.stderr);
+}

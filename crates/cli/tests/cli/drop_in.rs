@@ -536,3 +536,27 @@ fn a_programs_own_name_is_not_needed_to_be_in_the_path() {
     let text = TestCommand::new(Command::new(&link)).arg("-V").succeeds().text();
     assert!(text.starts_with("mkfs.erofs (erofs-utils) "), "{text}");
 }
+
+#[test]
+fn an_option_without_effect_causes_a_warning() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    for (words, warning) in [
+        (&["--MZ"][..], Some("--MZ has no effect")),
+        (&["--MZ=0"], Some("--MZ has no effect")),
+        (&["--MZ=i"], Some("--MZ has no effect")),
+        (&["--MZ=id", "-zlz4"], Some("--MZ has no effect")),
+        (&["-C65536"], Some("-C has no effect without -z")),
+        (&["-C65536", "-zlz4"], None),
+        // Equal blocks are stored once.
+        (&["-Ededupe"], None),
+    ] {
+        let made = mkfs().args(words).arg(&image).arg(&tree).succeeds();
+        let found = made.stderr.lines().find_map(|line| line.split_once("warning: "));
+        let text = found.map(|(_, text)| text);
+        assert_eq!(text.is_some(), warning.is_some(), "{words:?}: {}", made.stderr);
+        assert!(text.unwrap_or_default().starts_with(warning.unwrap_or_default()), "{text:?}");
+        let quiet = mkfs().args(words).arg("--quiet").arg(&image).arg(&tree).succeeds();
+        assert_eq!(quiet.stderr, "", "{words:?}");
+    }
+}

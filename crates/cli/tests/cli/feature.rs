@@ -31,12 +31,6 @@ fn the_help_of_transfers_has_examples() {
 }
 
 #[test]
-fn the_help_of_extract_says_that_patterns_are_utf_8() {
-    let help = ferrofs().args(["extract", "--help"]).succeeds().text();
-    assert!(help.contains("must be UTF-8; other names may have any bytes"), "{help}");
-}
-
-#[test]
 fn a_device_that_cannot_be_opened_is_named() {
     let dir = Dir::new();
     let device = format!("--device={}", dir.join("none.blob").display());
@@ -255,6 +249,33 @@ fn extract_takes_subtrees_and_patterns() {
     for left_out in ["b.txt", "sub/fifo", "sub/empty", "link"] {
         assert!(tree.join(left_out).symlink_metadata().is_err(), "{left_out}");
     }
+}
+
+#[test]
+fn what_ls_prints_can_be_extracted_whatever_the_names_are() {
+    let dir = Dir::new();
+    let (tree, image, out) = (dir.join("tree"), dir.join("image"), dir.join("out"));
+    fs::create_dir_all(tree.join("usr/bin")).unwrap();
+    let names = ["[", "{a", "a]", "a\\", "*", "x[", "{a,b}", "[!a]", "plain", "two words"];
+    for name in names {
+        fs::write(tree.join("usr/bin").join(name), name).unwrap();
+    }
+    ferrofs().args(["build", "-q"]).args([&image, &tree]).succeeds();
+    for name in names {
+        let path = format!("usr/bin/{name}");
+        ferrofs().args(["extract", "-q", "--overwrite"]).args([&image, &out]).arg(path).succeeds();
+        assert_eq!(fs::read_to_string(out.join("usr/bin").join(name)).unwrap(), name);
+    }
+    let all = ferrofs().args(["ls", "-R"]).arg(&image).succeeds().lines();
+    let ended = ferrofs().args(["extract", "-q", "--overwrite"]).args([&image, &out]).args(all);
+    ended.succeeds();
+    let ended = ferrofs().args(["extract", "-q", "--overwrite"]).args([&image, &out]);
+    let ended = ended.args(["usr/bin/[[", "usr/bin/plain"]).ends_with(1);
+    assert!(ended.stderr.contains("usr/bin/[[: nothing in the image matches"), "{}", ended.stderr);
+    let not_text = std::os::unix::ffi::OsStrExt::from_bytes(b"usr/bin/caf\xe9*");
+    let ended = ferrofs().args(["extract", "-q", "--overwrite"]).args([&image, &out]);
+    let ended = ended.args([std::ffi::OsStr::new("usr/bin/plain"), not_text]).ends_with(1);
+    assert!(ended.stderr.contains("stand for themselves"), "{}", ended.stderr);
 }
 
 #[test]

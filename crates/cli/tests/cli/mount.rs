@@ -249,6 +249,9 @@ fn a_damaged_file_fails_alone_and_is_named_in_the_log() {
     let text = fs::read_to_string(log).unwrap();
     let line = text.lines().next().unwrap_or_default();
     assert!(line.contains(" UTC ferrofs[") && line.contains(" of nid "), "{text}");
+    // The kernel repeats a read that failed.
+    let messages: Vec<_> = text.lines().filter_map(|line| line.split_once("]: ")).collect();
+    assert!(messages.windows(2).all(|pair| pair[0].1 != pair[1].1), "{text}");
 }
 
 /// A read of 128 KiB would fetch 512 MiB of an image of less than two.
@@ -460,6 +463,14 @@ fn mount_erofs_mounts_with_fuse() {
     let line = point.mount().unwrap();
     assert!(line.contains(" fuse.ferrofs ro,"), "{line}");
     assert!(point.unmount());
+    for word in ["cache_strategy=readahead", "dax", "dax=never"] {
+        for (level, is_warned) in [("2", true), ("0", false)] {
+            let made = mount().args(["-d", level, "-o", word]).succeeds();
+            let warning = format!("warning: -o {word} has no effect");
+            assert_eq!(made.stderr.contains(&warning), is_warned, "{}", made.stderr);
+            assert!(point.unmount());
+        }
+    }
     let refused = program().args(["-t", "erofs.nbd"]).arg(&image).arg(point.path()).ends_with(1);
     assert!(refused.stderr.contains("use -t erofs.fuse"), "{}", refused.stderr);
     let refused = program().arg("-u").arg(point.path()).ends_with(1);
@@ -564,4 +575,35 @@ fn a_remount_that_changes_nothing_succeeds_and_another_one_is_refused() {
     helper("remount,frobnicate").ends_with(2);
     assert!(point.join("sub").is_dir());
     assert!(point.unmount());
+}
+
+#[test]
+fn a_second_mount_of_an_ordinary_user_names_the_first_one() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let image = dir.readable("plain.erofs");
+    let point = dir.join("mnt");
+    fs::create_dir(&point).unwrap();
+    let mount = || dir.ordinary_ferrofs().arg("mount").args([&image, &point]);
+    if is_root() {
+        std::os::unix::fs::chown(&point, Some(65_534), None).unwrap();
+    }
+    let first = mount().run();
+    if first.code != Some(0) {
+        skip(&format!("needs FUSE for ordinary users: {}", first.stderr));
+        return;
+    }
+    let second = mount().ends_with(1);
+    let ended = Command::new("umount").arg(&point).status().is_ok_and(|status| status.success())
+        || Command::new("fusermount3").arg("-u").arg(&point).status().unwrap().success();
+    assert!(ended);
+    let (image, point) = (fs::canonicalize(image).unwrap(), fs::canonicalize(point).unwrap());
+    assert!(
+        second.stderr.contains(&format!("{image:?} is mounted there already")),
+        "{}",
+        second.stderr
+    );
+    assert!(second.stderr.contains(&format!("`fusermount3 -u {point:?}`")), "{}", second.stderr);
 }

@@ -1,6 +1,7 @@
 //! Errors of mounting and unmounting: one variant for each cause, with a remedy in its message. Returned by all of
 //! `attach`.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,13 @@ pub enum AttachError {
         directory: PathBuf,
         /// The messages of `fusermount3`.
         message: String,
+    },
+    /// This user has mounted a FUSE file system there already, and is not permitted to mount over it.
+    AlreadyMounted {
+        /// Absolute, without symlinks.
+        directory: PathBuf,
+        /// What is mounted there, such as the path of an image.
+        source: OsString,
     },
     /// A FUSE file system whose server has died is mounted there.
     Stale {
@@ -157,6 +165,7 @@ impl fmt::Display for AttachError {
             | Self::InProc { .. }
             | Self::DirectoryUnusable { .. }
             | Self::DirectoryNotPermitted { .. }
+            | Self::AlreadyMounted { .. }
             | Self::Stale { .. }
             | Self::Moved { .. }
             | Self::KernelRefused { .. }
@@ -210,6 +219,11 @@ impl AttachError {
             Self::DirectoryNotPermitted { directory, message } => write!(
                 f,
                 "cannot mount on {directory:?}: not permitted to this user: use a directory that you own ({message})"
+            ),
+            Self::AlreadyMounted { directory, source } => write!(
+                f,
+                "cannot mount on {directory:?}: {source:?} is mounted there already: `fusermount3 -u {directory:?}` \
+                 unmounts it"
             ),
             Self::Stale { directory } => write!(
                 f,

@@ -22,7 +22,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::error::{AttachError, errno, no_device};
 use super::forked::{self, ParentThread, Wake};
-use super::mount_table::MountDirectory;
+use super::mount_table::{MountDirectory, MountEntry};
 use super::options::{AttachOptions, MountAccess};
 
 /// How long it may run. It makes a handful of system calls; only a file system that hangs under the directory can
@@ -93,7 +93,12 @@ impl Fusermount {
             Err(cause) => {
                 AttachError::System { what: "receive the device from fusermount3", cause }
             }
-            Ok(_) => classify_error(&self.path, directory.path(), ended),
+            Ok(_) => match classify_error(&self.path, directory.path(), ended) {
+                AttachError::DirectoryNotPermitted { directory, message } => {
+                    not_permitted(directory, message, MountEntry::all())
+                }
+                error => error,
+            },
         })
     }
 
@@ -197,6 +202,16 @@ fn classify_error(program: &Path, directory: &Path, ended: HelperExit) -> Attach
         AttachError::NotPrivileged { program: program.to_path_buf(), message }
     } else {
         AttachError::FusermountRefused { program: program.to_path_buf(), message, status }
+    }
+}
+
+/// The root of an image belongs to whom the image says, and nobody can write it. So fusermount3 refuses a second mount as
+/// it refuses a directory of another user. `mounts` is the mount table.
+fn not_permitted(directory: PathBuf, message: String, mounts: Vec<MountEntry>) -> AttachError {
+    let topmost = mounts.into_iter().rev().find(|mount| mount.mount_point == directory);
+    match topmost.filter(MountEntry::is_fuse) {
+        Some(mount) => AttachError::AlreadyMounted { directory, source: mount.source },
+        None => AttachError::DirectoryNotPermitted { directory, message },
     }
 }
 
@@ -514,6 +529,34 @@ mod tests {
         ];
         for (message, variant) in option_string {
             assert_eq!(error_for(message), variant, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_fuse_mount_on_the_directory_is_named() {
+        let mount = |place: &str, kind: &str, source: &str| MountEntry {
+            mount_point: place.into(),
+            file_system_type: kind.to_owned(),
+            source: source.into(),
+            user_id: None,
+            options: Vec::new(),
+        };
+        let error_at = |place: &str, mounts: &[MountEntry]| {
+            not_permitted(place.into(), "no write access".to_owned(), mounts.to_vec()).to_string()
+        };
+        let mounts = [
+            mount("/a", "fuse.ferrofs", "/old"),
+            mount("/a", "fuse.ferrofs", "/images/app"),
+            mount("/b", "fuse.ferrofs", "/covered"),
+            mount("/b", "tmpfs", "tmpfs"),
+        ];
+        assert_eq!(
+            error_at("/a", &mounts),
+            "cannot mount on \"/a\": \"/images/app\" is mounted there already: `fusermount3 -u \"/a\"` unmounts it"
+        );
+        for elsewhere in ["/a/sub", "/", "/b"] {
+            let error = error_at(elsewhere, &mounts);
+            assert!(error.contains("a directory that you own (no write access)"), "{error}");
         }
     }
 
