@@ -2,13 +2,14 @@
 //! compression ratio.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_extract::{ExistingFiles, OwnerPolicy};
-use ferrofs_image::{FilePiece, FileType, Image, Inode, InodeSet, WalkEvent, WorkMeter};
+use ferrofs_image::{ErrorKind, FilePiece, FileType, Image, Inode, InodeSet, WalkEvent, WorkMeter};
 use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
@@ -25,9 +26,15 @@ use crate::source;
 /// What stands before the 32 bytes of a digest.
 const DIGEST_PREFIX: &[u8] = b"sha256:";
 
-/// A byte of data counts as so much less work than a byte of a hole: dense images of many files hold up
-/// to 8,192 bytes of data for each of their own.
+/// So many bytes of data or holes count as one of work: dense images of many files hold up to 8,192 bytes of data
+/// for each of their own.
 const DATA_SHARE: u64 = 16;
+
+/// Work for holes that any image may be: sparse disks of 256 GiB in all, which are minutes.
+const HOLES_WORK_LEAST: u64 = (256 << 30) / DATA_SHARE;
+
+/// The mode of a directory that only its owner may use.
+const OWNER_ONLY: u32 = 0o700;
 
 /// Checks or extracts.
 ///
@@ -217,6 +224,9 @@ fn check_digests(image: &Image, stop: &StopRequest) -> anyhow::Result<CommandSta
         let Some(stored) = stored else { continue };
         let found = digester.digest(&node.inode).map_err(|error| match error {
             DigestError::Stopped(stopped) => stopped.into(),
+            DigestError::Image(error) if matches!(error.kind(), ErrorKind::WorkLimit { .. }) => {
+                anyhow!("{path}: {error}; without --xattr-inode-digest, files have no such limit")
+            }
             DigestError::Image(error) => anyhow!("{path}: {error}"),
         })?;
         if stored.strip_prefix(DIGEST_PREFIX) != Some(&found[..]) {
@@ -232,6 +242,7 @@ struct FileDigester<'a> {
     image: &'a Image,
     stop: &'a StopRequest,
     work: WorkMeter,
+    holes: WorkMeter,
     /// The work of decoding before the first digest.
     decoded_before: u64,
     /// Bytes of data so far.
@@ -246,10 +257,12 @@ enum DigestError {
 
 impl<'a> FileDigester<'a> {
     fn new(image: &'a Image, stop: &'a StopRequest) -> Self {
+        let limit = WorkMeter::default_limit(image.stored_bytes());
         Self {
             image,
             stop,
-            work: WorkMeter::new(WorkMeter::default_limit(image.stored_bytes())),
+            work: WorkMeter::new(limit),
+            holes: WorkMeter::new(limit.max(HOLES_WORK_LEAST)),
             decoded_before: image.decoding_work(),
             data_bytes: 0,
         }
@@ -266,7 +279,7 @@ impl<'a> FileDigester<'a> {
                     hasher.update(bytes);
                 }
                 FilePiece::Hole { length, .. } => {
-                    self.work.add(length, "holes of files that have a digest")?;
+                    self.holes.add(length / DATA_SHARE, "holes of files that have a digest")?;
                     self.hash_zeros(&mut hasher, length)?;
                 }
             }
@@ -341,7 +354,7 @@ fn extract_part(
     }
 }
 
-/// Extracts what is not a directory: into a new directory, from which it is moved. `path` is in normal
+/// Extracts what is not a directory: below a new directory, from which it is moved. `path` is in normal
 /// form: joined to a directory of the host, an absolute path would replace it.
 fn extract_file(
     arguments: &FsckArguments,
@@ -356,15 +369,20 @@ fn extract_file(
     let mut folder = target.as_os_str().to_owned();
     folder.push(format!(".{}", std::process::id()));
     let folder = PathBuf::from(folder);
-    fs::create_dir(&folder).with_context(|| format!("cannot create a directory beside {shown}"))?;
-    // Only the file itself comes into the directory, under a single name.
+    let created = DirBuilder::new().mode(OWNER_ONLY).create(&folder);
+    created.with_context(|| format!("cannot create a directory beside {shown}"))?;
+    // Only the file itself comes into the directory, under a single name. The directory gets the mode that its parent
+    // has in the image, so it lies in one that only the caller may enter.
+    let directory = folder.join("parent");
     let (parent, name) = path.split_at(parent_length(path));
     let name = name.strip_prefix(b"/").unwrap_or(name);
-    let mut request = extract_request(arguments, &folder, parent.to_vec());
+    let mut request = extract_request(arguments, &directory, parent.to_vec());
     request.selected = SelectedParts::Path(name.to_vec());
     let extracted = extract::run(&request, signals);
+    // There is none if nothing was extracted.
+    fs::set_permissions(&directory, Permissions::from_mode(OWNER_ONLY)).ok();
     let moved = match extracted {
-        Ok(CommandStatus::Success) => fs::rename(folder.join(OsStr::from_bytes(name)), target)
+        Ok(CommandStatus::Success) => fs::rename(directory.join(OsStr::from_bytes(name)), target)
             .with_context(|| format!("{shown}: cannot be created"))
             .map(|()| CommandStatus::Success),
         other => other,
