@@ -258,7 +258,7 @@ impl EntryReader {
         }
         if self.stored_holes.counts(&segments, bytes) {
             // A map may claim 2^63 bytes and hold none.
-            self.input.count_holes(bytes.saturating_sub(data)).map_err(wrong)?;
+            self.input.count_holes(bytes.saturating_sub(data), path, offset)?;
         }
         Ok(archive::content(self.input.archive(), path, &segments, bytes))
     }
