@@ -163,13 +163,33 @@ impl OutputTarget {
     #[must_use]
     pub fn is_file(&self, path: &Path) -> bool {
         let Ok(other) = std::fs::metadata(path) else { return false };
-        let own = match &self.place {
+        self.file_id() == Some((other.dev(), other.ino()))
+    }
+
+    /// Whether both outputs have the same name in the same directory, or replace or are written into the same file.
+    #[must_use]
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        let has_same_file = self.file_id().is_some_and(|id| other.file_id() == Some(id));
+        let has_same_name = match (&self.place, &other.place) {
+            (OutputPlace::Name(one), OutputPlace::Name(other)) => {
+                let id = |name: &TargetName| {
+                    rustix::fs::fstat(&name.directory).ok().map(|stat| (stat.st_dev, stat.st_ino))
+                };
+                one.name == other.name && id(one).is_some_and(|own| id(other) == Some(own))
+            }
+            _ => false,
+        };
+        has_same_file || has_same_name
+    }
+
+    /// Device and inode of the file that is replaced or written in place.
+    fn file_id(&self) -> Option<(u64, u64)> {
+        match &self.place {
             OutputPlace::Name(name) => name.former.map(|former| (former.device, former.inode)),
             OutputPlace::InPlace(InPlaceFile { file, .. }) => {
                 file.metadata().ok().map(|found| (found.dev(), found.ino()))
             }
-        };
-        own == Some((other.dev(), other.ino()))
+        }
     }
 
     /// Empties a regular file that is written in place: from here on it holds no image until

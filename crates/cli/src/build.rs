@@ -16,6 +16,7 @@ mod mkfs_extended;
 mod mkfs_hints;
 mod mkfs_sizes;
 mod monitor;
+mod outputs;
 mod overlay;
 mod report;
 mod request;
@@ -25,16 +26,16 @@ mod vmdk;
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, anyhow, bail};
-use ferrofs_builder::output::OutputTarget;
+use anyhow::{Context, anyhow};
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BuildOutputs, BuildReport, ChunkIndexOutput, ErrorKind};
+use ferrofs_builder::{BuildOutputs, BuildReport, ErrorKind};
 use ferrofs_workers::memory::set_mmap_threshold;
 use import::ImportedTree;
 use monitor::BuildMonitor;
+use outputs::TextTargets;
 use report::BuildSummary;
 use request::{BuildEnvironment, BuildRequest, OutputFormat, SourceKind, Verify};
 use rustix::rand::GetRandomFlags;
@@ -64,7 +65,7 @@ pub(crate) fn run(
     let environment = environment(arguments.compression.hints.as_deref())?;
     let request = arguments::request(arguments, &environment).map_err(usage_error)?;
     source_kind::check(arguments).map_err(usage_error)?;
-    run_request(request, signals)
+    run_request(request, arguments.compression.hints.as_deref(), signals)
 }
 
 /// Builds as mkfs.erofs.
@@ -85,7 +86,7 @@ pub(crate) fn run_mkfs(
     for warning in request.warnings.iter().filter(|_| request.output.notices) {
         output::print_message(format_args!("warning: {warning}"));
     }
-    run_request(request, signals)
+    run_request(request, arguments.compress_hints.as_deref(), signals)
 }
 
 /// Reads the clock, environment variables, random bytes, and the file of hints.
@@ -106,19 +107,23 @@ fn environment(hints: Option<&Path>) -> anyhow::Result<BuildEnvironment> {
     })
 }
 
-fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
+fn run_request(
+    mut request: BuildRequest,
+    hints: Option<&Path>,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     // Before there are threads, as large buffers move between them.
     set_mmap_threshold();
     let began = Instant::now();
     let image = escape(request.image.as_os_str().as_bytes());
-    let outputs = (!request.is_dry_run).then(|| open_outputs(&request)).transpose()?;
+    let outputs = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
     let resources = Resources::of_machine(&request.machine)?;
     request.options.jobs = Some(resources.threads);
     request.options.memory_bytes = resources.memory.budget().limit_bytes();
     memory::limit_import(&mut request, &resources, std::env::var_os("TMPDIR"));
     request.options.check().map_err(usage_error)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
-    if let Some(outputs) = &outputs {
+    if let Some((outputs, _)) = &outputs {
         let checked = incremental::check(&request, &outputs.image)
             .and_then(|()| begin_in_place(&request, outputs));
         checked.map_err(|error| with_suggestion(&error, &stop))?;
@@ -127,11 +132,6 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     let imported = import::import(&mut request, &resources, &monitor);
     let ImportedTree { mut tree, devices, container_config } =
         imported.map_err(|error| with_suggestion(&error, &stop))?;
-    let image_target = outputs.as_ref().map(|outputs| &outputs.image);
-    let is_image = |device: &PathBuf| image_target.is_some_and(|target| target.is_file(device));
-    if devices.iter().flatten().any(is_image) {
-        bail!("{image}: the image would refer to itself; use another name");
-    }
     if let Some(name) = &request.options.digest_xattr {
         ferrofs_builder::add_digests(&mut tree, name, monitor.cancel_token())
             .map_err(|error| with_suggestion(&error, &stop))?;
@@ -139,7 +139,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     if let OutputFormat::Mkfs { lists_files: true } = request.output.form {
         report::print_names(&tree)?;
     }
-    let Some(outputs) = outputs else {
+    let Some((outputs, texts)) = outputs else {
         let estimate = report::estimate(&tree, &request.options, stop.token());
         let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
         report::print_estimate(&request, &estimate)?;
@@ -169,68 +169,50 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
         }
         _ => with_suggestion(&error, &stop),
     })?;
-    write_lists(&request, &tree, &report, places.as_ref(), &container_config)?;
+    let built = BuiltImage { tree: &tree, report: &report, places, container_config };
+    write_texts(&request, texts, &built)?;
     let (options, took) = (&request.options, began.elapsed());
     BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
     Ok(CommandStatus::Success)
 }
 
+/// What the texts beside the image are made from.
+struct BuiltImage<'a> {
+    tree: &'a Tree,
+    report: &'a BuildReport,
+    /// Where an archive has the contents.
+    places: Option<Tree>,
+    container_config: Vec<u8>,
+}
+
 /// Writes the texts beside the image, when that is complete.
-fn write_lists(
+fn write_texts(
     request: &BuildRequest,
-    tree: &Tree,
-    report: &BuildReport,
-    places: Option<&Tree>,
-    container_config: &[u8],
+    targets: TextTargets,
+    built: &BuiltImage<'_>,
 ) -> anyhow::Result<()> {
-    if let Some(path) = &request.android.block_list_file {
+    if let Some(target) = targets.block_list {
         let offset = request.options.output_mode.offset();
-        block_list::write(path, &request.image, offset, &android::mount_point(&request.android))?;
+        let mount_point = android::mount_point(&request.android);
+        block_list::write(target, &request.image, offset, &mount_point)?;
     }
-    if let Some(map) = &request.block_map {
-        block_map::write(&map.path, request, places)?;
+    if let Some(target) = targets.block_map {
+        block_map::write(target, request, built.places.as_ref())?;
     }
-    if let Some(path) = &request.vmdk {
-        vmdk::write_descriptor(path, request, report, tree)?;
+    if let Some(target) = targets.vmdk {
+        vmdk::write_descriptor(target, request, built.report, built.tree)?;
     }
-    if let Some(path) = &request.container_config {
-        let mut output = TextFile::create_beside(path, &*request.image, request.existing)?;
-        let written = output.write_all(container_config);
+    if let Some(target) = targets.container_config {
+        let mut output = TextFile::at(target)?;
+        let written = output.write_all(&built.container_config);
         written.context("cannot write the configuration of the container image")?;
         output.publish()?;
     }
     Ok(())
 }
 
-/// Opens the places of the image and its blob. They are held from here on: what other processes do
-/// to their names no longer matters.
-fn open_outputs(request: &BuildRequest) -> anyhow::Result<BuildOutputs> {
-    let open = |path: &Path| {
-        OutputTarget::open(path, request.existing).map_err(|error| match error.kind() {
-            ErrorKind::Exists => anyhow!("{error}; --force replaces it"),
-            ErrorKind::InvalidOptions(_) => usage_error(error),
-            _ => anyhow!("{error}"),
-        })
-    };
-    let image = open(&request.image)?;
-    let open_beside = |path: &Path, what: &str| {
-        if *path == request.image || image.is_file(path) {
-            let name = escape(path.as_os_str().as_bytes());
-            bail!("{name}: the image and its {what} cannot be the same file");
-        }
-        open(path)
-    };
-    let blob = request.options.blob.as_ref().map(|blob| open_beside(blob.path(), "blob"));
-    let chunk_index = match &request.options.chunk_index {
-        Some(ChunkIndexOutput::NewFile(path)) => Some(open_beside(path, "chunk index")),
-        Some(ChunkIndexOutput::Embedded) | None => None,
-    };
-    let (blob, chunk_index) = (blob.transpose()?, chunk_index.transpose()?);
-    Ok(BuildOutputs { image, blob, chunk_index })
-}
-
 /// Empties files that are written in place: if anything fails from here on, they hold no image.
-/// They stay as they are if a source is missing or is one of them.
+/// They stay as they are if a source is missing.
 fn begin_in_place(
     request: &BuildRequest,
     outputs: &BuildOutputs,
@@ -242,12 +224,6 @@ fn begin_in_place(
         let paths = if request.kind == SourceKind::Container { &[][..] } else { &request.sources };
         for source in paths {
             import::is_directory(source)?;
-            if target.is_file(source) {
-                let what =
-                    "the image would replace its source or refer to itself; use another name";
-                let error = ferrofs_builder::Error::new(ErrorKind::InvalidOptions(what.to_owned()));
-                return Err(error.at(target.path()));
-            }
         }
         target.begin()?;
     }

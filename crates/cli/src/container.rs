@@ -35,6 +35,12 @@ pub(crate) fn is_container(source: &Path) -> bool {
     source.to_str().is_some_and(is_image)
 }
 
+/// The file that holds a container image, if it is one file.
+pub(crate) fn archive_file(source: &Path) -> Option<PathBuf> {
+    let archive = source.to_str()?.strip_prefix(DOCKER_ARCHIVE)?;
+    Some(PathBuf::from(docker_archive::split(archive).0))
+}
+
 /// What every place of images can do.
 trait BlobStore {
     /// The bytes of a blob. Nothing of them is checked yet.

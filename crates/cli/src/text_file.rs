@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use ferrofs_builder::ErrorKind;
 use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
 
 use crate::exit_status::usage_error;
@@ -50,12 +51,6 @@ impl<'a> InputFiles<'a> {
     }
 }
 
-impl<'a> From<&'a Path> for InputFiles<'a> {
-    fn from(image: &'a Path) -> Self {
-        Self::new(image, &[])
-    }
-}
-
 /// A text that has no name yet.
 #[derive(Debug)]
 pub(crate) struct TextFile {
@@ -64,37 +59,52 @@ pub(crate) struct TextFile {
 }
 
 impl TextFile {
+    /// Opens the place of a text that will be known as `path`; `existing` says what happens to a file that has the
+    /// name.
+    ///
+    /// # Errors
+    /// The place cannot be used: it is a device or a FIFO, or the system refuses; or there is a file, and it must not
+    /// be replaced.
+    pub(crate) fn target(
+        path: &Path,
+        existing: ExistingOutput,
+    ) -> Result<OutputTarget, ferrofs_builder::Error> {
+        let target = OutputTarget::open(path, existing)?;
+        if target.is_in_place() {
+            let what = "a text is not written to a device".to_owned();
+            return Err(ferrofs_builder::Error::new(ErrorKind::InvalidOptions(what)).at(path));
+        }
+        Ok(target)
+    }
+
     /// Creates the file that will be known as `path`, in place of what has that name. It must not
     /// replace one of `inputs`.
     ///
     /// # Errors
-    /// The place cannot be used: it is a device, a FIFO or an input, or the system refuses.
-    pub(crate) fn create<'a>(
-        path: &Path,
-        inputs: impl Into<InputFiles<'a>>,
-    ) -> anyhow::Result<Self> {
-        Self::create_beside(path, inputs, ExistingOutput::Replace)
-    }
-
-    /// The same; `existing` says what happens to a file that has the name.
-    ///
-    /// # Errors
-    /// Those of [`create`](Self::create); or there is a file, and it must not be replaced.
-    pub(crate) fn create_beside<'a>(
-        path: &Path,
-        inputs: impl Into<InputFiles<'a>>,
-        existing: ExistingOutput,
-    ) -> anyhow::Result<Self> {
-        let shown = escape(path.as_os_str().as_bytes());
-        let target = OutputTarget::open(path, existing).map_err(|error| anyhow!("{error}"))?;
-        if target.is_in_place() {
-            return Err(usage_error(format_args!("{shown}: a text is not written to a device")));
-        }
-        if let Some(input) = inputs.into().replaced_by(&target) {
+    /// The place cannot be used, or is that of an input.
+    pub(crate) fn create(path: &Path, inputs: InputFiles<'_>) -> anyhow::Result<Self> {
+        let target = Self::target(path, ExistingOutput::Replace);
+        let target = target.map_err(|error| match error.kind() {
+            ErrorKind::InvalidOptions(_) => usage_error(error),
+            _ => anyhow!("{error}"),
+        })?;
+        if let Some(input) = inputs.replaced_by(&target) {
+            let shown = escape(path.as_os_str().as_bytes());
             return Err(usage_error(format_args!("{shown}: the text would replace {input}")));
         }
+        Self::at(target)
+    }
+
+    /// Creates the file at its place.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn at(target: OutputTarget) -> anyhow::Result<Self> {
         let new = target.create().map_err(|error| anyhow!("{error}"))?;
-        let file = new.file().try_clone().with_context(|| format!("cannot write {shown}"))?;
+        let file = new.file().try_clone();
+        let file = file.with_context(|| {
+            format!("cannot write {}", escape(new.path().as_os_str().as_bytes()))
+        })?;
         Ok(Self { new, output: BufWriter::new(file) })
     }
 

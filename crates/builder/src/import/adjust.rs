@@ -241,7 +241,8 @@ pub enum OverlayPolicy {
     /// Directories with a whiteout get an empty [`ORIGIN_XATTR`], unless they have one. This is the
     /// default of mkfs.erofs for a directory, even if it drops all other xattrs.
     MarkOrigins,
-    /// Whiteouts and [`OPAQUE_XATTR`] are removed (`--ovlfs-strip`).
+    /// Whiteouts and [`OPAQUE_XATTR`] are removed (`--ovlfs-strip`), and an empty [`ORIGIN_XATTR`] that was there for
+    /// the whiteouts.
     Strip,
 }
 
@@ -300,6 +301,15 @@ pub fn mark_origin(directory: &mut Metadata) {
     directory.xattrs.entry(ORIGIN_XATTR.into()).or_default();
 }
 
+/// Removes an empty [`ORIGIN_XATTR`] from a directory that has no whiteouts any more.
+pub fn unmark_origin(tree: &mut Tree, directory: NodeId) {
+    let xattrs = tree.node(directory).metadata.xattrs;
+    let has_mark = xattrs.get(ORIGIN_XATTR).is_some_and(|value| value.is_empty());
+    if has_mark && whiteouts(tree, directory).next().is_none() {
+        tree.node_mut(directory).metadata.xattrs.remove(ORIGIN_XATTR);
+    }
+}
+
 fn mark_origins(tree: &mut Tree) {
     let parents = tree.ids().filter(|id| whiteouts(tree, *id).next().is_some());
     for parent in parents.collect::<Vec<_>>() {
@@ -309,8 +319,12 @@ fn mark_origins(tree: &mut Tree) {
 
 fn strip(tree: &mut Tree) {
     for parent in tree.ids() {
-        for name in whiteouts(tree, parent).collect::<Vec<_>>() {
-            tree.unlink(parent, &name);
+        let names: Vec<_> = whiteouts(tree, parent).collect();
+        for name in &names {
+            tree.unlink(parent, name);
+        }
+        if !names.is_empty() {
+            unmark_origin(tree, parent);
         }
     }
     tree.filter_xattrs(|name| name != OPAQUE_XATTR);
@@ -533,6 +547,21 @@ mod tests {
         assert_eq!(tree.child(directory, b"file"), None);
         assert!(tree.child(directory, b"device").is_some());
         assert!(tree.node(directory).metadata.xattrs.is_empty());
+    }
+
+    #[test]
+    fn stripping_takes_an_origin_away_that_was_there_for_whiteouts_only() {
+        for (origin, stays) in [(&b""[..], false), (b"id", true)] {
+            let (mut tree, directory) = layer();
+            for id in [Tree::ROOT, directory] {
+                tree.node_mut(id).metadata.xattrs.insert(ORIGIN_XATTR.into(), origin.into());
+            }
+            OverlayPolicy::Strip.apply(&mut tree);
+            let xattrs = tree.node(directory).metadata.xattrs;
+            assert_eq!(xattrs.contains_key(ORIGIN_XATTR), stays);
+            // The root had no whiteouts.
+            assert!(tree.node(Tree::ROOT).metadata.xattrs.contains_key(ORIGIN_XATTR));
+        }
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl EntryReader {
         let mut piece = last.to_vec();
         let mut first_byte = None;
         while !piece.is_empty() && (first_byte.is_none() || start.len() < START_BYTES) {
-            self.input.check_limits()?;
+            self.input.check_cancelled()?;
             if first_byte.is_none()
                 && let Some(at) = piece.iter().position(|byte| *byte != 0)
             {
@@ -306,7 +306,7 @@ impl EntryReader {
         }
         if self.stored_holes.counts(&segments, bytes) {
             // A map may claim 2^63 bytes and hold none.
-            self.input.count_holes(bytes.saturating_sub(data)).map_err(wrong)?;
+            self.input.count_holes(bytes.saturating_sub(data), path, offset)?;
         }
         Ok(archive::content(self.input.archive(), path, &segments, bytes))
     }

@@ -135,19 +135,63 @@ struct LimitedReader {
     limit: InputLimit,
     /// Bytes that were returned.
     bytes: u64,
-    /// Bytes of the compressed stream that were read.
-    compressed_bytes: Arc<AtomicU64>,
+    compressed: CompressedBytes,
 }
 
 impl Read for LimitedReader {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(output)?;
         self.bytes = self.bytes.saturating_add(count as u64);
-        let limit = self.limit.bytes(self.compressed_bytes.load(Ordering::Relaxed));
+        let limit = self.limit.bytes(self.compressed.known());
         match self.bytes > limit {
             true => Err(io::Error::other(self.limit.exceeded(limit))),
             false => Ok(count),
         }
+    }
+}
+
+/// The length of a compressed stream.
+#[derive(Clone, Debug)]
+struct CompressedBytes {
+    /// That of the file, if it is one.
+    whole: Option<u64>,
+    read: Arc<AtomicU64>,
+}
+
+impl CompressedBytes {
+    /// The bytes that it has in any case.
+    fn known(&self) -> u64 {
+        self.read.load(Ordering::Relaxed).max(self.whole.unwrap_or_default())
+    }
+}
+
+/// The holes that the image stores.
+#[derive(Debug, Default)]
+struct HoleCount {
+    bytes: u64,
+    /// The file with the most of them, as it is shown, and its place in the archive.
+    most: u64,
+    name: String,
+    offset: u64,
+}
+
+impl HoleCount {
+    /// Compares the bytes of an archive with the limit for one of so many compressed bytes.
+    fn check(&self, limit: InputLimit, archive_bytes: u64, compressed_bytes: u64) -> Result<()> {
+        let bytes = limit.bytes(compressed_bytes);
+        if self.bytes == 0 || archive_bytes.saturating_add(self.bytes) <= bytes {
+            return Ok(());
+        }
+        let why = match limit {
+            InputLimit::Bytes(_) => "the limit for an archive",
+            InputLimit::Default => "the default limit for an archive of its length",
+        };
+        let why = format!(
+            "{}: with its holes the archive has more than {bytes} bytes, {why}; --max-input allows more, and \
+             without compression and with a chunk size an image stores no holes",
+            self.name
+        );
+        Err(refused(why, self.offset))
     }
 }
 
@@ -157,8 +201,7 @@ pub(super) struct TarInput {
     from: InputSource,
     /// The bytes of the (decompressed) archive that were read or skipped.
     offset: u64,
-    /// The bytes of holes that the image stores.
-    hole_bytes: u64,
+    holes: HoleCount,
     limit: InputLimit,
     cancel: CancelToken,
 }
@@ -169,8 +212,7 @@ enum InputSource {
     /// The archive can be read once.
     Stream {
         reader: Box<dyn Read + Send>,
-        /// Bytes of the compressed stream that were read.
-        compressed_bytes: Arc<AtomicU64>,
+        compressed: CompressedBytes,
         /// It is read to its end, where its checksum or its digest is compared.
         is_checked: bool,
         /// Its end is an error if it has another digest than it should have.
@@ -195,7 +237,7 @@ impl ArchiveOpener<'_> {
     fn open_file(self, mut file: File) -> Result<TarInput> {
         let metadata = file.metadata().map_err(|error| cannot_open(error).at(&self.name))?;
         if !metadata.is_file() {
-            return self.open_stream(Box::new(file), None);
+            return self.open_stream(Box::new(file), None, None);
         }
         // A redirected file may have been read in part.
         let base = file.stream_position().map_err(|error| cannot_open(error).at(&self.name))?;
@@ -204,20 +246,20 @@ impl ArchiveOpener<'_> {
         read.and_then(|_| file.seek(io::SeekFrom::Start(base)))
             .map_err(|error| cannot_open(error).at(&self.name))?;
         let compression = self.options.compression.unwrap_or_else(|| Compression::of(&start));
-        if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
-            return self.open_stream(Box::new(file), None);
-        }
         let fingerprint = ArchiveFingerprint::of(&metadata);
         let bytes = fingerprint.bytes.saturating_sub(base);
+        if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
+            return self.open_stream(Box::new(file), Some(bytes), None);
+        }
         self.open_seekable(ArchiveBacking::File { file, fingerprint }, base, bytes)
     }
 
     fn open_bytes(self, bytes: Arc<[u8]>) -> Result<TarInput> {
         let compression = self.options.compression.unwrap_or_else(|| Compression::of(&bytes));
-        if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
-            return self.open_stream(Box::new(io::Cursor::new(bytes)), None);
-        }
         let length = bytes.len() as u64;
+        if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
+            return self.open_stream(Box::new(io::Cursor::new(bytes)), Some(length), None);
+        }
         self.open_seekable(ArchiveBacking::Bytes(bytes), 0, length)
     }
 
@@ -231,12 +273,14 @@ impl ArchiveOpener<'_> {
         archive.set_backing(backing);
         let from = InputSource::Seekable { base, bytes, window: Vec::new(), window_at: 0 };
         let (limit, cancel) = (self.options.input, self.cancel.clone());
-        Ok(TarInput { archive, from, offset: 0, hole_bytes: 0, limit, cancel })
+        Ok(TarInput { archive, from, offset: 0, holes: HoleCount::default(), limit, cancel })
     }
 
+    /// `length` is that of the stream before it is decompressed, if it is known.
     fn open_stream(
         self,
         reader: Box<dyn Read + Send>,
+        length: Option<u64>,
         sha256: Option<[u8; 32]>,
     ) -> Result<TarInput> {
         let Self { name, options, device, window, cancel } = self;
@@ -252,12 +296,11 @@ impl ArchiveOpener<'_> {
                        compressed, to refer to what it unpacks to";
             return Err(refused(why, 0).at(&name));
         }
-        let compressed_bytes = input.read_counter();
+        let compressed = CompressedBytes { whole: length, read: input.read_counter() };
         let inner =
             compression.reader(input, window).map_err(|error| unreadable(error).at(&name))?;
-        let counter = Arc::clone(&compressed_bytes);
         let limited =
-            LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes: counter };
+            LimitedReader { inner, limit: options.input, bytes: 0, compressed: compressed.clone() };
         let mut reader: Box<dyn Read + Send> = Box::new(limited);
         if let Some(sha256) = sha256 {
             reader = Box::new(DigestedReader::new(reader, sha256));
@@ -268,7 +311,7 @@ impl ArchiveOpener<'_> {
         let from = InputSource::Stream {
             is_kept: device.is_none(),
             reader,
-            compressed_bytes,
+            compressed,
             is_checked: compression != Compression::Plain || sha256.is_some(),
             is_digested: sha256.is_some(),
             spool: SpoolWriter::new(options.spool.clone()),
@@ -276,7 +319,7 @@ impl ArchiveOpener<'_> {
         };
         let archive = Arc::new(TarArchive::new(name, device));
         let (limit, cancel) = (options.input, cancel.clone());
-        Ok(TarInput { archive, from, offset: 0, hole_bytes: 0, limit, cancel })
+        Ok(TarInput { archive, from, offset: 0, holes: HoleCount::default(), limit, cancel })
     }
 }
 
@@ -322,8 +365,10 @@ impl TarInput {
             }
             TarSource::File { file, .. } => opener.open_file(file),
             TarSource::Bytes { bytes, .. } => opener.open_bytes(bytes),
-            TarSource::Stream { reader, .. } => opener.open_stream(reader, None),
-            TarSource::Digested { reader, sha256, .. } => opener.open_stream(reader, Some(sha256)),
+            TarSource::Stream { reader, .. } => opener.open_stream(reader, None, None),
+            TarSource::Digested { reader, sha256, .. } => {
+                opener.open_stream(reader, None, Some(sha256))
+            }
         }
     }
 
@@ -342,47 +387,30 @@ impl TarInput {
         self.offset
     }
 
-    /// What has to be asked from time to time where much is read and nothing is stored.
+    /// What has to be asked from time to time where much is read and nothing is stored. The limit is that of the reader.
     ///
     /// # Errors
-    /// The import was cancelled, or the archive has more bytes than it may.
-    pub(super) fn check_limits(&self) -> Result<()> {
-        check_cancelled(&self.cancel)?;
-        let limit = self.limit.bytes(self.stored_bytes());
-        match self.offset > limit {
-            true => Err(refused(self.limit.exceeded(limit).0, limit)),
-            false => Ok(()),
-        }
+    /// The import was cancelled.
+    pub(super) fn check_cancelled(&self) -> Result<()> {
+        check_cancelled(&self.cancel)
     }
 
-    /// The bytes of the archive as it is stored, as far as they were read from a stream.
-    fn stored_bytes(&self) -> u64 {
-        match &self.from {
-            InputSource::Seekable { bytes, .. } => *bytes,
-            InputSource::Stream { compressed_bytes, .. } => {
-                compressed_bytes.load(Ordering::Relaxed)
-            }
-        }
-    }
-
-    /// Counts `bytes` more bytes of holes that the image stores.
+    /// Counts the `bytes` bytes of holes of the file `name`, whose entry is at `offset`: the image stores them. The limit
+    /// of a stream of unknown length grows with it, so that it is compared at the end; nothing is stored until then.
     ///
     /// # Errors
     /// With them the archive has more bytes than it may.
-    pub(super) fn count_holes(&mut self, bytes: u64) -> std::result::Result<(), String> {
-        self.hole_bytes = self.hole_bytes.saturating_add(bytes);
-        let limit = self.limit.bytes(self.stored_bytes());
-        if self.offset.saturating_add(self.hole_bytes) <= limit {
-            return Ok(());
+    pub(super) fn count_holes(&mut self, bytes: u64, name: &[u8], offset: u64) -> Result<()> {
+        let holes = &mut self.holes;
+        holes.bytes = holes.bytes.saturating_add(bytes);
+        if bytes > holes.most {
+            (holes.most, holes.name, holes.offset) = (bytes, shown(name), offset);
         }
-        let why = match self.limit {
-            InputLimit::Bytes(_) => "the limit for an archive",
-            InputLimit::Default => "the default limit for an archive of its length",
+        let length = match &self.from {
+            InputSource::Seekable { bytes, .. } => Some(*bytes),
+            InputSource::Stream { compressed, .. } => compressed.whole,
         };
-        Err(format!(
-            "with its holes the archive has more than {limit} bytes, {why}; --max-input allows more, and \
-             without compression and with a chunk size an image stores no holes"
-        ))
+        holes.check(self.limit, self.offset, length.unwrap_or(u64::MAX))
     }
 
     /// Fills `output`, or less at the end of the archive. Returns the number of bytes.
@@ -462,21 +490,24 @@ impl TarInput {
 
     /// Ends reading, so that contents can be read. Returns the length of the archive.
     pub(super) fn finish(self) -> Result<u64> {
-        let (mut reader, is_checked, is_kept, spool, mut buffer) = match self.from {
-            InputSource::Stream { reader, is_checked, is_kept, spool, buffer, .. } => {
-                (reader, is_checked, is_kept, spool, buffer)
-            }
+        let Self { archive, from, offset, holes, limit, cancel } = self;
+        let (mut reader, compressed, is_checked, is_kept, spool, mut buffer) = match from {
+            InputSource::Stream {
+                reader, compressed, is_checked, is_kept, spool, buffer, ..
+            } => (reader, compressed, is_checked, is_kept, spool, buffer),
             InputSource::Seekable { base, bytes, .. } => {
-                self.archive.check_unchanged()?;
+                archive.check_unchanged()?;
+                holes.check(limit, offset, bytes)?;
                 return Ok(base + bytes);
             }
         };
         let most = if is_checked { u64::MAX } else { DRAINED_BYTES_MAX };
-        let rest = for_each(&self.cancel, &mut reader, &mut buffer, most, &mut |_| Ok(()))?;
+        let rest = for_each(&cancel, &mut reader, &mut buffer, most, &mut |_| Ok(()))?;
+        holes.check(limit, offset, compressed.known())?;
         let backing =
             if is_kept { ArchiveBacking::Spool(spool.finish()) } else { ArchiveBacking::NotKept };
-        self.archive.set_backing(backing);
-        Ok(self.offset.saturating_add(rest))
+        archive.set_backing(backing);
+        Ok(offset.saturating_add(rest))
     }
 }
 

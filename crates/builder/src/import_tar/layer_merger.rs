@@ -338,7 +338,7 @@ impl LayerMerger {
             for id in self.tree.ids() {
                 let has_mark = self.tree.is_directory(id)
                     && self.tree.entries(id).any(|(_, child)| self.marked.contains(child));
-                if has_mark {
+                if has_mark && !self.tree.node(id).metadata.xattrs.contains_key(ORIGIN) {
                     self.tree.set_xattr(id, ORIGIN, b"");
                 }
             }
@@ -424,7 +424,7 @@ pub enum WhiteoutPolicy {
     Keep,
     /// As whiteouts of overlayfs (`--aufs`): a character device 0:0 in place of NAME, and the xattr
     /// `trusted.overlay.opaque` on an opaque directory. A directory with such devices gets an empty
-    /// `trusted.overlay.origin`, so that overlayfs hides them.
+    /// `trusted.overlay.origin`, unless it has one, so that overlayfs hides them.
     ToOverlay,
     /// They delete names of the archives before this one, and are not in the tree themselves.
     Apply,

@@ -271,6 +271,14 @@ fn marks_of_whiteouts_stay_where_xattrs_of_entries_are_left_out() {
 }
 
 #[test]
+fn an_origin_of_the_archive_stays_on_a_directory_with_whiteouts() {
+    let records: [(&str, &[u8]); 1] = [("SCHILY.xattr.trusted.overlay.origin", b"id")];
+    let archive = ArchiveBuilder::new().pax(&records).directory("a").file("a/.wh.gone", "").end();
+    let listing = listing(&import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap());
+    assert_eq!(listing[1], "a directory 644 0:0 0.000000000 trusted.overlay.origin=id");
+}
+
+#[test]
 fn whiteouts_are_kept_as_files_unless_told_otherwise() {
     let archive = ArchiveBuilder::new().file("a/.wh.gone", "").file(".wh..wh..opq", "").end();
     let tree = import(&archive, &options(WhiteoutPolicy::Keep)).unwrap();

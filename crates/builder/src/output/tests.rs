@@ -189,6 +189,32 @@ fn a_file_that_is_rewritten_is_emptied_and_stays_the_same() {
 }
 
 #[test]
+fn outputs_have_the_same_place_by_their_name_or_by_their_file() {
+    let directory = TempDir::new().unwrap();
+    let path = |name| directory.path().join(name);
+    fs::create_dir(path("d")).unwrap();
+    fs::write(path("file"), "").unwrap();
+    fs::hard_link(path("file"), path("other")).unwrap();
+    symlink("file", path("link")).unwrap();
+    symlink("d", path("e")).unwrap();
+    for existing in [ExistingOutput::Replace, ExistingOutput::Rewrite] {
+        let open = |name| OutputTarget::open(&path(name), existing).unwrap();
+        for (one, other, is_same) in [
+            ("new", "new", true),
+            ("new", "d/../new", true),
+            ("d/new", "e/new", true),
+            ("new", "d/new", false),
+            ("new", "file", false),
+            ("new", "newer", false),
+            ("file", "link", true),
+            ("file", "other", true),
+        ] {
+            assert_eq!(open(one).is_same_place(&open(other)), is_same, "{one} {other}");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_file_is_refused_without_waiting() {
     let directory = TempDir::new().unwrap();
     let path = |name| directory.path().join(name);

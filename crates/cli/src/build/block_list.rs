@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::anyhow;
+use ferrofs_builder::output::OutputTarget;
 use ferrofs_image::{ExtentStorage, FileType, Image, Inode, OpenOptions, WalkEvent};
 
 use crate::output::escape;
@@ -16,12 +17,12 @@ use crate::text_file::TextFile;
 /// # Errors
 /// The image cannot be read, or the list cannot be written.
 pub(super) fn write(
-    list: &Path,
+    list: OutputTarget,
     image: &Path,
     offset: u64,
     mount_point: &[u8],
 ) -> anyhow::Result<()> {
-    let mut output = TextFile::create(list, image)?;
+    let mut output = TextFile::at(list)?;
     let image = OpenOptions::new().offset(offset).open(image)?;
     for event in image.walk(b"/")? {
         let WalkEvent::Leaf(entry) = event else { continue };

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use ferrofs_builder::import::{TarContentMode, from_tar_layers};
+use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::{SourceExtent, Tree};
 use ferrofs_builder::{Error, ErrorKind};
 use ferrofs_image::{ExtentStorage, FileType, Image, OpenOptions, WalkEntry, WalkEvent};
@@ -42,11 +43,11 @@ pub(super) fn places(request: &BuildRequest, cancel: &CancelToken) -> Result<Opt
 /// # Errors
 /// The image cannot be read, or the list cannot be written.
 pub(super) fn write(
-    list: &Path,
+    list: OutputTarget,
     request: &BuildRequest,
     places: Option<&Tree>,
 ) -> anyhow::Result<()> {
-    let mut output = TextFile::create(list, &*request.image)?;
+    let mut output = TextFile::at(list)?;
     let Some(places) = places else { return output.publish() };
     let offset = request.options.output_mode.offset();
     let image = OpenOptions::new().offset(offset).open(&request.image)?;

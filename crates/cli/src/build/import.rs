@@ -17,7 +17,7 @@ use ferrofs_builder::{
 use ferrofs_workers::CancelToken;
 
 use super::android;
-use super::incremental::{self, ImportedSources};
+use super::incremental;
 use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
@@ -45,14 +45,15 @@ pub(super) fn import(
     resources: &Resources,
     monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
-    request.tar.stored_holes = stored_holes(request);
+    let base = incremental::open_base(request, resources)?;
+    request.tar.stored_holes = StoredHoles::of(&request.options, request.tar.contents);
     // The importer leaves out xattrs of entries before it marks opaque directories.
     request.tar.xattrs = std::mem::take(&mut request.tar_adjustments.xattrs);
     // Owners of files are those of the lists before they are forced or shifted.
     let has_lists = request.android.fs_config_file.is_some() || request.sidecar.is_some();
     let late = has_lists.then(|| take_late(request));
     let overlay = request.directory.adjustments.overlay;
-    if request.incremental.is_some() && overlay == OverlayPolicy::Strip {
+    if base.is_some() && overlay == OverlayPolicy::Strip {
         // The marks of the sources hide files of the image first.
         request.directory.adjustments.overlay = OverlayPolicy::Keep;
         request.tar_adjustments.overlay = OverlayPolicy::Keep;
@@ -80,9 +81,8 @@ pub(super) fn import(
     for warning in warnings.iter().filter(|_| request.output.notices) {
         output::print_message(format_args!("warning: {warning}"));
     }
-    if let Some(base) = request.incremental {
-        let sources = ImportedSources { tree: imported.tree, overlay };
-        imported.tree = incremental::add_base(request, base, sources, resources)?;
+    if let Some(base) = base {
+        imported.tree = base.lay_under(imported.tree, overlay)?;
     }
     Ok(imported)
 }
@@ -129,15 +129,6 @@ fn import_sources(
     }
     let tree = import_tree(request, monitor)?;
     Ok(ImportedTree { tree, devices: archives(request), container_config: Vec::new() })
-}
-
-/// Which holes of an archive the image stores.
-fn stored_holes(request: &BuildRequest) -> StoredHoles {
-    // An image that is added to sets block size and algorithms later.
-    match request.incremental {
-        Some(_) => StoredHoles::All,
-        None => StoredHoles::of(&request.options, request.tar.contents),
-    }
 }
 
 fn import_images(

@@ -2,59 +2,43 @@
 //! image, which replaces the present one by a rename when it is complete and compared with its
 //! sources, so the present image stays as it is until then. Called by `build`.
 
-use ferrofs_builder::import::adjust::OverlayPolicy;
 use ferrofs_builder::output::OutputTarget;
-use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{AlgorithmContext, Algorithms, Error, ErrorKind, Result};
 use ferrofs_image::Image;
 
-use super::overlay;
-use super::request::{BuildRequest, IncrementalBase};
+use super::overlay::LayerImage;
+use super::request::BuildRequest;
 use crate::output;
 use crate::resources::Resources;
 
 /// Refuses what cannot be replaced as a whole.
 ///
 /// # Errors
-/// The image is a device, or missing.
+/// The image is a device.
 pub(super) fn check(request: &BuildRequest, target: &OutputTarget) -> Result<()> {
     if request.incremental.is_none() {
         return Ok(());
     }
-    let refused =
-        |why: &str| Err(Error::new(ErrorKind::InvalidOptions(why.to_owned())).at(&request.image));
     if target.is_in_place() {
-        return refused("--incremental needs a regular file, which the new image replaces");
-    }
-    if request.sources.iter().any(|source| target.is_file(source)) {
-        return refused("the image would be added to itself");
+        let why = "--incremental needs a regular file, which the new image replaces".to_owned();
+        return Err(Error::new(ErrorKind::InvalidOptions(why)).at(&request.image));
     }
     Ok(())
 }
 
-/// What is to lie over the present image.
-#[derive(Debug)]
-pub(super) struct ImportedSources {
-    pub(super) tree: Tree,
-    /// What becomes of the marks of overlayfs.
-    pub(super) overlay: OverlayPolicy,
-}
-
-/// Lays the tree of the sources over the present image. What describes the image stays as it is,
+/// Opens the present image, over which the sources are laid. What describes the image stays as it is,
 /// unless an option says otherwise.
 ///
 /// # Errors
 /// The present image cannot be read.
-pub(super) fn add_base(
+pub(super) fn open_base(
     request: &mut BuildRequest,
-    base: IncrementalBase,
-    sources: ImportedSources,
     resources: &Resources,
-) -> Result<Tree> {
-    let ImportedSources { tree, overlay } = sources;
-    let (tree, image) = overlay::lay_over(tree, &request.image, overlay, resources)?;
+) -> Result<Option<LayerImage>> {
+    let Some(base) = request.incremental else { return Ok(None) };
+    let layer = LayerImage::open_base(&request.image, resources)?;
     let options = &mut request.options;
-    let sb = image.superblock();
+    let sb = layer.image().superblock();
     if base.keeps_uuid {
         options.uuid = sb.uuid;
     }
@@ -73,9 +57,9 @@ pub(super) fn add_base(
         options.extent_bytes_max = options.extent_bytes_max / bytes * bytes;
     }
     if base.keeps_algorithms && options.algorithms.is_none() {
-        options.algorithms = algorithms_of(&image, options.pcluster_bytes.into())?;
+        options.algorithms = algorithms_of(layer.image(), options.pcluster_bytes.into())?;
     }
-    Ok(tree)
+    Ok(Some(layer))
 }
 
 /// The algorithms of an image, at their default levels.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferrofs_builder::import::adjust::{
-    AufsName, OPAQUE_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin,
+    AufsName, OPAQUE_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin, unmark_origin,
 };
 use ferrofs_builder::tree::{
     Content, ContentReader, ContentSource, Device, DeviceAddress, Metadata, Node, NodeId, NodeKind,
@@ -40,7 +40,7 @@ pub(super) struct LayeredTree {
 
 /// One of the images.
 #[derive(Debug)]
-struct LayerImage {
+pub(super) struct LayerImage {
     image: Image,
     source: Arc<LayerSource>,
     data: LayerData,
@@ -96,40 +96,6 @@ pub(super) fn join(
     Ok(LayeredTree { tree: merge.finish(), block_size, devices })
 }
 
-/// Lays a tree over the files of an image, whose data is read from it. Directories that get a
-/// whiteout of the image are marked if `policy` says so. Whiteouts and opaque marks of the tree take effect before
-/// they are stripped; those of the image stay.
-///
-/// # Errors
-/// The image cannot be read.
-pub(super) fn lay_over(
-    tree: Tree,
-    path: &Path,
-    policy: OverlayPolicy,
-    resources: &Resources,
-) -> Result<(Tree, Image)> {
-    let layering = LayerOptions { data: LayerData::Taken, has_block_size: false, is_aufs: false };
-    let layer = LayerImage::open(path, layering, resources).map_err(|error| error.at(path))?;
-    let is_opaque = |id: &NodeId| {
-        let is_marked = |node: Node| {
-            let xattrs = &node.metadata.xattrs;
-            xattrs.iter().any(|(name, value)| **name == *OPAQUE_XATTR && **value == *b"y")
-        };
-        tree.is_directory(*id) && is_marked(tree.node(*id))
-    };
-    let opaque: HashSet<_> = tree.ids().filter(is_opaque).collect();
-    let marks = match policy {
-        OverlayPolicy::Strip => OverlayMarks::of(&tree),
-        _ => OverlayMarks::default(),
-    };
-    let linked = HashMap::new();
-    let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, policy };
-    merge.add(0, &layer).map_err(|error| error.at(path))?;
-    let mut tree = merge.finish();
-    marks.strip(&mut tree);
-    Ok((tree, layer.image))
-}
-
 /// The marks of overlayfs that a tree has.
 #[derive(Debug, Default)]
 struct OverlayMarks {
@@ -152,8 +118,12 @@ impl OverlayMarks {
     }
 
     fn strip(self, tree: &mut Tree) {
-        for (parent, name) in self.whiteouts {
-            tree.unlink(parent, &name);
+        for (parent, name) in &self.whiteouts {
+            tree.unlink(*parent, name);
+        }
+        // The whiteouts of a directory are behind one another.
+        for whiteouts in self.whiteouts.chunk_by(|one, other| one.0 == other.0) {
+            whiteouts.first().inspect(|(parent, _)| unmark_origin(tree, *parent));
         }
         for id in self.opaque {
             tree.node_mut(id).metadata.xattrs.remove(OPAQUE_XATTR);
@@ -192,6 +162,44 @@ fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
 }
 
 impl LayerImage {
+    /// Opens an image whose files are to lie under those of a tree.
+    pub(super) fn open_base(path: &Path, resources: &Resources) -> Result<Self> {
+        let layering =
+            LayerOptions { data: LayerData::Taken, has_block_size: false, is_aufs: false };
+        Self::open(path, layering, resources).map_err(|error| error.at(path))
+    }
+
+    pub(super) fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Lays a tree over the files of the image, whose data is read from it. Directories that get a
+    /// whiteout of the image are marked if `policy` says so. Whiteouts and opaque marks of the tree take effect before
+    /// they are stripped; those of the image stay.
+    ///
+    /// # Errors
+    /// The image cannot be read.
+    pub(super) fn lay_under(&self, tree: Tree, policy: OverlayPolicy) -> Result<Tree> {
+        let is_opaque = |id: &NodeId| {
+            let is_marked = |node: Node| {
+                let xattrs = &node.metadata.xattrs;
+                xattrs.iter().any(|(name, value)| **name == *OPAQUE_XATTR && **value == *b"y")
+            };
+            tree.is_directory(*id) && is_marked(tree.node(*id))
+        };
+        let opaque: HashSet<_> = tree.ids().filter(is_opaque).collect();
+        let marks = match policy {
+            OverlayPolicy::Strip => OverlayMarks::of(&tree),
+            _ => OverlayMarks::default(),
+        };
+        let linked = HashMap::new();
+        let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, policy };
+        merge.add(0, self).map_err(|error| error.at(&self.source.path))?;
+        let mut tree = merge.finish();
+        marks.strip(&mut tree);
+        Ok(tree)
+    }
+
     fn open(path: &Path, layering: LayerOptions, resources: &Resources) -> Result<Self> {
         let stamp = StatData::of(path)?;
         let image = OpenOptions::new().memory(&resources.memory).open(path).map_err(unreadable)?;

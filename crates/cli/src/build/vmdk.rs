@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use ferrofs_builder::BuildReport;
+use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::Tree;
 
 use super::request::BuildRequest;
@@ -25,7 +26,7 @@ const SECTORS_PER_TRACK: u64 = 63;
 /// # Errors
 /// The file cannot be written.
 pub(super) fn write_descriptor(
-    path: &Path,
+    target: OutputTarget,
     request: &BuildRequest,
     report: &BuildReport,
     tree: &Tree,
@@ -37,7 +38,7 @@ pub(super) fn write_descriptor(
     let sources = request.sources.iter().map(|source| name(source));
     disks.extend(sources.zip(tree.devices().iter().map(|device| device.bytes)));
     let text = descriptor(request.options.uuid, &disks);
-    let mut output = TextFile::create(path, &*request.image)?;
+    let mut output = TextFile::at(target)?;
     output.write_all(text.as_bytes()).context("cannot write the descriptor")?;
     output.publish()
 }

@@ -32,10 +32,7 @@ pub(super) fn open(
     options: &TarImportOptions,
     cancel: &CancelToken,
 ) -> Result<ContainerImage, String> {
-    let (file, tag) = match text.split_once(':') {
-        Some((file, tag)) if !Path::new(text).exists() => (file, Some(tag)),
-        _ => (text, None),
-    };
+    let (file, tag) = split(text);
     let mut outer = TarImportOptions::default().input(options.input).spool(options.spool.clone());
     outer = outer.whiteouts(WhiteoutPolicy::Keep).store(options.store.clone());
     outer.window_bytes_max = options.window_bytes_max;
@@ -63,6 +60,14 @@ pub(super) fn open(
     }
     image.config = config;
     Ok(image)
+}
+
+/// The archive, and the tag of an image in it.
+pub(super) fn split(text: &str) -> (&str, Option<&str>) {
+    match text.split_once(':') {
+        Some((file, tag)) if !Path::new(text).exists() => (file, Some(tag)),
+        _ => (text, None),
+    }
 }
 
 fn choose<'a>(images: &'a [SavedImage], tag: Option<&str>) -> Result<&'a SavedImage, String> {

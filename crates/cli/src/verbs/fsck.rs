@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_extract::{ExistingFiles, OwnerPolicy};
-use ferrofs_image::{FilePiece, FileType, Image, Inode, InodeSet, WalkEvent, WorkMeter};
+use ferrofs_image::{ErrorKind, FilePiece, FileType, Image, Inode, InodeSet, WalkEvent, WorkMeter};
 use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
@@ -27,9 +27,15 @@ use crate::source;
 /// What stands before the 32 bytes of a digest.
 const DIGEST_PREFIX: &[u8] = b"sha256:";
 
-/// A byte of data counts as so much less work than a byte of a hole: dense images of many files hold up
-/// to 8,192 bytes of data for each of their own.
+/// So many bytes of data or holes count as one of work: dense images of many files hold up to 8,192 bytes of data
+/// for each of their own.
 const DATA_SHARE: u64 = 16;
+
+/// Work for holes that any image may be: sparse disks of 256 GiB in all, which are minutes.
+const HOLES_WORK_LEAST: u64 = (256 << 30) / DATA_SHARE;
+
+/// The mode of a directory that only its owner may use.
+const OWNER_ONLY: u32 = 0o700;
 
 /// Checks or extracts.
 ///
@@ -219,6 +225,9 @@ fn check_digests(image: &Image, stop: &StopRequest) -> anyhow::Result<CommandSta
         let Some(stored) = stored else { continue };
         let found = digester.digest(&node.inode).map_err(|error| match error {
             DigestError::Stopped(stopped) => stopped.into(),
+            DigestError::Image(error) if matches!(error.kind(), ErrorKind::WorkLimit { .. }) => {
+                anyhow!("{path}: {error}; without --xattr-inode-digest, files have no such limit")
+            }
             DigestError::Image(error) => anyhow!("{path}: {error}"),
         })?;
         if stored.strip_prefix(DIGEST_PREFIX) != Some(&found[..]) {
@@ -234,6 +243,7 @@ struct FileDigester<'a> {
     image: &'a Image,
     stop: &'a StopRequest,
     work: WorkMeter,
+    holes: WorkMeter,
     /// The work of decoding before the first digest.
     decoded_before: u64,
     /// Bytes of data so far.
@@ -248,10 +258,12 @@ enum DigestError {
 
 impl<'a> FileDigester<'a> {
     fn new(image: &'a Image, stop: &'a StopRequest) -> Self {
+        let limit = WorkMeter::default_limit(image.stored_bytes());
         Self {
             image,
             stop,
-            work: WorkMeter::new(WorkMeter::default_limit(image.stored_bytes())),
+            work: WorkMeter::new(limit),
+            holes: WorkMeter::new(limit.max(HOLES_WORK_LEAST)),
             decoded_before: image.decoding_work(),
             data_bytes: 0,
         }
@@ -268,7 +280,7 @@ impl<'a> FileDigester<'a> {
                     hasher.update(bytes);
                 }
                 FilePiece::Hole { length, .. } => {
-                    self.work.add(length, "holes of files that have a digest")?;
+                    self.holes.add(length / DATA_SHARE, "holes of files that have a digest")?;
                     self.hash_zeros(&mut hasher, length)?;
                 }
             }
@@ -343,7 +355,7 @@ fn extract_part(
     }
 }
 
-/// Extracts what is not a directory: into a new directory, from which it is moved. `path` is in normal
+/// Extracts what is not a directory: below a new directory, from which it is moved. `path` is in normal
 /// form: joined to a directory of the host, an absolute path would replace it.
 fn extract_file(
     arguments: &FsckArguments,

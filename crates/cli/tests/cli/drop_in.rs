@@ -387,6 +387,27 @@ fn fsck_extracts_the_file_that_a_path_names_and_touches_no_file_of_the_host() {
 }
 
 #[test]
+fn an_ordinary_user_extracts_a_file_of_a_directory_that_nobody_may_write_to() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    fs::create_dir_all(tree.join("d")).unwrap();
+    fs::write(tree.join("d/f"), "content").unwrap();
+    fs::set_permissions(tree.join("d"), fs::Permissions::from_mode(0o555)).unwrap();
+    mkfs().arg("--quiet").arg(&image).arg(&tree).succeeds();
+    let target = dir.join("target");
+    for mode in ["--preserve-perms", "--no-preserve"] {
+        let fsck = dir.ordinary_ferrofs().arg0("fsck.erofs").args(["--path=/d/f", mode]);
+        fsck.arg(format!("--extract={}", target.display())).arg(&image).succeeds();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "content");
+        fs::remove_file(&target).unwrap();
+        let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> =
+            names.filter(|name| name.to_string_lossy().starts_with("target")).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
 fn fsck_compares_digests_of_files() {
     let dir = Dir::new();
     let (tree, image) = (source(&dir), dir.join("image"));
@@ -405,21 +426,22 @@ fn fsck_compares_digests_of_files() {
 
 /// An image with a digest of the file `hole`, which then becomes a hole of another size. Another file has `data`
 /// bytes.
-fn image_of_a_hole(dir: &Dir, data: usize, size: u32) -> PathBuf {
+fn image_of_a_hole(dir: &Dir, data: usize, size: u64) -> PathBuf {
     let (tree, image) = (dir.join("tree"), dir.join("image"));
     fs::create_dir(&tree).unwrap();
     fs::File::create(tree.join("hole")).unwrap().set_len(1 << 20).unwrap();
     fs::hard_link(tree.join("hole"), tree.join("hole too")).unwrap();
     fs::write(tree.join("data"), vec![b'x'; data]).unwrap();
-    let mkfs = mkfs().args(["--xattr-inode-digest", "--quiet", "-Enosbcrc", "-T0"]);
+    let mkfs =
+        mkfs().args(["--xattr-inode-digest", "--quiet", "-Enosbcrc,force-inode-extended", "-T0"]);
     mkfs.arg(&image).arg(&tree).succeeds();
     let stat = ferrofs().args(["stat", "--json"]).arg(&image).arg("/hole").succeeds().json();
     let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
     let start = info["meta_block"].as_u64().unwrap() * info["block_size"].as_u64().unwrap();
     let at = usize::try_from(start + stat["nid"].as_u64().unwrap() * 32).unwrap();
     let mut bytes = fs::read(&image).unwrap();
-    assert_eq!(bytes[at + 8..at + 12], (1u32 << 20).to_le_bytes());
-    bytes[at + 8..at + 12].copy_from_slice(&size.to_le_bytes());
+    assert_eq!(bytes[at + 8..at + 16], (1u64 << 20).to_le_bytes());
+    bytes[at + 8..at + 16].copy_from_slice(&size.to_le_bytes());
     // No start block: all of it is a hole.
     bytes[at + 16..at + 20].fill(0xff);
     fs::write(&image, bytes).unwrap();
@@ -429,18 +451,34 @@ fn image_of_a_hole(dir: &Dir, data: usize, size: u32) -> PathBuf {
 #[test]
 fn fsck_hashes_no_more_zeros_than_the_work_limit_allows() {
     let dir = Dir::new();
-    let image = image_of_a_hole(&dir, 10, 0xffff_f000);
+    let image = image_of_a_hole(&dir, 10, 1 << 50);
     let ended = named("fsck.erofs").arg("--xattr-inode-digest").arg(&image).ends_with(1);
-    let message = "/hole: holes of files that have a digest: more than the limit of";
-    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+    for message in [
+        "/hole: holes of files that have a digest: more than the limit of",
+        "without --xattr-inode-digest, files have no such limit",
+    ] {
+        assert!(ended.stderr.contains(message), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn fsck_compares_the_digest_of_a_sparse_file_in_a_small_image() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    fs::create_dir(&tree).unwrap();
+    fs::File::create(tree.join("sparse")).unwrap().set_len(600 << 20).unwrap();
+    let words = ["--xattr-inode-digest=user.d", "--chunksize=4096", "--quiet"];
+    mkfs().args(words).arg(&image).arg(&tree).succeeds();
+    assert!(fs::metadata(&image).unwrap().len() < 1 << 20);
+    named("fsck.erofs").arg("--xattr-inode-digest").arg(&image).succeeds();
 }
 
 #[test]
 fn a_signal_ends_the_comparison_of_digests() {
     let dir = Dir::new();
-    let image = image_of_a_hole(&dir, 8 << 20, 0xf000_0000);
+    let image = image_of_a_hole(&dir, 10, 200 << 30);
     let mut child = named("fsck.erofs").arg("--xattr-inode-digest").arg(&image).spawn();
-    // It takes a second at least.
+    // It takes a minute at least.
     std::thread::sleep(Duration::from_millis(300));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();

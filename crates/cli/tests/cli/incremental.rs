@@ -112,6 +112,54 @@ fn marks_of_the_sources_hide_files_of_the_image_before_they_are_stripped() {
 }
 
 #[test]
+fn stripping_leaves_no_mark_of_whiteouts_that_it_removed() {
+    let dir = Dir::new();
+    let (lower, upper) = (dir.join("lower"), dir.join("upper"));
+    for path in [lower.join("d"), upper.join("d")] {
+        fs::create_dir_all(path).unwrap();
+    }
+    fs::write(upper.join("d/.wh.gone"), "").unwrap();
+    let archive = dir.join("upper.tar");
+    let mut tar = Command::new("tar");
+    tar.arg("-cf").arg(&archive).arg("-C").arg(&upper).arg(".");
+    assert!(tar.status().unwrap().success());
+    let strip = ["--tar=f", "--aufs", "--ovlfs-strip=1", "-x-1"];
+    let library = ["build", "-qf", "--whiteouts=overlay", "--strip-overlay", "--no-xattrs"];
+    let base = dir.join("base");
+    mkfs().arg(&base).arg(&lower).succeeds();
+    for build in
+        [mkfs().args(strip), ferrofs().args(library), mkfs().arg("--incremental=data").args(strip)]
+    {
+        let image = dir.join("image");
+        fs::copy(&base, &image).unwrap();
+        build.arg(&image).arg(&archive).succeeds();
+        let directory = ferrofs().arg("stat").arg(&image).arg("/d").succeeds().text();
+        assert!(!directory.contains("trusted.overlay"), "{directory}");
+    }
+}
+
+#[test]
+fn holes_of_added_files_count_if_the_image_stores_them() {
+    let dir = Dir::new();
+    let [lower, ..] = trees(&dir);
+    let (image, archive) = (dir.join("image"), dir.join("sparse.tar"));
+    fs::File::create(dir.join("sparse")).unwrap().set_len(1500 << 20).unwrap();
+    let mut tar = Command::new("tar");
+    tar.arg("-Scf").arg(&archive).arg("-C").arg(dir.path()).arg("sparse");
+    assert!(tar.status().unwrap().success());
+    for (base, added, code) in [
+        (&[][..], &["--chunksize=4096"][..], 0),
+        (&["-zlz4"], &["--chunksize=4096"], 1),
+        (&[], &[], 1),
+    ] {
+        mkfs().args(base).arg(&image).arg(&lower).succeeds();
+        let add = mkfs().args(["--tar=f", "--incremental=data"]).args(added);
+        let stderr = add.arg(&image).arg(&archive).ends_with(code).stderr;
+        assert_eq!(stderr.contains("with its holes"), code == 1, "{stderr}");
+    }
+}
+
+#[test]
 fn an_image_stays_as_it_is_if_nothing_can_be_added() {
     let dir = Dir::new();
     let [lower, upper, _] = trees(&dir);

@@ -289,8 +289,57 @@ fn mkfs_leaves_a_file_alone_if_the_source_is_missing_or_is_that_file() {
     let image = dir.write("image", &fs::read(data("plain.erofs")).unwrap());
     mkfs().arg("--quiet").arg(&image).arg(dir.join("none")).ends_with(1);
     let stderr = mkfs().arg("--quiet").args([&image, &image]).run().stderr;
-    assert!(stderr.contains("would replace its source"), "{stderr}");
+    assert!(stderr.contains("would replace a file that the build reads"), "{stderr}");
     assert!(fs::read(&image).unwrap() == fs::read(data("plain.erofs")).unwrap());
+}
+
+#[test]
+fn an_output_of_a_build_is_neither_another_one_nor_an_input() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    let files = ["archive.tar", "sidecar", "hints", "other"].map(|name| dir.join(name));
+    let [archive, sidecar, hints, other] = &files;
+    let mut tar = Command::new("tar");
+    assert!(tar.arg("-cf").arg(archive).arg("-C").arg(&tree).arg(".").status().unwrap().success());
+    for file in [sidecar, hints] {
+        fs::write(file, "").unwrap();
+    }
+    symlink("archive.tar", dir.join("link")).unwrap();
+    fs::hard_link(archive, other).unwrap();
+    let before = files.each_ref().map(|file| fs::read(file).unwrap());
+    let build = |words: &str, source: &Path| {
+        let words = words.split(' ').filter(|word| !word.is_empty());
+        ferrofs().args(["build", "-q"]).args(words).current_dir(dir.path()).arg(&image).arg(source)
+    };
+    let make = |words: &str, source: &Path| {
+        let mkfs = mkfs().arg("--quiet").args(words.split(' ')).current_dir(dir.path());
+        mkfs.arg(&image).arg(source)
+    };
+    for (command, code, why) in [
+        (build("--block-list-file archive.tar", archive), 2, "would replace a file"),
+        (build("--block-list-file link", archive), 2, "would replace a file"),
+        (build("--block-list-file other", archive), 2, "would replace a file"),
+        (build("-f --chunk-index=archive.tar", archive), 2, "would replace a file"),
+        (build("-f --chunk-size=4k --blob=archive.tar", archive), 2, "would replace a file"),
+        (build("--sidecar=sidecar --block-list-file=sidecar", archive), 2, "would replace a file"),
+        (build("-zlz4 --hints=hints --block-list-file=hints", archive), 2, "would replace a file"),
+        (make("--tar=i --vmdk-desc=archive.tar", archive), 1, "would replace a file"),
+        (make("--tar=i,archive.tar", archive), 1, "would replace a file"),
+        (make("--tar=f --ungzip=archive.tar", archive), 1, "would replace a file"),
+        (build("--block-list-file image", archive), 2, "the image and the list of blocks cannot"),
+        (make("--chunksize=4096 --blobdev=b --block-list-file=b", &tree), 1, "cannot be the same"),
+        (make("--chunksize=4096 --blobdev=b --vmdk-desc=./b", &tree), 1, "cannot be the same"),
+        (make("--tar=i,new --vmdk-desc=new", archive), 1, "cannot be the same file"),
+    ] {
+        let stderr = command.ends_with(code).stderr;
+        assert!(stderr.contains(why), "{stderr}");
+        assert!(!image.exists() && !dir.join("b").exists() && !dir.join("new").exists());
+    }
+    let forced = ferrofs().args(["build", "-qf"]).args([archive, archive]).ends_with(2).stderr;
+    assert!(forced.contains("would replace a file that the build reads"), "{forced}");
+    for (file, before) in files.iter().zip(&before) {
+        assert!(fs::read(file).unwrap() == *before, "{}", file.display());
+    }
 }
 
 #[test]

@@ -186,6 +186,17 @@ impl TestCommand {
         self
     }
 
+    pub(crate) fn current_dir(mut self, path: &Path) -> Self {
+        self.command.current_dir(path);
+        self
+    }
+
+    /// Runs it under another name.
+    pub(crate) fn arg0(mut self, name: &str) -> Self {
+        self.command.arg0(name);
+        self
+    }
+
     pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(key, value);
         self
