@@ -34,9 +34,6 @@ const DATA_SHARE: u64 = 16;
 /// Work for holes that any image may be: sparse disks of 256 GiB in all, which are minutes.
 const HOLES_WORK_LEAST: u64 = (256 << 30) / DATA_SHARE;
 
-/// The mode of a directory that only its owner may use.
-const OWNER_ONLY: u32 = 0o700;
-
 /// Checks or extracts.
 ///
 /// # Errors
