@@ -392,7 +392,7 @@ fn an_ordinary_user_extracts_a_file_of_a_directory_that_nobody_may_write_to() {
     let (tree, image) = (dir.join("tree"), dir.join("image"));
     fs::create_dir_all(tree.join("d")).unwrap();
     fs::write(tree.join("d/f"), "content").unwrap();
-    fs::set_permissions(tree.join("d"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(tree.join("d"), Permissions::from_mode(0o555)).unwrap();
     mkfs().arg("--quiet").arg(&image).arg(&tree).succeeds();
     let target = dir.join("target");
     for mode in ["--preserve-perms", "--no-preserve"] {
