@@ -19,6 +19,8 @@ mod header;
 mod hostile_tests;
 mod input;
 mod layer_merger;
+#[cfg(test)]
+mod leading_zeros_tests;
 mod pax;
 #[cfg(test)]
 mod tests;
