@@ -21,6 +21,8 @@ mod input;
 mod layer_merger;
 #[cfg(test)]
 mod leading_zeros_tests;
+#[cfg(test)]
+mod limit_tests;
 mod pax;
 #[cfg(test)]
 mod tests;
