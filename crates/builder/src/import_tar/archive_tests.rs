@@ -237,3 +237,45 @@ fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
         import(&whole[..cut], &whole[..cut]).unwrap_err();
     }
 }
+
+#[test]
+fn the_limit_for_holes_depends_neither_on_the_order_of_the_entries_nor_on_the_kind_of_the_source() {
+    // 2 GiB of holes need an archive of a bit more than 2 MiB.
+    let records: [(&str, &[u8]); 3] = [
+        ("GNU.sparse.size", b"2147483648"),
+        ("GNU.sparse.numblocks", b"0"),
+        ("GNU.sparse.map", b""),
+    ];
+    let sparse = |archive: ArchiveBuilder| archive.pax(&records).entry(b'0', "sparse", &[]);
+    // RFC 8878: a frame of unknown size with blocks that are not compressed.
+    let zstd = |bytes: &[u8]| {
+        let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x38];
+        let mut blocks = bytes.chunks(128 << 10).peekable();
+        while let Some(block) = blocks.next() {
+            let is_last = u32::from(blocks.peek().is_none());
+            let header = u32::try_from(block.len() << 3).unwrap() | is_last;
+            frame.extend_from_slice(&header.to_le_bytes()[..3]);
+            frame.extend_from_slice(block);
+        }
+        frame
+    };
+    for (length, is_refused) in [(1 << 20, true), (3 << 20, false)] {
+        let dense = |archive: ArchiveBuilder| archive.entry(b'0', "dense", &vec![1; length]);
+        let first = dense(sparse(ArchiveBuilder::new())).end();
+        let last = sparse(dense(ArchiveBuilder::new())).end();
+        for (number, bytes) in [zstd(&first), first, zstd(&last), last].into_iter().enumerate() {
+            let name = PathBuf::from("a.tar");
+            let reader = Box::new(std::io::Cursor::new(bytes.clone()));
+            for source in [
+                TarSource::Stream { name: name.clone(), reader },
+                TarSource::Bytes { name, bytes: bytes.into() },
+            ] {
+                let options = TarImportOptions::default();
+                let found = from_tar(source, &options, &CancelToken::new()).map(drop);
+                assert_eq!(found.is_err(), is_refused, "{number}: {found:?}");
+                let message = found.err().map(|error| error.to_string()).unwrap_or_default();
+                assert!(!is_refused || message.contains("\"sparse\": with its holes"), "{message}");
+            }
+        }
+    }
+}
