@@ -62,7 +62,9 @@ impl Fetcher {
         request: &OpeningRequest<'_>,
     ) -> Result<Arc<SharedObject>, FetchError> {
         let &OpeningRequest { options, expected, settings } = request;
-        if let Some(open) = expected.and_then(|expected| self.find(&expected.key)) {
+        if let Some(open) =
+            expected.and_then(|expected| self.find(&expected.key, expected.length))
+        {
             open.restore();
             return Ok(open);
         }
@@ -112,7 +114,7 @@ impl Fetcher {
         let Resolution { object, answer } = self.resolver.resolve(request).await?;
         let _turn = self.creating.lock().await;
         let key = object.identity().key_text();
-        let shared = match self.find(&key) {
+        let shared = match self.find(&key, object.length) {
             Some(shared) => {
                 shared.request_from(object.backend);
                 shared.restore();
@@ -169,8 +171,10 @@ impl Fetcher {
         Ok(Upload { repository, request, files, tag, timeout, done })
     }
 
-    fn find(&self, key: &str) -> Option<Arc<SharedObject>> {
-        locked(&self.objects).get(key).and_then(Weak::upgrade)
+    /// An object that is open. A registry can state a wrong length for what another one has.
+    fn find(&self, key: &str, length: u64) -> Option<Arc<SharedObject>> {
+        let found = locked(&self.objects).get(key).and_then(Weak::upgrade);
+        found.filter(|object| object.state.length == length)
     }
 
     pub(crate) fn stats(&self) -> FetchStats {

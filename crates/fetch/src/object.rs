@@ -169,7 +169,9 @@ impl ResolvedObject {
     /// Of all bytes.
     fn digest(&self) -> Option<ContentDigest> {
         match &self.object {
-            ObjectIdentity::Digest(digest) => digest.parse().ok(),
+            ObjectIdentity::Digest(digest) | ObjectIdentity::Blob { digest, .. } => {
+                digest.parse().ok()
+            }
             _ => None,
         }
     }
@@ -177,7 +179,7 @@ impl ResolvedObject {
     fn verification(&self) -> Verification {
         match (&self.index, &self.object) {
             (Some(_), _) => Verification::ChunkIndex,
-            (None, ObjectIdentity::Digest(_)) => Verification::WholeDigestLater,
+            (None, ObjectIdentity::Blob { .. }) => Verification::WholeDigestLater,
             (None, _) => Verification::None,
         }
     }
@@ -197,6 +199,16 @@ impl SharedObject {
         let failed = |error: io::Error| {
             FetchError::new(FetchErrorKind::Exhausted, &shown, error.to_string())
         };
+        if let Some(document) = &index
+            && !document.index.covers(length)
+        {
+            let described = document.index.length();
+            let detail = format!(
+                "the chunk index describes {described} bytes, and the object has {length}: what lies \
+                 behind them is not the index itself"
+            );
+            return Err(FetchError::new(FetchErrorKind::Damaged, &shown, detail));
+        }
         let layout = ChunkLayout::new(length).ok_or_else(|| {
             let detail = format!("an object of {length} bytes is too long");
             FetchError::new(FetchErrorKind::Refused, &shown, detail)

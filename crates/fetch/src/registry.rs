@@ -396,6 +396,11 @@ impl Repository {
         format!("{}://{}/v2/{}/{kind}/{reference}", self.scheme, self.registry, self.name)
     }
 
+    /// Scheme and host, in one form.
+    pub(crate) fn server(&self) -> String {
+        format!("{}://{}", self.scheme, self.registry.to_ascii_lowercase())
+    }
+
     /// With its port, if it has one.
     pub(crate) fn host(&self) -> &str {
         &self.registry

@@ -28,7 +28,9 @@ pub(crate) struct State {
     pub(crate) failures: AtomicU64,
     /// Requests that wrote: their lines.
     pub(crate) written: Mutex<Vec<String>>,
-    /// So many answers with bytes of blobs are damaged.
+    /// So many answers with bytes of blobs are right.
+    spared: AtomicU64,
+    /// So many of those behind them are damaged.
     damaged: AtomicU64,
     /// Whether requests for ranges are answered with all of a blob.
     has_no_ranges: AtomicBool,
@@ -64,6 +66,12 @@ impl Registry {
 
     /// The next `count` answers with bytes of a blob have others than its digest says.
     pub(crate) fn damage(&self, count: u64) {
+        self.damage_after(0, count);
+    }
+
+    /// The same after `spared` right answers.
+    pub(crate) fn damage_after(&self, spared: u64, count: u64) {
+        self.0.spared.store(spared, Ordering::SeqCst);
         self.0.damaged.store(count, Ordering::SeqCst);
     }
 
@@ -111,6 +119,7 @@ impl Registry {
             longest: AtomicU64::new(u64::MAX),
             failures: AtomicU64::new(0),
             written: Mutex::default(),
+            spared: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
             has_no_ranges: AtomicBool::new(false),
             tokens: AtomicU64::new(0),
@@ -203,7 +212,10 @@ impl State {
         let range = format!("content-range: bytes {start}-{}/{}\r\n", end - 1, bytes.len());
         let mut bytes = bytes[start..end].to_vec();
         let one_less = |left: u64| left.checked_sub(1);
-        if self.damaged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+        let has_one = |of: &AtomicU64| {
+            of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+        };
+        if !has_one(&self.spared) && has_one(&self.damaged) {
             bytes[0] ^= 1;
         }
         self.sent.fetch_add(bytes.len() as u64, Ordering::SeqCst);
