@@ -137,9 +137,17 @@ impl Peer {
     }
 
     /// Messages are small; a peer that does not read is disconnected after the timeout of the
-    /// socket.
+    /// socket. One that is too long would be as long when the peer asks again: it hears that instead.
     fn send(&self, message: &FetcherMessage, descriptors: &[BorrowedFd<'_>]) {
-        if self.connection.send(message, descriptors).is_err() {
+        let sent = match (self.connection.send(message, descriptors), message.id()) {
+            (Err(error), Some(id)) if error.kind() == io::ErrorKind::InvalidInput => {
+                let detail = "the reply is longer than a message can be";
+                let error = FetchError::new(FetchErrorKind::Protocol, "the fetcher", detail);
+                self.connection.send(&FetcherMessage::Failed { id, error }, &[])
+            }
+            (sent, _) => sent,
+        };
+        if sent.is_err() {
             self.connection.shut_down();
         }
     }

@@ -104,6 +104,8 @@ struct State {
     problem: Option<String>,
     /// Connections that were made after the first one.
     reconnects: u64,
+    /// Those since the last reply to a caller: what is repeated may be what ends the fetcher.
+    fruitless: u32,
 }
 
 /// A request that waits for its reply.
@@ -504,7 +506,10 @@ impl Shared {
         };
         let pending = locked(&self.state).pending.remove(&id);
         match pending {
-            Some(Pending::Call { slot, .. }) => slot.fill(reply),
+            Some(Pending::Call { slot, .. }) => {
+                locked(&self.state).fruitless = 0;
+                slot.fill(reply);
+            }
             Some(Pending::Reopen { object }) => {
                 if let Some(object) = self.object(object) {
                     object.reopened(reply);
@@ -521,8 +526,19 @@ impl Shared {
 
     /// R2. `None` when the client was dropped, or the time is over.
     fn reconnect(&self, deadline: Option<Instant>) -> Option<Arc<Connection>> {
-        locked(&self.state).connection = None;
         let mut pause = RETRY_MIN;
+        {
+            let mut state = locked(&self.state);
+            state.connection = None;
+            let doublings = state.fruitless;
+            state.fruitless = doublings.saturating_add(1);
+            if doublings > 0 && !state.is_closed {
+                let rest = deadline.map_or(RETRY_MAX, |end| end - Instant::now().min(end));
+                let pause = RETRY_MIN * 2u32.pow(doublings.min(16) - 1);
+                let waited = self.closed.wait_timeout(state, pause.min(RETRY_MAX).min(rest));
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+        }
         loop {
             if locked(&self.state).is_closed {
                 return None;

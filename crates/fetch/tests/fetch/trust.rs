@@ -142,3 +142,20 @@ fn what_lies_behind_a_verified_image_is_its_index_or_refused() {
     let error = source.read_at(LENGTH, &mut [0; 10]).unwrap_err().to_string();
     assert!(error.contains("digest"), "{error}");
 }
+
+/// Such an error did not fit into a message: the client lost the connection, and asked again, and again.
+#[test]
+fn a_long_text_of_a_server_is_an_error_of_one_request() {
+    let wire = Wire::start(|_| {
+        let long = "x".repeat(70_000);
+        Answer::new("206 Partial Content", &[("content-range", &long)], b"x")
+    });
+    let world = World::new();
+    let client = world.client();
+    let url = format!("http://{}/image.erofs", wire.host).parse().unwrap();
+    let options = RemoteOptions::default();
+    let timeout = std::time::Duration::from_secs(20);
+    let error = RemoteSource::open(&client, &url, &options, timeout).unwrap_err().to_string();
+    assert!(error.contains("has the range") && error.len() < 5000, "{error}");
+    assert_eq!((wire.requests(), client.reconnects()), (1, 0));
+}
