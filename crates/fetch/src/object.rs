@@ -105,6 +105,14 @@ pub(crate) struct SharedObject {
     pub(crate) replaced: watch::Sender<u64>,
 }
 
+/// How long somebody waits for chunks.
+pub(crate) struct Patience<'a> {
+    /// Since the last one that has come.
+    pub(crate) limit: Option<Duration>,
+    /// Called when one has come.
+    pub(crate) on_progress: &'a (dyn Fn() + Sync),
+}
+
 /// A request in flight, for one or several chunks.
 #[derive(Debug)]
 struct InFlightFetch {
@@ -288,9 +296,8 @@ impl SharedObject {
         ranges: &[Range<u32>],
         urgency: FetchUrgency,
         past_caches: bool,
-        limit: Option<Duration>,
+        patience: &Patience<'_>,
     ) -> Result<(), FetchError> {
-        let began = Instant::now();
         let mut waiting = Vec::new();
         if !past_caches {
             self.take_filled(ranges);
@@ -302,29 +309,41 @@ impl SharedObject {
             if urgency == FetchUrgency::Demand {
                 ongoing.demanded.notify_one();
             }
-            let rest = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            match (rest, limit) {
-                (Some(rest), Some(limit)) => {
-                    let ended = tokio::time::timeout(rest, self.wait_for(&ongoing, chunk)).await;
-                    let failure = || ongoing.progress.borrow().failure.clone();
-                    ended.map_err(|_| time_is_over(failure(), &self.shown, limit))??;
-                }
-                _ => self.wait_for(&ongoing, chunk).await?,
-            }
+            self.wait_for(&ongoing, chunk, patience).await?;
         }
         Ok(())
     }
 
-    /// Waits until a chunk is stored, or its request has ended.
-    async fn wait_for(&self, ongoing: &InFlightFetch, chunk: u32) -> Result<(), FetchError> {
+    /// Waits until a chunk is stored, or its request has ended, or no chunk has come for too long: a
+    /// server without ranges sends many before this one.
+    async fn wait_for(
+        &self,
+        ongoing: &InFlightFetch,
+        chunk: u32,
+        patience: &Patience<'_>,
+    ) -> Result<(), FetchError> {
         let mut progress = ongoing.progress.subscribe();
-        let finished = progress
-            .wait_for(|progress| progress.stored > chunk || progress.outcome.is_some())
-            .await;
-        match finished {
-            Ok(progress) if progress.stored > chunk => Ok(()),
-            Ok(progress) => progress.outcome.clone().unwrap_or(Ok(())),
-            Err(_) => Err(self.error(FetchErrorKind::Unreachable, "the request was dropped")),
+        loop {
+            {
+                let now = progress.borrow_and_update();
+                if now.stored > chunk {
+                    return Ok(());
+                }
+                if let Some(outcome) = &now.outcome {
+                    return outcome.clone();
+                }
+            }
+            let limit = patience.limit.unwrap_or(Duration::MAX);
+            match tokio::time::timeout(limit, progress.changed()).await {
+                Ok(Ok(())) => (patience.on_progress)(),
+                Ok(Err(_)) => {
+                    return Err(self.error(FetchErrorKind::Unreachable, "the request was dropped"));
+                }
+                Err(_) => {
+                    let failure = progress.borrow().failure.clone();
+                    return Err(time_is_over(failure, &self.shown, limit));
+                }
+            }
         }
     }
 
@@ -365,31 +384,42 @@ impl SharedObject {
         }
     }
 
-    /// Starts requests for the chunks of `range` that are neither present nor in flight. Adds the
+    /// Starts requests for the chunks of `wanted` that are neither present nor in flight. Adds the
     /// last chunk of each request that must be waited for.
     fn start_missing(
         self: &Arc<Self>,
-        range: &Range<u32>,
+        wanted: &Range<u32>,
         urgency: FetchUrgency,
         past_caches: bool,
         waiting: &mut Vec<(Arc<InFlightFetch>, u32)>,
     ) {
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
+        let is_missing = |in_flight: &HashMap<u32, _>, chunk| {
+            !in_flight.contains_key(&chunk)
+                && (past_caches || !backing.writer().is_present(chunk))
+        };
         // Relaxed: the answers decide, whatever is expected.
-        let (range, longest) = match (self.has_ranges.load(Ordering::Relaxed), urgency) {
-            (true, FetchUrgency::Demand) => (range.clone(), DEMAND_CHUNKS_MAX),
-            (true, FetchUrgency::Prefetch) => (range.clone(), PREFETCH_CHUNKS_MAX),
-            (false, _) => (0..self.layout.count(), u32::MAX),
+        let has_ranges = self.has_ranges.load(Ordering::Relaxed);
+        let (range, longest) = match urgency {
+            // What comes in any case is requested as a whole, and only what is wanted is waited for.
+            _ if !has_ranges && wanted.clone().any(|chunk| is_missing(&in_flight, chunk)) => {
+                (0..self.layout.count(), u32::MAX)
+            }
+            FetchUrgency::Demand => (wanted.clone(), DEMAND_CHUNKS_MAX),
+            FetchUrgency::Prefetch => (wanted.clone(), PREFETCH_CHUNKS_MAX),
         };
         let mut run: Option<Range<u32>> = None;
         let mut runs = Vec::new();
         for chunk in range {
+            let is_wanted = wanted.contains(&chunk);
             if let Some(ongoing) = in_flight.get(&chunk) {
-                waiting.push((Arc::clone(ongoing), chunk));
-            } else if backing.writer().is_present(chunk) && !past_caches {
-                backing.set_used(chunk);
-                Stats::add(&self.limits.stats.cache_hits, 1);
+                waiting.extend(is_wanted.then(|| (Arc::clone(ongoing), chunk)));
+            } else if !is_missing(&in_flight, chunk) {
+                if is_wanted {
+                    backing.set_used(chunk);
+                    Stats::add(&self.limits.stats.cache_hits, 1);
+                }
             } else {
                 match &mut run {
                     Some(run) if run.end == chunk && run.end - run.start < longest => {
@@ -405,7 +435,9 @@ impl SharedObject {
             let bytes = self.layout.bytes_of(chunks.end).start - first.start;
             Stats::add(&self.limits.stats.requested_bytes, bytes);
             let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
-            waiting.push((Arc::clone(&ongoing), chunks.end - 1));
+            let last = chunks.end.min(wanted.end).saturating_sub(1);
+            let is_wanted = chunks.contains(&last) && wanted.contains(&last);
+            waiting.extend(is_wanted.then(|| (Arc::clone(&ongoing), last)));
             let object = Arc::clone(self);
             tokio::spawn(object.run(ongoing, chunks, urgency, past_caches));
         }

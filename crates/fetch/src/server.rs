@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrofs_remote::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::fetcher::{Fetcher, OpeningRequest};
 use crate::lock::locked;
-use crate::object::SharedObject;
+use crate::object::{Patience, SharedObject};
 use crate::space::CacheSpace;
 
 /// Objects of one connection: an image and its devices, of several images.
@@ -29,6 +29,8 @@ const REQUESTS_MAX: usize = 4096;
 
 /// How often a client hears how far an upload is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+/// The same of a fetch: clients wait for seconds at least.
+const FETCH_PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
 /// Serves one connection until its end.
 pub(crate) fn serve_one(connection: Arc<Connection>, fetcher: &Arc<Fetcher>, runtime: &Handle) {
@@ -152,6 +154,16 @@ impl Peer {
         }
     }
 
+    /// Tells a client that waits for chunks that one has come, now and then.
+    fn tell_progress(&self, id: u64, told: &Mutex<Instant>) {
+        let mut told = locked(told);
+        if id != NO_REPLY && told.elapsed() >= FETCH_PROGRESS_PAUSE {
+            *told = Instant::now();
+            drop(told);
+            self.send(&FetcherMessage::Fetching { id }, &[]);
+        }
+    }
+
     /// Only a push brings files.
     async fn answer(self: &Arc<Self>, request: ClientMessage, files: Vec<File>) {
         match request {
@@ -181,7 +193,13 @@ impl Peer {
                         "fetch",
                         "the object is not open on this connection",
                     )),
-                    Some(handle) => fetch(&handle, &chunks, urgency, past_caches).await,
+                    Some(handle) => {
+                        let told = Mutex::new(Instant::now());
+                        let on_progress = || self.tell_progress(id, &told);
+                        let patience =
+                            Patience { limit: handle.limit, on_progress: &on_progress };
+                        fetch(&handle, &chunks, urgency, past_caches, &patience).await
+                    }
                 };
                 if id != NO_REPLY {
                     let reply = match result {
@@ -328,12 +346,13 @@ async fn fetch(
     chunks: &[(u32, u32)],
     urgency: FetchUrgency,
     past_caches: bool,
+    patience: &Patience<'_>,
 ) -> Result<(), FetchError> {
     let shared = &handle.shared;
     let ranges = checked_ranges(chunks, shared.layout().count())
         .map_err(|kind| FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))?;
     if !handle.is_offline {
-        return shared.fetch(&ranges, urgency, past_caches, handle.limit).await;
+        return shared.fetch(&ranges, urgency, past_caches, patience).await;
     }
     if past_caches {
         let detail = "a cached chunk is damaged, and --offline forbids requests to its server";

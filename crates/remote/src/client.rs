@@ -114,10 +114,15 @@ enum Pending {
     Reopen { object: u64 },
 }
 
-#[derive(Default)]
 struct ReplySlot {
-    reply: Mutex<Option<Reply>>,
+    waiting: Mutex<Waiting>,
     done: Condvar,
+}
+
+struct Waiting {
+    reply: Option<Reply>,
+    /// When the request began, or the fetcher has said last that it goes on.
+    since: Instant,
 }
 
 impl fmt::Debug for FetchClient {
@@ -262,7 +267,7 @@ impl FetchClient {
         message: impl FnOnce(u64) -> ClientMessage,
         timeout: Duration,
     ) -> io::Result<Reply> {
-        let slot = Arc::new(ReplySlot::default());
+        let slot = Arc::new(ReplySlot::new());
         let (id, connection, message, has_receiver) = {
             let mut state = locked(&self.shared.state);
             let id = state.next_id();
@@ -375,28 +380,42 @@ impl Drop for FetchClient {
 }
 
 impl ReplySlot {
+    fn new() -> Self {
+        let waiting = Waiting { reply: None, since: Instant::now() };
+        Self { waiting: Mutex::new(waiting), done: Condvar::new() }
+    }
+
     fn wait(&self, timeout: Duration) -> Option<Reply> {
-        let deadline = Instant::now() + timeout;
-        let mut reply = locked(&self.reply);
+        let mut waiting = locked(&self.waiting);
         loop {
-            if let Some(reply) = reply.take() {
+            if let Some(reply) = waiting.reply.take() {
                 return Some(reply);
             }
-            let rest = deadline.saturating_duration_since(Instant::now());
+            let rest = timeout.saturating_sub(waiting.since.elapsed());
             if rest.is_zero() {
                 return None;
             }
-            let waited = self.done.wait_timeout(reply, rest);
-            reply = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.done.wait_timeout(waiting, rest);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn take(&self) -> Option<Reply> {
-        locked(&self.reply).take()
+        locked(&self.waiting).reply.take()
+    }
+
+    /// What is left of the time.
+    fn rest(&self, timeout: Duration) -> Duration {
+        timeout.saturating_sub(locked(&self.waiting).since.elapsed())
+    }
+
+    /// The time begins anew.
+    fn extend(&self) {
+        locked(&self.waiting).since = Instant::now();
     }
 
     fn fill(&self, reply: Reply) {
-        *locked(&self.reply) = Some(reply);
+        locked(&self.waiting).reply = Some(reply);
         self.done.notify_all();
     }
 }
@@ -461,12 +480,11 @@ impl Shared {
 
     /// R1 and R2 on the thread of the only caller, until its reply has come.
     fn receive_until(&self, slot: &ReplySlot, timeout: Duration) -> Option<Reply> {
-        let deadline = Instant::now() + timeout;
         loop {
             if let Some(reply) = slot.take() {
                 return Some(reply);
             }
-            let rest = deadline.saturating_duration_since(Instant::now());
+            let rest = slot.rest(timeout);
             if rest.is_zero() {
                 return None;
             }
@@ -480,7 +498,7 @@ impl Shared {
                 },
             };
             if !is_alive {
-                self.reconnect(Some(deadline))?;
+                self.reconnect(Some(Instant::now() + rest))?;
             }
         }
     }
@@ -491,6 +509,14 @@ impl Shared {
             FetcherMessage::Hello { .. }
             | FetcherMessage::Pushing { .. }
             | FetcherMessage::Pushed { .. } => return,
+            FetcherMessage::Fetching { id } => {
+                let state = &mut *locked(&self.state);
+                if let Some(Pending::Call { slot, .. }) = state.pending.get(&id) {
+                    slot.extend();
+                    state.fruitless = 0;
+                }
+                return;
+            }
             FetcherMessage::Opened { id, state } => (id, Reply::Opened(state, files)),
             FetcherMessage::Fetched { id } => (id, Reply::Fetched),
             FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),

@@ -15,7 +15,7 @@ use crate::location::RemoteLocation;
 use crate::store_settings::StoreSettings;
 
 /// The version of this protocol. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// The longest text of an error, in bytes: a server can send any.
@@ -335,6 +335,11 @@ pub enum FetcherMessage {
         /// The number of the object.
         object: u64,
     },
+    /// A `fetch` goes on: a chunk has come. The time of whoever waits for it begins anew.
+    Fetching {
+        /// The id of the request.
+        id: u64,
+    },
     /// All chunks of a `fetch` were stored.
     Fetched {
         /// The id of the request.
@@ -389,6 +394,7 @@ impl FetcherMessage {
         match self {
             Self::Hello { .. } | Self::Replaced { .. } => None,
             Self::Opened { id, .. }
+            | Self::Fetching { id }
             | Self::Fetched { id }
             | Self::Document { id }
             | Self::Pushing { id, .. }
