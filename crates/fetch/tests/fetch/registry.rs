@@ -26,6 +26,8 @@ pub(crate) struct State {
     pub(crate) longest: AtomicU64,
     /// The next answers to uploads are 503.
     pub(crate) failures: AtomicU64,
+    /// The next parts of blobs are refused, as if the token had expired.
+    pub(crate) refusals: AtomicU64,
     /// Requests that wrote: their lines.
     pub(crate) written: Mutex<Vec<String>>,
     /// So many answers with bytes of blobs are right.
@@ -118,6 +120,7 @@ impl Registry {
             uploads: Mutex::default(),
             longest: AtomicU64::new(u64::MAX),
             failures: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
             written: Mutex::default(),
             spared: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
@@ -188,7 +191,11 @@ impl State {
         let is_read = head[0].starts_with("get ") || head[0].starts_with("head ");
         let allowed =
             |token: &str| head.iter().any(|line| *line == format!("authorization: bearer {token}"));
-        if !(allowed("t2") || is_read && allowed("t1")) {
+        let is_part = ["patch ", "put "].iter().any(|method| head[0].starts_with(method));
+        let one_less = |left: u64| left.checked_sub(1);
+        let has_expired = is_part
+            && self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+        if has_expired || !(allowed("t2") || is_read && allowed("t1")) {
             let host = &self.host;
             let challenge = format!("www-authenticate: Bearer realm=\"http://{host}/token\"\r\n");
             return ("401 Unauthorized", challenge, Vec::new());
