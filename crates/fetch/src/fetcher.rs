@@ -62,8 +62,7 @@ impl Fetcher {
         request: &OpeningRequest<'_>,
     ) -> Result<Arc<SharedObject>, FetchError> {
         let &OpeningRequest { options, expected, settings } = request;
-        if let Some(open) =
-            expected.and_then(|expected| self.find(&expected.key, expected.length))
+        if let Some(open) = expected.and_then(|expected| self.find(&expected.key, expected.length))
         {
             open.restore();
             return Ok(open);

@@ -120,6 +120,8 @@ struct InFlightFetch {
     progress: watch::Sender<Progress>,
     /// A reader waits for it now.
     demanded: Notify,
+    /// It asks no cache.
+    is_past_caches: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -132,10 +134,15 @@ struct Progress {
 }
 
 impl InFlightFetch {
-    fn begin(in_flight: &mut HashMap<u32, Arc<Self>>, chunks: &Range<u32>) -> Arc<Self> {
+    fn begin(
+        in_flight: &mut HashMap<u32, Arc<Self>>,
+        chunks: &Range<u32>,
+        is_past_caches: bool,
+    ) -> Arc<Self> {
         let ongoing = Arc::new(Self {
             progress: watch::Sender::new(Progress { stored: chunks.start, ..Progress::default() }),
             demanded: Notify::new(),
+            is_past_caches,
         });
         in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&ongoing))));
         ongoing
@@ -299,7 +306,9 @@ impl SharedObject {
         patience: &Patience<'_>,
     ) -> Result<(), FetchError> {
         let mut waiting = Vec::new();
-        if !past_caches {
+        if past_caches {
+            self.wait_for_older(ranges, patience).await;
+        } else {
             self.take_filled(ranges);
         }
         for range in ranges {
@@ -312,6 +321,22 @@ impl SharedObject {
             self.wait_for(&ongoing, chunk, patience).await?;
         }
         Ok(())
+    }
+
+    /// Waits for the end of requests that have brought, or may bring, what the reader has found damaged: they
+    /// store chunks before they have ended.
+    async fn wait_for_older(&self, ranges: &[Range<u32>], patience: &Patience<'_>) {
+        let older: Vec<_> = {
+            let in_flight = locked(&self.in_flight);
+            let chunks = ranges.iter().cloned().flatten();
+            let all = chunks.filter_map(|chunk| in_flight.get(&chunk));
+            all.filter(|ongoing| !ongoing.is_past_caches).cloned().collect()
+        };
+        for ongoing in older {
+            ongoing.demanded.notify_one();
+            // Whatever its outcome is.
+            self.wait_for(&ongoing, u32::MAX, patience).await.ok();
+        }
     }
 
     /// Waits until a chunk is stored, or its request has ended, or no chunk has come for too long: a
@@ -396,8 +421,7 @@ impl SharedObject {
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
         let is_missing = |in_flight: &HashMap<u32, _>, chunk| {
-            !in_flight.contains_key(&chunk)
-                && (past_caches || !backing.writer().is_present(chunk))
+            !in_flight.contains_key(&chunk) && (past_caches || !backing.writer().is_present(chunk))
         };
         // Relaxed: the answers decide, whatever is expected.
         let has_ranges = self.has_ranges.load(Ordering::Relaxed);
@@ -434,7 +458,7 @@ impl SharedObject {
             let first = self.layout.bytes_of(chunks.start);
             let bytes = self.layout.bytes_of(chunks.end).start - first.start;
             Stats::add(&self.limits.stats.requested_bytes, bytes);
-            let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
+            let ongoing = InFlightFetch::begin(&mut in_flight, &chunks, past_caches);
             let last = chunks.end.min(wanted.end).saturating_sub(1);
             let is_wanted = chunks.contains(&last) && wanted.contains(&last);
             waiting.extend(is_wanted.then(|| (Arc::clone(&ongoing), last)));
@@ -454,7 +478,7 @@ impl SharedObject {
         if chunks.is_empty() || chunks.clone().all(is_known) {
             return;
         }
-        let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
+        let ongoing = InFlightFetch::begin(&mut in_flight, &chunks, false);
         drop(in_flight);
         let object = Arc::clone(self);
         tokio::spawn(async move {

@@ -222,7 +222,11 @@ impl Repository {
     }
 
     /// Gets access after a refusal. Whoever comes while another request does so waits for it.
-    pub(crate) async fn renew(&self, generation: u64, refusal: &Response) -> Result<(), ExchangeError> {
+    pub(crate) async fn renew(
+        &self,
+        generation: u64,
+        refusal: &Response,
+    ) -> Result<(), ExchangeError> {
         let mut access = self.access.lock().await;
         if access.generation != generation {
             return Ok(());

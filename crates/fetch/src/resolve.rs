@@ -252,7 +252,9 @@ impl Resolver {
         let record_key = record_key(location, options);
         self.recall_object(location, &record_key, |object| {
             let digest = match object {
-                ObjectIdentity::Digest(digest) | ObjectIdentity::Blob { digest, .. } => digest.clone(),
+                ObjectIdentity::Digest(digest) | ObjectIdentity::Blob { digest, .. } => {
+                    digest.clone()
+                }
                 _ => String::new(),
             };
             let shown = format!("{}@{digest}", repository.shown());
@@ -562,11 +564,7 @@ fn named_identity(url: &str, answer: &RangeAnswer) -> ObjectIdentity {
     ObjectIdentity::Validated { url: url.to_owned(), validator, length: answer.length }
 }
 
-fn parse_index(
-    shown: &str,
-    bytes: Vec<u8>,
-    digest: &str,
-) -> Result<IndexDocument, FetchError> {
+fn parse_index(shown: &str, bytes: Vec<u8>, digest: &str) -> Result<IndexDocument, FetchError> {
     let damaged = |detail: String| FetchError::new(FetchErrorKind::Damaged, shown, detail);
     let found = ContentDigest::of(&bytes).to_string();
     if *digest != found {

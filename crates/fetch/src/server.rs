@@ -196,8 +196,7 @@ impl Peer {
                     Some(handle) => {
                         let told = Mutex::new(Instant::now());
                         let on_progress = || self.tell_progress(id, &told);
-                        let patience =
-                            Patience { limit: handle.limit, on_progress: &on_progress };
+                        let patience = Patience { limit: handle.limit, on_progress: &on_progress };
                         fetch(&handle, &chunks, urgency, past_caches, &patience).await
                     }
                 };

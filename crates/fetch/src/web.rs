@@ -86,11 +86,7 @@ impl WebClient {
 
     /// The client for a server that another one has named. The name of a proxy is no business of the policy:
     /// the user has chosen the proxy.
-    fn restricted(
-        &self,
-        policy: AddressPolicy,
-        url: &Url,
-    ) -> Result<&reqwest::Client, WebError> {
+    fn restricted(&self, policy: AddressPolicy, url: &Url) -> Result<&reqwest::Client, WebError> {
         policy.check_url(url).map_err(WebError::Refused)?;
         if self.has_proxy(url) {
             return Ok(&self.direct);

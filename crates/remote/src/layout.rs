@@ -389,7 +389,8 @@ mod tests {
         let image = &bytes()[..5000];
         let mut with_index = [image, &index(image)].concat();
         *with_index.last_mut().unwrap() ^= 1;
-        for (all, part) in [(bytes(), "5000 bytes, and the layer has 5300"), (with_index, "not its")]
+        for (all, part) in
+            [(bytes(), "5000 bytes, and the layer has 5300"), (with_index, "not its")]
         {
             let (_directory, location) = layout(&all, Some(5000));
             for verify in [VerifyMode::Try, VerifyMode::Require] {

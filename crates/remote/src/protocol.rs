@@ -607,7 +607,8 @@ mod tests {
 
     #[test]
     fn the_longest_error_fits_into_a_message() {
-        for text in ["\u{1}".repeat(100_000), "ü".repeat(100_000), format!("x{}", "…".repeat(9999))] {
+        for text in ["\u{1}".repeat(100_000), "ü".repeat(100_000), format!("x{}", "…".repeat(9999))]
+        {
             let error = FetchError::new(FetchErrorKind::Protocol, &*text, &*text);
             assert!(text.starts_with(error.detail.strip_suffix('…').unwrap()));
             assert!((2040..2060).contains(&error.detail.len()), "{}", error.detail.len());

@@ -219,9 +219,8 @@ impl State {
         let range = format!("content-range: bytes {start}-{}/{}\r\n", end - 1, bytes.len());
         let mut bytes = bytes[start..end].to_vec();
         let one_less = |left: u64| left.checked_sub(1);
-        let has_one = |of: &AtomicU64| {
-            of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
-        };
+        let has_one =
+            |of: &AtomicU64| of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
         if !has_one(&self.spared) && has_one(&self.damaged) {
             bytes[0] ^= 1;
         }
