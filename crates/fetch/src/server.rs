@@ -187,19 +187,7 @@ impl Peer {
                 self.opened.send_modify(|count| *count += 1);
             }
             ClientMessage::Fetch { id, object, chunks, urgency, past_caches } => {
-                let result = match self.object(object).await {
-                    None => Err(FetchError::new(
-                        FetchErrorKind::Refused,
-                        "fetch",
-                        "the object is not open on this connection",
-                    )),
-                    Some(handle) => {
-                        let told = Mutex::new(Instant::now());
-                        let on_progress = || self.tell_progress(id, &told);
-                        let patience = Patience { limit: handle.limit, on_progress: &on_progress };
-                        fetch(&handle, &chunks, urgency, past_caches, &patience).await
-                    }
-                };
+                let result = self.fetch(id, object, &chunks, urgency, past_caches).await;
                 if id != NO_REPLY {
                     let reply = match result {
                         Ok(()) => FetcherMessage::Fetched { id },
@@ -237,6 +225,35 @@ impl Peer {
             }
             _ => {}
         }
+    }
+
+    /// Carries out a `fetch`.
+    async fn fetch(
+        &self,
+        id: u64,
+        object: u64,
+        chunks: &[(u32, u32)],
+        urgency: FetchUrgency,
+        past_caches: bool,
+    ) -> Result<(), FetchError> {
+        let refused = |shown: &str, detail| FetchError::new(FetchErrorKind::Refused, shown, detail);
+        let OpenHandle { shared, is_offline, limit } = self
+            .object(object)
+            .await
+            .ok_or_else(|| refused("fetch", "the object is not open on this connection"))?;
+        let ranges = checked_ranges(chunks, shared.layout().count())
+            .map_err(|_| refused(shared.shown(), "malformed ranges of chunks"))?;
+        if !is_offline {
+            let told = Mutex::new(Instant::now());
+            let on_progress = || self.tell_progress(id, &told);
+            let patience = Patience { limit, on_progress: &on_progress };
+            return shared.fetch(&ranges, urgency, past_caches, &patience).await;
+        }
+        if past_caches {
+            let detail = "a cached chunk is damaged, and --offline forbids requests to its server";
+            return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
+        }
+        shared.require_cached(&ranges)
     }
 
     /// Publishes an image, and reports how far it is, until the client has gone.
@@ -337,25 +354,4 @@ impl Peer {
 fn disk(fetcher: &Fetcher) -> io::Result<&CacheSpace> {
     let uncached = || io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it cannot be written");
     fetcher.space().map(|space| &**space).ok_or_else(uncached)
-}
-
-/// Carries out a `fetch`.
-async fn fetch(
-    handle: &OpenHandle,
-    chunks: &[(u32, u32)],
-    urgency: FetchUrgency,
-    past_caches: bool,
-    patience: &Patience<'_>,
-) -> Result<(), FetchError> {
-    let shared = &handle.shared;
-    let ranges = checked_ranges(chunks, shared.layout().count())
-        .map_err(|kind| FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))?;
-    if !handle.is_offline {
-        return shared.fetch(&ranges, urgency, past_caches, patience).await;
-    }
-    if past_caches {
-        let detail = "a cached chunk is damaged, and --offline forbids requests to its server";
-        return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
-    }
-    shared.require_cached(&ranges)
 }
