@@ -45,6 +45,19 @@ pub(crate) fn archive_file(source: &Path) -> Option<PathBuf> {
 trait BlobStore {
     /// The bytes of a blob. Nothing of them is checked yet.
     fn open(&self, blob: &BlobReference) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Fetches a blob once more past all caches if what is cached has not its digest. False if there was
+    /// nothing to do, or there is no cache.
+    fn fetch_again(&self, _blob: &BlobReference, _cancel: &CancelToken) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+/// An image whose blobs are cached, maybe with wrong bytes.
+trait CachedImage {
+    /// The image again, after its layers from number `first` on were compared with their digests, and
+    /// fetched once more where they differ. `None` if layer `first` does not.
+    fn again(&self, first: usize, cancel: &CancelToken) -> Result<Option<ContainerImage>, String>;
 }
 
 /// The layers of an image, the lowest first.
@@ -55,6 +68,15 @@ struct ContainerImage {
     layers: Vec<TarSource>,
     /// Set for each layer whose compressed bytes were all read and have their digest.
     verified: Vec<Arc<AtomicBool>>,
+    /// Of a registry.
+    cached: Option<Box<dyn CachedImage>>,
+}
+
+impl ContainerImage {
+    /// The first layer of which not all bytes have their digest.
+    fn first_unverified(verified: &[Arc<AtomicBool>]) -> Option<usize> {
+        verified.iter().position(|verified| !verified.load(Ordering::Acquire))
+    }
 }
 
 /// Imports the layers of an image. Returns its configuration, too.
@@ -72,17 +94,34 @@ pub(crate) fn import(
     let text = source.to_str().unwrap_or_default();
     let image = match text.strip_prefix(DOCKER_ARCHIVE) {
         Some(archive) => docker_archive::open(archive, options, cancel),
-        None => open(source, connection),
+        None => open(source, connection, cancel),
     };
-    let ContainerImage { config, layers, verified } = image.map_err(refused)?;
-    let tree = from_tar_layers(layers, options, cancel)?;
-    match verified.iter().position(|verified| !verified.load(Ordering::Acquire)) {
+    let ContainerImage { config, mut layers, mut verified, mut cached } = image.map_err(refused)?;
+    let tree = loop {
+        let error = match from_tar_layers(layers, options, cancel) {
+            Ok(tree) => break tree,
+            Err(error) => error,
+        };
+        // As a download: once more, without what is cached (docs/remote.md, L3).
+        let first = ContainerImage::first_unverified(&verified).filter(|_| !cancel.is_cancelled());
+        let again = match (cached.take(), first) {
+            (Some(image), Some(first)) => image.again(first, cancel).unwrap_or_default(),
+            _ => None,
+        };
+        let Some(again) = again else { return Err(error) };
+        (layers, verified) = (again.layers, again.verified);
+    };
+    match ContainerImage::first_unverified(&verified) {
         None => Ok((tree, config)),
         Some(number) => Err(refused(format!("layer {number} has bytes behind its end"))),
     }
 }
 
-fn open(source: &Path, connection: &ConnectionArguments) -> Result<ContainerImage, String> {
+fn open(
+    source: &Path,
+    connection: &ConnectionArguments,
+    cancel: &CancelToken,
+) -> Result<ContainerImage, String> {
     let location = match Location::parse(source.as_os_str()) {
         Ok(Location::Remote(location)) => location,
         Ok(_) => return Err("not a container image".to_owned()),
@@ -98,21 +137,30 @@ fn open(source: &Path, connection: &ConnectionArguments) -> Result<ContainerImag
                 digest: digest.as_deref(),
                 platform: location.platform.as_deref(),
             };
-            layout::open(directory, &reference)
+            layout::open(directory, &reference, cancel)
         }
-        RemoteObject::Oci { .. } => registry::open(&location, connection),
+        RemoteObject::Oci { .. } => registry::open(&location, connection, cancel),
         _ => Err("not a container image".to_owned()),
     }
 }
 
 impl ContainerImage {
     /// The layers that a manifest and its configuration name.
-    fn of(manifest: &ContainerManifest, store: &dyn BlobStore) -> Result<Self, String> {
+    fn of(
+        manifest: &ContainerManifest,
+        store: &dyn BlobStore,
+        cancel: &CancelToken,
+    ) -> Result<Self, String> {
         let count = manifest.layers.len();
         if count > LAYERS_MAX {
             return Err(format!("the image has {count} layers; at most {LAYERS_MAX} are read"));
         }
-        let config = read_document(store, &manifest.config)?;
+        let config = match read_document(store, &manifest.config) {
+            Err(_) if matches!(store.fetch_again(&manifest.config, cancel), Ok(true)) => {
+                read_document(store, &manifest.config)?
+            }
+            other => other?,
+        };
         let mut image = Self::default();
         for (blob, diff_id) in manifest.layers.iter().zip(diff_ids(&config, count)?) {
             let reader = store.open(blob).map_err(|error| format!("{}: {error}", blob.digest))?;

@@ -272,6 +272,7 @@ pub(crate) fn parse_publication(argument: &Path) -> anyhow::Result<RemoteLocatio
 pub(crate) fn connection_options(arguments: &ConnectionArguments) -> RemoteOptions {
     let mut options = RemoteOptions::default();
     options.insecure_registries.clone_from(&arguments.insecure_registries);
+    options.limit_ms = arguments.fetch_timeout.map(|seconds| seconds.saturating_mul(1000));
     options
 }
 

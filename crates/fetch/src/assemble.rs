@@ -26,7 +26,8 @@ pub(crate) struct Assembler {
     verified_bytes: u64,
 }
 
-/// A piece of a chunk index has not the digest that it should have.
+/// A piece of a chunk index has not the digest that it should have, or what lies behind the image is
+/// not the chunk index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DigestMismatch {
     /// The first byte of the piece.
@@ -94,8 +95,13 @@ impl Assembler {
             return Ok(());
         };
         while self.verified < end {
-            // Behind the image lies the index itself, which was verified on its own.
-            if self.verified >= index.length() {
+            // Behind the image lies the index itself.
+            if let Some(offset) = self.verified.checked_sub(index.length()) {
+                let tail = self.verified..end;
+                if !index.has_bytes_at(offset, self.slice(&tail)) {
+                    return Err(DigestMismatch { offset: self.verified });
+                }
+                self.verified_bytes += end - self.verified;
                 self.verified = end;
                 break;
             }
@@ -158,18 +164,22 @@ mod tests {
         Arc::new(ChunkIndex::uniform(length, piece, digests).unwrap())
     }
 
-    /// The chunks that come out when `range` is sent in parts of `part` bytes.
+    /// The chunks that come out when `range` of an object is sent in parts of `part` bytes.
     fn assembled(
         index: Option<Arc<ChunkIndex>>,
+        object: &[u8],
         range: Range<u64>,
         part: usize,
     ) -> Result<Vec<u32>, DigestMismatch> {
-        let layout = ChunkLayout::new(LENGTH).unwrap();
+        let place = |range: Range<u64>| {
+            usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()
+        };
+        let layout = ChunkLayout::new(object.len() as u64).unwrap();
         let mut assembler = Assembler::new(layout, index, range.start);
         let mut stored = Vec::new();
-        for part in bytes(range).chunks(part) {
+        for part in object[place(range)].chunks(part) {
             assembler.push(part, |number, found| {
-                assert_eq!(found, bytes(layout.bytes_of(number)), "chunk {number}");
+                assert!(found == &object[place(layout.bytes_of(number))], "chunk {number}");
                 stored.push(number);
                 Ok::<_, DigestMismatch>(())
             })?;
@@ -180,11 +190,13 @@ mod tests {
 
     #[test]
     fn whole_chunks_come_out_whatever_the_parts_are() {
+        let object = bytes(0..LENGTH);
         for part in [777, 65_536, 1 << 20, 9 << 20] {
-            assert_eq!(assembled(None, 0..LENGTH, part), Ok((0..6).collect()));
-            assert_eq!(assembled(None, MIB - 1..3 * MIB + 1, part), Ok(vec![1, 2]));
-            assert_eq!(assembled(None, 5 * MIB..LENGTH, part), Ok(vec![5]));
-            assert_eq!(assembled(None, 10..20, part), Ok(vec![]));
+            let assembled = |range| assembled(None, &object, range, part);
+            assert_eq!(assembled(0..LENGTH), Ok((0..6).collect()));
+            assert_eq!(assembled(MIB - 1..3 * MIB + 1), Ok(vec![1, 2]));
+            assert_eq!(assembled(5 * MIB..LENGTH), Ok(vec![5]));
+            assert_eq!(assembled(10..20), Ok(vec![]));
         }
     }
 
@@ -192,21 +204,39 @@ mod tests {
     fn chunks_come_out_when_their_pieces_are_verified() {
         for piece in [4096, 300_000, MIB, 3 * MIB, LENGTH] {
             // The blob ends with its index, which has no piece.
-            let image = LENGTH - 50;
-            let index = index(image, piece.min(image));
+            let index = index(LENGTH, piece);
+            let object = [bytes(0..LENGTH), index.to_bytes()].concat();
+            let length = object.len() as u64;
             for part in [65_535, 2 << 20] {
-                let stored = assembled(Some(Arc::clone(&index)), 0..LENGTH, part);
+                let stored = assembled(Some(Arc::clone(&index)), &object, 0..length, part);
                 assert_eq!(stored, Ok((0..6).collect()), "{piece}");
             }
-            let layout = ChunkLayout::new(LENGTH).unwrap();
+            let layout = ChunkLayout::new(length).unwrap();
             for numbers in [0..1, 1..3, 4..5, 5..6] {
                 let range = bytes_to_request(&layout, Some(&index), &numbers);
-                let range = range.start..range.end.min(LENGTH);
-                let stored = assembled(Some(Arc::clone(&index)), range, 65_536).unwrap();
+                let range = range.start..range.end.min(length);
+                let stored = assembled(Some(Arc::clone(&index)), &object, range, 65_536).unwrap();
                 assert!(
                     numbers.clone().all(|number| stored.contains(&number)),
                     "{piece} {numbers:?}"
                 );
+            }
+        }
+    }
+
+    /// Once they were taken as they came, and counted as verified.
+    #[test]
+    fn bytes_behind_the_image_are_the_index_or_refused() {
+        let index = index(LENGTH, MIB);
+        let right = [bytes(0..LENGTH), index.to_bytes()].concat();
+        let length = right.len() as u64;
+        for at in [LENGTH, LENGTH + 40, length - 1] {
+            let mut object = right.clone();
+            object[usize::try_from(at).unwrap()] ^= 1;
+            for range in [0..length, 5 * MIB..length] {
+                let stored = assembled(Some(Arc::clone(&index)), &object, range, 4096);
+                let Err(DigestMismatch { offset }) = stored else { panic!("{at}: {stored:?}") };
+                assert!((LENGTH..=at).contains(&offset), "{at}: {offset}");
             }
         }
     }

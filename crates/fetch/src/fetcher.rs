@@ -62,24 +62,25 @@ impl Fetcher {
         request: &OpeningRequest<'_>,
     ) -> Result<Arc<SharedObject>, FetchError> {
         let &OpeningRequest { options, expected, settings } = request;
-        if let Some(open) = expected.and_then(|expected| self.find(&expected.key)) {
+        if let Some(open) = expected.and_then(|expected| self.find(&expected.key, expected.length))
+        {
             open.restore();
             return Ok(open);
         }
-        // Clients wait for different times. Text that came as JSON.
+        // With their time: who waits for longer does not share the attempts of who waits for less. Text that
+        // came as JSON.
         let limit = options.limit();
-        let mut same = options.clone();
-        same.limit_ms = None;
-        let name = serde_json::to_string(&(location, same)).unwrap_or_default();
+        let name = serde_json::to_string(&(location, options)).unwrap_or_default();
         // Who may read it depends on the settings.
         let name = (name, settings.clone());
         let opening = {
             let mut all = locked(&self.opening);
             let opening = all.entry(name.clone()).or_insert_with(|| {
                 // A mount that was served before waits for a server that comes back.
+                let timeout = limit.unwrap_or(self.resolver.timeout);
                 let attempts = match expected {
-                    None => Attempts::of_unknown_host(self.resolver.timeout, limit),
-                    Some(_) => Attempts::new(self.resolver.timeout),
+                    None => Attempts::of_unknown_host(timeout),
+                    Some(_) => Attempts::new(timeout),
                 };
                 Arc::new(Opening { result: tokio::sync::OnceCell::new(), attempts })
             });
@@ -112,7 +113,7 @@ impl Fetcher {
         let Resolution { object, answer } = self.resolver.resolve(request).await?;
         let _turn = self.creating.lock().await;
         let key = object.identity().key_text();
-        let shared = match self.find(&key) {
+        let shared = match self.find(&key, object.length) {
             Some(shared) => {
                 shared.request_from(object.backend);
                 shared.restore();
@@ -138,7 +139,8 @@ impl Fetcher {
         location: &RemoteLocation,
         options: &RemoteOptions,
     ) -> Result<File, FetchError> {
-        let attempts = &Attempts::of_unknown_host(self.resolver.timeout, options.limit());
+        let timeout = options.limit().unwrap_or(self.resolver.timeout);
+        let attempts = &Attempts::of_unknown_host(timeout);
         let settings = &StoreSettings::default();
         let request = ResolveRequest { location, options, settings, attempts };
         let asking = self.resolver.container_manifest(request);
@@ -165,12 +167,15 @@ impl Fetcher {
         };
         let resolver = &self.resolver;
         let repository = resolver.publication(registry, repository, &request.options)?;
-        let (tag, timeout) = (tag.clone(), resolver.timeout);
+        let tag = tag.clone();
+        let timeout = request.options.limit().unwrap_or(resolver.timeout);
         Ok(Upload { repository, request, files, tag, timeout, done })
     }
 
-    fn find(&self, key: &str) -> Option<Arc<SharedObject>> {
-        locked(&self.objects).get(key).and_then(Weak::upgrade)
+    /// An object that is open. A registry can state a wrong length for what another one has.
+    fn find(&self, key: &str, length: u64) -> Option<Arc<SharedObject>> {
+        let found = locked(&self.objects).get(key).and_then(Weak::upgrade);
+        found.filter(|object| object.state.length == length)
     }
 
     pub(crate) fn stats(&self) -> FetchStats {

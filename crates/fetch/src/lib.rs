@@ -129,9 +129,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Serves all clients of a cache until it is idle.
 fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Result<()> {
-    let Some(socket) = FetcherSocket::listen(cache).map_err(Unusable)? else {
-        bail!("another ferrofs-fetch uses {}", cache.path().display());
-    };
+    // Another one serves this cache, which is what the verb needs that has started this one.
+    let Some(socket) = FetcherSocket::listen(cache).map_err(Unusable)? else { return Ok(()) };
     let space = Arc::new(CacheSpace::new(Arc::clone(cache)).context("the cache")?);
     let fetcher = fetcher(arguments, Some(Arc::clone(cache)), Store::Disk(space))?;
     let runtime = runtime()?;

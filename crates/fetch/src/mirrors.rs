@@ -63,6 +63,12 @@ impl MirroredRepository {
         &self.shown
     }
 
+    /// Who may send something of it: scheme and host of the registry, then of its mirrors.
+    pub(crate) fn servers(&self) -> Vec<String> {
+        let mirrors = self.mirrors.iter().map(|mirror| &mirror.repository);
+        std::iter::once(&self.origin).chain(mirrors).map(|one| one.server()).collect()
+    }
+
     pub(crate) fn stats(&self) -> &Stats {
         self.origin.stats()
     }

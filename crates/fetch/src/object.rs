@@ -105,6 +105,14 @@ pub(crate) struct SharedObject {
     pub(crate) replaced: watch::Sender<u64>,
 }
 
+/// How long somebody waits for chunks.
+pub(crate) struct Patience<'a> {
+    /// Since the last one that has come.
+    pub(crate) limit: Option<Duration>,
+    /// Called when one has come.
+    pub(crate) on_progress: &'a (dyn Fn() + Sync),
+}
+
 /// A request in flight, for one or several chunks.
 #[derive(Debug)]
 struct InFlightFetch {
@@ -112,6 +120,8 @@ struct InFlightFetch {
     progress: watch::Sender<Progress>,
     /// A reader waits for it now.
     demanded: Notify,
+    /// It asks no cache.
+    is_past_caches: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -124,10 +134,15 @@ struct Progress {
 }
 
 impl InFlightFetch {
-    fn begin(in_flight: &mut HashMap<u32, Arc<Self>>, chunks: &Range<u32>) -> Arc<Self> {
+    fn begin(
+        in_flight: &mut HashMap<u32, Arc<Self>>,
+        chunks: &Range<u32>,
+        is_past_caches: bool,
+    ) -> Arc<Self> {
         let ongoing = Arc::new(Self {
             progress: watch::Sender::new(Progress { stored: chunks.start, ..Progress::default() }),
             demanded: Notify::new(),
+            is_past_caches,
         });
         in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&ongoing))));
         ongoing
@@ -169,7 +184,9 @@ impl ResolvedObject {
     /// Of all bytes.
     fn digest(&self) -> Option<ContentDigest> {
         match &self.object {
-            ObjectIdentity::Digest(digest) => digest.parse().ok(),
+            ObjectIdentity::Digest(digest) | ObjectIdentity::Blob { digest, .. } => {
+                digest.parse().ok()
+            }
             _ => None,
         }
     }
@@ -177,7 +194,7 @@ impl ResolvedObject {
     fn verification(&self) -> Verification {
         match (&self.index, &self.object) {
             (Some(_), _) => Verification::ChunkIndex,
-            (None, ObjectIdentity::Digest(_)) => Verification::WholeDigestLater,
+            (None, ObjectIdentity::Blob { .. }) => Verification::WholeDigestLater,
             (None, _) => Verification::None,
         }
     }
@@ -197,6 +214,16 @@ impl SharedObject {
         let failed = |error: io::Error| {
             FetchError::new(FetchErrorKind::Exhausted, &shown, error.to_string())
         };
+        if let Some(document) = &index
+            && !document.index.covers(length)
+        {
+            let described = document.index.length();
+            let detail = format!(
+                "the chunk index describes {described} bytes, and the object has {length}: what lies \
+                 behind them is not the index itself"
+            );
+            return Err(FetchError::new(FetchErrorKind::Damaged, &shown, detail));
+        }
         let layout = ChunkLayout::new(length).ok_or_else(|| {
             let detail = format!("an object of {length} bytes is too long");
             FetchError::new(FetchErrorKind::Refused, &shown, detail)
@@ -276,11 +303,12 @@ impl SharedObject {
         ranges: &[Range<u32>],
         urgency: FetchUrgency,
         past_caches: bool,
-        limit: Option<Duration>,
+        patience: &Patience<'_>,
     ) -> Result<(), FetchError> {
-        let began = Instant::now();
         let mut waiting = Vec::new();
-        if !past_caches {
+        if past_caches {
+            self.wait_for_older(ranges, patience).await;
+        } else {
             self.take_filled(ranges);
         }
         for range in ranges {
@@ -290,29 +318,57 @@ impl SharedObject {
             if urgency == FetchUrgency::Demand {
                 ongoing.demanded.notify_one();
             }
-            let rest = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            match (rest, limit) {
-                (Some(rest), Some(limit)) => {
-                    let ended = tokio::time::timeout(rest, self.wait_for(&ongoing, chunk)).await;
-                    let failure = || ongoing.progress.borrow().failure.clone();
-                    ended.map_err(|_| time_is_over(failure(), &self.shown, limit))??;
-                }
-                _ => self.wait_for(&ongoing, chunk).await?,
-            }
+            self.wait_for(&ongoing, chunk, patience).await?;
         }
         Ok(())
     }
 
-    /// Waits until a chunk is stored, or its request has ended.
-    async fn wait_for(&self, ongoing: &InFlightFetch, chunk: u32) -> Result<(), FetchError> {
+    /// Waits for the end of requests that have brought, or may bring, what the reader has found damaged: they
+    /// store chunks before they have ended.
+    async fn wait_for_older(&self, ranges: &[Range<u32>], patience: &Patience<'_>) {
+        let older: Vec<_> = {
+            let in_flight = locked(&self.in_flight);
+            let chunks = ranges.iter().cloned().flatten();
+            let all = chunks.filter_map(|chunk| in_flight.get(&chunk));
+            all.filter(|ongoing| !ongoing.is_past_caches).cloned().collect()
+        };
+        for ongoing in older {
+            ongoing.demanded.notify_one();
+            // Whatever its outcome is.
+            self.wait_for(&ongoing, u32::MAX, patience).await.ok();
+        }
+    }
+
+    /// Waits until a chunk is stored, or its request has ended, or no chunk has come for too long: a
+    /// server without ranges sends many before this one.
+    async fn wait_for(
+        &self,
+        ongoing: &InFlightFetch,
+        chunk: u32,
+        patience: &Patience<'_>,
+    ) -> Result<(), FetchError> {
         let mut progress = ongoing.progress.subscribe();
-        let finished = progress
-            .wait_for(|progress| progress.stored > chunk || progress.outcome.is_some())
-            .await;
-        match finished {
-            Ok(progress) if progress.stored > chunk => Ok(()),
-            Ok(progress) => progress.outcome.clone().unwrap_or(Ok(())),
-            Err(_) => Err(self.error(FetchErrorKind::Unreachable, "the request was dropped")),
+        loop {
+            {
+                let now = progress.borrow_and_update();
+                if now.stored > chunk {
+                    return Ok(());
+                }
+                if let Some(outcome) = &now.outcome {
+                    return outcome.clone();
+                }
+            }
+            let limit = patience.limit.unwrap_or(Duration::MAX);
+            match tokio::time::timeout(limit, progress.changed()).await {
+                Ok(Ok(())) => (patience.on_progress)(),
+                Ok(Err(_)) => {
+                    return Err(self.error(FetchErrorKind::Unreachable, "the request was dropped"));
+                }
+                Err(_) => {
+                    let failure = progress.borrow().failure.clone();
+                    return Err(time_is_over(failure, &self.shown, limit));
+                }
+            }
         }
     }
 
@@ -353,31 +409,41 @@ impl SharedObject {
         }
     }
 
-    /// Starts requests for the chunks of `range` that are neither present nor in flight. Adds the
+    /// Starts requests for the chunks of `wanted` that are neither present nor in flight. Adds the
     /// last chunk of each request that must be waited for.
     fn start_missing(
         self: &Arc<Self>,
-        range: &Range<u32>,
+        wanted: &Range<u32>,
         urgency: FetchUrgency,
         past_caches: bool,
         waiting: &mut Vec<(Arc<InFlightFetch>, u32)>,
     ) {
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
+        let is_missing = |in_flight: &HashMap<u32, _>, chunk| {
+            !in_flight.contains_key(&chunk) && (past_caches || !backing.writer().is_present(chunk))
+        };
         // Relaxed: the answers decide, whatever is expected.
-        let (range, longest) = match (self.has_ranges.load(Ordering::Relaxed), urgency) {
-            (true, FetchUrgency::Demand) => (range.clone(), DEMAND_CHUNKS_MAX),
-            (true, FetchUrgency::Prefetch) => (range.clone(), PREFETCH_CHUNKS_MAX),
-            (false, _) => (0..self.layout.count(), u32::MAX),
+        let has_ranges = self.has_ranges.load(Ordering::Relaxed);
+        let (range, longest) = match urgency {
+            // What comes in any case is requested as a whole, and only what is wanted is waited for.
+            _ if !has_ranges && wanted.clone().any(|chunk| is_missing(&in_flight, chunk)) => {
+                (0..self.layout.count(), u32::MAX)
+            }
+            FetchUrgency::Demand => (wanted.clone(), DEMAND_CHUNKS_MAX),
+            FetchUrgency::Prefetch => (wanted.clone(), PREFETCH_CHUNKS_MAX),
         };
         let mut run: Option<Range<u32>> = None;
         let mut runs = Vec::new();
         for chunk in range {
+            let is_wanted = wanted.contains(&chunk);
             if let Some(ongoing) = in_flight.get(&chunk) {
-                waiting.push((Arc::clone(ongoing), chunk));
-            } else if backing.writer().is_present(chunk) && !past_caches {
-                backing.set_used(chunk);
-                Stats::add(&self.limits.stats.cache_hits, 1);
+                waiting.extend(is_wanted.then(|| (Arc::clone(ongoing), chunk)));
+            } else if !is_missing(&in_flight, chunk) {
+                if is_wanted {
+                    backing.set_used(chunk);
+                    Stats::add(&self.limits.stats.cache_hits, 1);
+                }
             } else {
                 match &mut run {
                     Some(run) if run.end == chunk && run.end - run.start < longest => {
@@ -392,8 +458,10 @@ impl SharedObject {
             let first = self.layout.bytes_of(chunks.start);
             let bytes = self.layout.bytes_of(chunks.end).start - first.start;
             Stats::add(&self.limits.stats.requested_bytes, bytes);
-            let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
-            waiting.push((Arc::clone(&ongoing), chunks.end - 1));
+            let ongoing = InFlightFetch::begin(&mut in_flight, &chunks, past_caches);
+            let last = chunks.end.min(wanted.end).saturating_sub(1);
+            let is_wanted = chunks.contains(&last) && wanted.contains(&last);
+            waiting.extend(is_wanted.then(|| (Arc::clone(&ongoing), last)));
             let object = Arc::clone(self);
             tokio::spawn(object.run(ongoing, chunks, urgency, past_caches));
         }
@@ -410,7 +478,7 @@ impl SharedObject {
         if chunks.is_empty() || chunks.clone().all(is_known) {
             return;
         }
-        let ongoing = InFlightFetch::begin(&mut in_flight, &chunks);
+        let ongoing = InFlightFetch::begin(&mut in_flight, &chunks, false);
         drop(in_flight);
         let object = Arc::clone(self);
         tokio::spawn(async move {

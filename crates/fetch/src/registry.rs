@@ -19,7 +19,7 @@ use crate::http::{
     status_error,
 };
 use crate::stats::Stats;
-use crate::web::{WebClient, is_internal};
+use crate::web::{WebClient, check_named, is_internal};
 
 /// The longest manifest, index or token answer, in bytes: the limit that registries have.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
@@ -222,7 +222,11 @@ impl Repository {
     }
 
     /// Gets access after a refusal. Whoever comes while another request does so waits for it.
-    async fn renew(&self, generation: u64, refusal: &Response) -> Result<(), ExchangeError> {
+    pub(crate) async fn renew(
+        &self,
+        generation: u64,
+        refusal: &Response,
+    ) -> Result<(), ExchangeError> {
         let mut access = self.access.lock().await;
         if access.generation != generation {
             return Ok(());
@@ -358,6 +362,9 @@ impl Repository {
         if url.scheme() != "https" {
             return Err(refused(format!("the {what} {host} does not use TLS")));
         }
+        if self.web.has_proxy(url) {
+            return check_named(url).map_err(|detail| refused(format!("the {what}: {detail}")));
+        }
         let port = url.port_or_known_default().unwrap_or(443);
         let addresses = tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await;
         let mut addresses =
@@ -394,6 +401,11 @@ impl Repository {
 
     pub(crate) fn url(&self, kind: &str, reference: &str) -> String {
         format!("{}://{}/v2/{}/{kind}/{reference}", self.scheme, self.registry, self.name)
+    }
+
+    /// Scheme and host, in one form.
+    pub(crate) fn server(&self) -> String {
+        format!("{}://{}", self.scheme, self.registry.to_ascii_lowercase())
     }
 
     /// With its port, if it has one.

@@ -95,7 +95,7 @@ impl Resolver {
             (&location.object, location.blob)
         {
             let repository = self.mirrored(registry, repository, options)?;
-            return Ok(Resolution { object: blob_object(repository, blob), answer: None });
+            return Ok(Resolution { object: blob_object(repository, &blob), answer: None });
         }
         let resolution = match &location.object {
             RemoteObject::Oci { registry, repository, tag, digest } => {
@@ -221,8 +221,10 @@ impl Resolver {
                 let cached = self.cache.as_ref().and_then(|cache| cache.chunk_index(&key).ok());
                 let bytes = cached.ok_or_else(|| absent(location))?;
                 let shown = format!("the chunk index of {location} in the cache");
-                (*object, Some(parse_index(&shown, bytes, Some(&index))?))
+                (*object, Some(parse_index(&shown, bytes, &index)?))
             }
+            // Older versions recorded it of a blob that nobody had verified, whoever had sent it.
+            ObjectIdentity::Digest(_) => return Err(absent(location)),
             object => (object, None),
         };
         let (shown, backend) = server(&object);
@@ -250,7 +252,9 @@ impl Resolver {
         let record_key = record_key(location, options);
         self.recall_object(location, &record_key, |object| {
             let digest = match object {
-                ObjectIdentity::Digest(digest) => digest.clone(),
+                ObjectIdentity::Digest(digest) | ObjectIdentity::Blob { digest, .. } => {
+                    digest.clone()
+                }
                 _ => String::new(),
             };
             let shown = format!("{}@{digest}", repository.shown());
@@ -276,7 +280,7 @@ impl Resolver {
                 answer.body.read_to_end(shown, CHUNK_INDEX_MAX_BYTES).await
             })
             .await?;
-        parse_index(shown, bytes, Some(digest))
+        parse_index(shown, bytes, digest)
     }
 
     /// A repository with its mirrors, as the configuration of the user has them now.
@@ -356,15 +360,16 @@ impl Resolver {
             }
             _ => None,
         };
+        let blob = BlobReference { digest: layer.digest, length: layer.length };
         let object = ResolvedObject {
-            shown: format!("{}@{}", repository.shown(), layer.digest),
-            backend: Backend::Registry { repository, digest: layer.digest.to_string() },
-            object: ObjectIdentity::Digest(layer.digest.to_string()),
-            length: layer.length,
-            validator: None,
             served_by: Some(served_by),
+            // Its chunks are compared with the index, so that it does not matter who sends them.
+            object: match &index {
+                Some(_) => ObjectIdentity::Digest(layer.digest.to_string()),
+                None => blob_identity(&repository, &blob),
+            },
             index,
-            has_ranges: true,
+            ..blob_object(repository, &blob)
         };
         self.remember(&record_key(location, options), &object);
         Ok(Resolution { object, answer: None })
@@ -407,17 +412,16 @@ impl Resolver {
         let ResolveRequest { location, attempts, .. } = request;
         let shown = &location.to_string();
         let (range, digest) = match place {
-            IndexPlace::Embedded { range, digest } => (range, digest.as_ref()),
+            IndexPlace::Embedded { range, digest } => (range, digest.to_string()),
             IndexPlace::Layer { digest } => {
                 let bytes = attempts
                     .repeat(&self.stats, || {
                         repository.get_small_blob(digest, CHUNK_INDEX_MAX_BYTES)
                     })
                     .await?;
-                return parse_index(shown, bytes, Some(&digest.to_string()));
+                return parse_index(shown, bytes, &digest.to_string());
             }
         };
-        let digest = digest.map(ToString::to_string);
         let blob = &layer.digest.to_string();
         let get = |past_caches| async move {
             let bytes = attempts
@@ -428,11 +432,11 @@ impl Resolver {
                 .await?;
             Ok::<_, FetchError>(bytes)
         };
-        match parse_index(shown, get(false).await?, digest.as_deref()) {
+        match parse_index(shown, get(false).await?, &digest) {
             // Once more past mirrors and caches, as the chunks.
             Err(error) if error.kind == FetchErrorKind::Damaged => {
                 repository.rest_mirrors();
-                parse_index(shown, get(true).await?, digest.as_deref())
+                parse_index(shown, get(true).await?, &digest)
             }
             other => other,
         }
@@ -508,18 +512,25 @@ fn remembered<T>(
 }
 
 /// A blob of which a manifest has told everything.
-fn blob_object(repository: Arc<MirroredRepository>, blob: BlobReference) -> ResolvedObject {
+fn blob_object(repository: Arc<MirroredRepository>, blob: &BlobReference) -> ResolvedObject {
     let digest = blob.digest.to_string();
     ResolvedObject {
         shown: format!("{}@{digest}", repository.shown()),
-        backend: Backend::Registry { repository, digest: digest.clone() },
-        object: ObjectIdentity::Digest(digest),
+        object: blob_identity(&repository, blob),
+        backend: Backend::Registry { repository, digest },
         length: blob.length,
         validator: None,
         served_by: None,
         index: None,
         has_ranges: true,
     }
+}
+
+/// The identity of a blob without a chunk index. What one registry sends under a digest is never taken
+/// for what another one has: anybody can name the digests of others.
+fn blob_identity(repository: &MirroredRepository, blob: &BlobReference) -> ObjectIdentity {
+    let BlobReference { digest, length } = *blob;
+    ObjectIdentity::Blob { servers: repository.servers(), digest: digest.to_string(), length }
 }
 
 /// Names the record of what a location was: the whole location with its query, and whether its chunk
@@ -553,16 +564,10 @@ fn named_identity(url: &str, answer: &RangeAnswer) -> ObjectIdentity {
     ObjectIdentity::Validated { url: url.to_owned(), validator, length: answer.length }
 }
 
-fn parse_index(
-    shown: &str,
-    bytes: Vec<u8>,
-    digest: Option<&str>,
-) -> Result<IndexDocument, FetchError> {
+fn parse_index(shown: &str, bytes: Vec<u8>, digest: &str) -> Result<IndexDocument, FetchError> {
     let damaged = |detail: String| FetchError::new(FetchErrorKind::Damaged, shown, detail);
     let found = ContentDigest::of(&bytes).to_string();
-    if let Some(digest) = digest
-        && *digest != found
-    {
+    if *digest != found {
         return Err(damaged(format!("the chunk index has the digest {found} instead of {digest}")));
     }
     match ChunkIndex::parse(&bytes) {

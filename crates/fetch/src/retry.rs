@@ -71,10 +71,9 @@ impl Attempts {
         Self { timeout, connect_timeout: timeout, failure: Mutex::default() }
     }
 
-    /// The same for hosts that may not exist, which are given up sooner: for someone who waits for `limit`.
-    pub(crate) fn of_unknown_host(timeout: Duration, limit: Option<Duration>) -> Self {
-        let connect_timeout = unknown_host_timeout(limit.unwrap_or(timeout).min(timeout));
-        Self { connect_timeout, ..Self::new(timeout) }
+    /// The same for hosts that may not exist, which are given up sooner.
+    pub(crate) fn of_unknown_host(timeout: Duration) -> Self {
+        Self { connect_timeout: unknown_host_timeout(timeout), ..Self::new(timeout) }
     }
 
     /// Repeats `exchange` until it succeeds, fails for good, or the time is over.
@@ -93,10 +92,12 @@ impl Attempts {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            let pause = retry.and_then(|least| pauses.next(least));
+            let Some(least) = retry else { return Err(error) };
             let limit = if is_unconnected { self.connect_timeout } else { self.timeout };
-            let Some(pause) = pause.filter(|pause| began.elapsed() + *pause <= limit) else {
-                return Err(error);
+            let pause = pauses.next(least).filter(|pause| began.elapsed() + *pause <= limit);
+            let Some(pause) = pause else {
+                let location = error.location.clone();
+                return Err(time_is_over(Some(error), &location, limit));
             };
             *locked(&self.failure) = Some(error);
             Stats::add(&stats.retries, 1);
@@ -125,7 +126,7 @@ pub(crate) fn time_is_over(
     shown: &str,
     limit: Duration,
 ) -> FetchError {
-    let seconds = limit.as_secs_f32();
+    let seconds = (limit.as_secs_f32() * 10.0).round() / 10.0;
     match failure {
         Some(FetchError { detail, location, kind, .. }) => {
             FetchError::new(kind, location, format!("{detail}; no success within {seconds} s"))

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrofs_remote::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::fetcher::{Fetcher, OpeningRequest};
 use crate::lock::locked;
-use crate::object::SharedObject;
+use crate::object::{Patience, SharedObject};
 use crate::space::CacheSpace;
 
 /// Objects of one connection: an image and its devices, of several images.
@@ -29,6 +29,8 @@ const REQUESTS_MAX: usize = 4096;
 
 /// How often a client hears how far an upload is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+/// The same of a fetch: clients wait for seconds at least.
+const FETCH_PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
 /// Serves one connection until its end.
 pub(crate) fn serve_one(connection: Arc<Connection>, fetcher: &Arc<Fetcher>, runtime: &Handle) {
@@ -137,10 +139,28 @@ impl Peer {
     }
 
     /// Messages are small; a peer that does not read is disconnected after the timeout of the
-    /// socket.
+    /// socket. One that is too long would be as long when the peer asks again: it hears that instead.
     fn send(&self, message: &FetcherMessage, descriptors: &[BorrowedFd<'_>]) {
-        if self.connection.send(message, descriptors).is_err() {
+        let sent = match (self.connection.send(message, descriptors), message.id()) {
+            (Err(error), Some(id)) if error.kind() == io::ErrorKind::InvalidInput => {
+                let detail = "the reply is longer than a message can be";
+                let error = FetchError::new(FetchErrorKind::Protocol, "the fetcher", detail);
+                self.connection.send(&FetcherMessage::Failed { id, error }, &[])
+            }
+            (sent, _) => sent,
+        };
+        if sent.is_err() {
             self.connection.shut_down();
+        }
+    }
+
+    /// Tells a client that waits for chunks that one has come, now and then.
+    fn tell_progress(&self, id: u64, told: &Mutex<Instant>) {
+        let mut told = locked(told);
+        if id != NO_REPLY && told.elapsed() >= FETCH_PROGRESS_PAUSE {
+            *told = Instant::now();
+            drop(told);
+            self.send(&FetcherMessage::Fetching { id }, &[]);
         }
     }
 
@@ -167,14 +187,7 @@ impl Peer {
                 self.opened.send_modify(|count| *count += 1);
             }
             ClientMessage::Fetch { id, object, chunks, urgency, past_caches } => {
-                let result = match self.object(object).await {
-                    None => Err(FetchError::new(
-                        FetchErrorKind::Refused,
-                        "fetch",
-                        "the object is not open on this connection",
-                    )),
-                    Some(handle) => fetch(&handle, &chunks, urgency, past_caches).await,
-                };
+                let result = self.fetch(id, object, &chunks, urgency, past_caches).await;
                 if id != NO_REPLY {
                     let reply = match result {
                         Ok(()) => FetcherMessage::Fetched { id },
@@ -212,6 +225,35 @@ impl Peer {
             }
             _ => {}
         }
+    }
+
+    /// Carries out a `fetch`.
+    async fn fetch(
+        &self,
+        id: u64,
+        object: u64,
+        chunks: &[(u32, u32)],
+        urgency: FetchUrgency,
+        past_caches: bool,
+    ) -> Result<(), FetchError> {
+        let refused = |shown: &str, detail| FetchError::new(FetchErrorKind::Refused, shown, detail);
+        let OpenHandle { shared, is_offline, limit } = self
+            .object(object)
+            .await
+            .ok_or_else(|| refused("fetch", "the object is not open on this connection"))?;
+        let ranges = checked_ranges(chunks, shared.layout().count())
+            .map_err(|_| refused(shared.shown(), "malformed ranges of chunks"))?;
+        if !is_offline {
+            let told = Mutex::new(Instant::now());
+            let on_progress = || self.tell_progress(id, &told);
+            let patience = Patience { limit, on_progress: &on_progress };
+            return shared.fetch(&ranges, urgency, past_caches, &patience).await;
+        }
+        if past_caches {
+            let detail = "a cached chunk is damaged, and --offline forbids requests to its server";
+            return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
+        }
+        shared.require_cached(&ranges)
     }
 
     /// Publishes an image, and reports how far it is, until the client has gone.
@@ -312,24 +354,4 @@ impl Peer {
 fn disk(fetcher: &Fetcher) -> io::Result<&CacheSpace> {
     let uncached = || io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it cannot be written");
     fetcher.space().map(|space| &**space).ok_or_else(uncached)
-}
-
-/// Carries out a `fetch`.
-async fn fetch(
-    handle: &OpenHandle,
-    chunks: &[(u32, u32)],
-    urgency: FetchUrgency,
-    past_caches: bool,
-) -> Result<(), FetchError> {
-    let shared = &handle.shared;
-    let ranges = checked_ranges(chunks, shared.layout().count())
-        .map_err(|kind| FetchError::new(kind, shared.shown(), "malformed ranges of chunks"))?;
-    if !handle.is_offline {
-        return shared.fetch(&ranges, urgency, past_caches, handle.limit).await;
-    }
-    if past_caches {
-        let detail = "a cached chunk is damaged, and --offline forbids requests to its server";
-        return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
-    }
-    shared.require_cached(&ranges)
 }

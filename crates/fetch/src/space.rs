@@ -142,7 +142,11 @@ impl CacheSpace {
         let mut open = locked(&self.open);
         let key = identity.key();
         if let Some(object) = open.get(&key).and_then(Weak::upgrade) {
-            return Ok(object);
+            // An object has one writer, and its files have one length.
+            return match object.writer.layout().length() == layout.length() {
+                true => Ok(object),
+                false => Err(io::ErrorKind::AlreadyExists.into()),
+            };
         }
         let entries = self.cache.list().unwrap_or_default();
         let before = entries.iter().find(|entry| entry.key == key);

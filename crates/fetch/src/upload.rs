@@ -37,6 +37,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 const TICK: Duration = Duration::from_millis(200);
 /// A blob is sent so often at least, also if that takes longer than the time limit.
 const ATTEMPTS_MIN: u32 = 3;
+/// So often a registry can refuse, in the middle of a blob, a token that it has accepted before.
+const REFUSALS_MAX: u32 = 3;
 /// The lengths of bodies, from "any" on, that are tried in turn: proxies refuse longer ones than
 /// they are configured for; nginx by default more than 1 MiB.
 const BODY_BYTES: [u64; 4] = [u64::MAX, 16 << 20, 4 << 20, 1 << 20];
@@ -173,7 +175,7 @@ impl Upload {
     ) -> Result<bool, FetchError> {
         let began = Instant::now();
         let mut pauses = Pauses::new(self.timeout);
-        let (mut attempt, mut limits) = (0, BODY_BYTES.into_iter());
+        let (mut attempt, mut refusals, mut limits) = (0, 0, BODY_BYTES.into_iter());
         let mut limit = limits.next().unwrap_or(u64::MAX);
         loop {
             attempt += 1;
@@ -196,6 +198,10 @@ impl Upload {
                     },
                     Err(error) => error,
                 };
+            refusals += u32::from(error.kind == FetchErrorKind::Denied);
+            if refusals > REFUSALS_MAX {
+                return Err(error);
+            }
             if attempt < ATTEMPTS_MIN && began.elapsed() > self.timeout {
                 pauses = Pauses::new(self.timeout);
             }
@@ -229,7 +235,7 @@ impl Upload {
                 self.done.store(whole.end.min(whole.start + now), Ordering::Relaxed);
             }
             let is_sent = now > 0 && whole.start + now >= whole.end;
-            let stall_limit = if is_sent { ANSWER_TIMEOUT } else { STALL };
+            let stall_limit = if is_sent { ANSWER_TIMEOUT } else { STALL.min(self.timeout) };
             if moved.elapsed() > stall_limit {
                 let detail = format!("the server took nothing for {} s", stall_limit.as_secs());
                 let error = FetchError::new(FetchErrorKind::TimedOut, self.shown(), detail);
@@ -296,13 +302,25 @@ impl Upload {
             .body(body(blob, range, sent))
             .build()
             .map_err(|error| self.failed(error))?;
-        if self.repository.is_own(request.url())
-            && let (Some(value), _) = self.repository.header().await?
-        {
-            request.headers_mut().insert(AUTHORIZATION, value);
+        let mut generation = None;
+        if self.repository.is_own(request.url()) {
+            let (header, number) = self.repository.header().await?;
+            generation = Some(number);
+            if let Some(value) = header {
+                request.headers_mut().insert(AUTHORIZATION, value);
+            }
         }
         Stats::add(&self.repository.stats().requests, 1);
-        self.repository.client().execute(request).await.map_err(|error| self.failed(error))
+        let sending = self.repository.client().execute(request);
+        let answer = sending.await.map_err(|error| self.failed(error))?;
+        match generation.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) {
+            None => Ok(answer),
+            // The token has expired early. The body is gone, and the blob begins anew.
+            Some(generation) => {
+                self.repository.renew(generation, &answer).await?;
+                Err(ExchangeError { retry: Some(Duration::ZERO), ..self.refused(&answer) })
+            }
+        }
     }
 
     /// P4.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, COOKIE, LOCATION, PROXY_AUTHORIZATION};
 use reqwest::{Method, Request, RequestBuilder, Response, StatusCode, Url};
@@ -23,7 +24,22 @@ pub(crate) struct WebClient {
     direct: reqwest::Client,
     /// For those to which others have redirected, by policy; made when they are needed.
     restricted: Arc<[OnceLock<reqwest::Client>; 2]>,
+    /// Which servers are reached through a proxy.
+    proxies: Arc<Matcher>,
 }
+
+/// Names of services that give credentials to whoever asks. A proxy would resolve them.
+const METADATA_NAMES: [&str; 9] = [
+    "metadata",
+    "metadata.google.internal",
+    "metadata.goog",
+    "metadata.azure.internal",
+    "metadata.tencentyun.com",
+    "metadata.platformequinix.com",
+    "metadata.packet.net",
+    "instance-data",
+    "instance-data.ec2.internal",
+];
 
 /// To which addresses a redirect may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +60,8 @@ pub(crate) enum WebError {
 
 impl WebClient {
     pub(crate) fn new() -> reqwest::Result<Self> {
-        Ok(Self { direct: client(None)?, restricted: Arc::default() })
+        let proxies = Arc::new(Matcher::from_system());
+        Ok(Self { direct: client(None)?, restricted: Arc::default(), proxies })
     }
 
     /// All hosts are one Unix socket, and no name is looked up.
@@ -53,7 +70,8 @@ impl WebClient {
         let builder = client_builder(None).unix_socket(path);
         let client = builder.tls_certs_only(std::iter::empty()).build()?;
         let restricted = [(); 2].map(|()| OnceLock::from(client.clone()));
-        Ok(Self { direct: client, restricted: Arc::new(restricted) })
+        let proxies = Arc::new(Matcher::builder().build());
+        Ok(Self { direct: client, restricted: Arc::new(restricted), proxies })
     }
 
     /// The client for servers that the user has named, which follows no redirect.
@@ -61,12 +79,23 @@ impl WebClient {
         &self.direct
     }
 
-    fn restricted(&self, policy: AddressPolicy) -> reqwest::Result<&reqwest::Client> {
+    /// Whether a proxy connects to a server. Nobody here knows the addresses of that then.
+    pub(crate) fn has_proxy(&self, url: &Url) -> bool {
+        url.as_str().parse().is_ok_and(|uri| self.proxies.intercept(&uri).is_some())
+    }
+
+    /// The client for a server that another one has named. The name of a proxy is no business of the policy:
+    /// the user has chosen the proxy.
+    fn restricted(&self, policy: AddressPolicy, url: &Url) -> Result<&reqwest::Client, WebError> {
+        policy.check_url(url).map_err(WebError::Refused)?;
+        if self.has_proxy(url) {
+            return Ok(&self.direct);
+        }
         let slot = &self.restricted[policy as usize];
         if let Some(client) = slot.get() {
             return Ok(client);
         }
-        let client = client(Some(policy))?;
+        let client = client(Some(policy)).map_err(WebError::Request)?;
         Ok(slot.get_or_init(|| client))
     }
 
@@ -83,8 +112,7 @@ impl WebClient {
     ) -> Result<Response, WebError> {
         let request = builder.build().map_err(WebError::Request)?;
         let policy = AddressPolicy::NoInternal;
-        policy.check_url(request.url()).map_err(WebError::Refused)?;
-        let client = self.restricted(policy).map_err(WebError::Request)?;
+        let client = self.restricted(policy, request.url())?;
         self.follow(client, request, Some(policy)).await
     }
 
@@ -121,14 +149,13 @@ impl WebClient {
                 || response.remote_addr().is_some_and(|address| !is_internal(address.ip()));
             let now = if is_far { AddressPolicy::NoInternal } else { AddressPolicy::NoMetadata };
             policy = Some(now);
-            now.check_url(&target).map_err(WebError::Refused)?;
+            client = self.restricted(now, &target)?;
             if target.origin() != next.url().origin() {
                 for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
                     next.headers_mut().remove(name);
                 }
             }
             *next.url_mut() = target;
-            client = self.restricted(now).map_err(WebError::Request)?;
             request = next;
         }
     }
@@ -146,6 +173,11 @@ impl WebError {
         }
         Self::Request(error)
     }
+}
+
+/// Whether a server that another one has named is refused as one of the own network, as far as its URL tells.
+pub(crate) fn check_named(url: &Url) -> Result<(), String> {
+    AddressPolicy::NoInternal.check_url(url)
 }
 
 /// Where a redirect leads; `None` if the answer is none that is followed.
@@ -171,7 +203,7 @@ fn client_builder(policy: Option<AddressPolicy>) -> reqwest::ClientBuilder {
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT);
     match policy {
-        Some(policy) => builder.dns_resolver(Arc::new(policy)),
+        Some(policy) => builder.no_proxy().dns_resolver(Arc::new(policy)),
         None => builder,
     }
 }
@@ -229,15 +261,21 @@ impl AddressPolicy {
         }
     }
 
-    /// An address instead of a name is not resolved.
+    /// What can be said without resolving a name: an address instead of one, and names that are known.
     fn check_url(self, url: &Url) -> Result<(), String> {
         let host = url.host_str().unwrap_or_default();
-        match host.trim_matches(['[', ']']).parse() {
-            Ok(address) => {
-                self.check(host, std::iter::once(address)).map_err(|error| error.to_string())
-            }
-            Err(_) => Ok(()),
+        if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+            return self.check(host, std::iter::once(address)).map_err(|error| error.to_string());
         }
+        let name = host.trim_end_matches('.').to_ascii_lowercase();
+        if METADATA_NAMES.contains(&&*name) {
+            return Err(format!("a redirect to a metadata service is refused: {host}"));
+        }
+        let is_local = name == "localhost" || name.ends_with(".localhost");
+        if self == Self::NoInternal && is_local {
+            return Err(format!("a redirect to an address of the own network is refused: {host}"));
+        }
+        Ok(())
     }
 }
 
@@ -352,6 +390,23 @@ mod tests {
         assert!(resolve(AddressPolicy::NoMetadata).unwrap() > 0);
         let error = resolve(AddressPolicy::NoInternal).unwrap_err();
         assert!(error.is::<RefusedAddress>(), "{error}");
+    }
+
+    #[test]
+    fn names_of_metadata_services_are_known() {
+        let check = |policy: AddressPolicy, host: &str| {
+            policy.check_url(&Url::parse(&format!("http://{host}/x")).unwrap())
+        };
+        for host in ["metadata.google.internal", "METADATA.google.internal.", "instance-data"] {
+            for policy in [AddressPolicy::NoMetadata, AddressPolicy::NoInternal] {
+                assert!(check(policy, host).unwrap_err().contains("metadata service"), "{host}");
+            }
+        }
+        for host in ["localhost", "a.LOCALHOST", "10.0.0.1", "[::1]"] {
+            check(AddressPolicy::NoMetadata, host).unwrap();
+            assert!(check(AddressPolicy::NoInternal, host).unwrap_err().contains("own network"));
+        }
+        check(AddressPolicy::NoInternal, "metadata.google.internal.example.org").unwrap();
     }
 
     #[test]

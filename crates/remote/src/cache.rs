@@ -40,12 +40,23 @@ const CHUNK_INDEX_NEW: &str = "chunk-index.new";
 /// The longest identity that is read back, in bytes: a URL and a validator.
 const IDENTITY_MAX_BYTES: u64 = 64 << 10;
 
-/// What makes an object the same object. Two objects with equal identities have equal bytes.
+/// What makes an object the same object. Two objects with equal identities have equal bytes, as far as
+/// the servers that they name are trusted.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum ObjectIdentity {
-    /// The digest of all bytes of the object, as a registry gives it.
+    /// The digest of all bytes of the object, as a registry gives it. Anybody may send other bytes, so
+    /// it is the identity of an object only together with a chunk index ([`Indexed`](Self::Indexed)).
     Digest(String),
+    /// A blob whose bytes nobody has compared with its digest: they are what its servers have sent.
+    Blob {
+        /// Who may have sent bytes of it: scheme and host of the registry, and of its mirrors.
+        servers: Vec<String>,
+        /// The digest that all bytes should have.
+        digest: String,
+        /// Bytes of the blob.
+        length: u64,
+    },
     /// A URL, the strong validator of the server, and the length.
     Validated {
         /// The URL without its fragment.
@@ -83,7 +94,11 @@ impl ObjectIdentity {
             Self::Validated { url, validator, length } => {
                 format!("url\n{url}\n{validator}\n{length}\n")
             }
-            Self::Indexed { object, index } => format!("{}index\n{index}\n", object.text()),
+            Self::Blob { servers, digest, length } => {
+                format!("blob\n{digest}\n{}\n{length}\n", servers.join(" "))
+            }
+            // Not `index`: with that, older versions stored bytes behind the image that nobody had verified.
+            Self::Indexed { object, index } => format!("{}indexed\n{index}\n", object.text()),
         }
     }
 
@@ -400,7 +415,19 @@ mod tests {
         let indexed = one.clone().with_index(Some("sha256:00"));
         assert_eq!(one.clone().with_index(None), one);
         let other = identity("https://h/y");
-        let keys = [&one, &longer, &other, &digest, &indexed].map(ObjectIdentity::key);
+        let blob = |server: &str, digest: &str, length| ObjectIdentity::Blob {
+            servers: vec![server.to_owned()],
+            digest: digest.to_owned(),
+            length,
+        };
+        let blobs = [
+            blob("https://h", "sha256:00", 9),
+            blob("http://h", "sha256:00", 9),
+            blob("https://h", "sha256:01", 9),
+            blob("https://h", "sha256:00", 10),
+        ];
+        let all = [&one, &longer, &other, &digest, &indexed].into_iter().chain(&blobs);
+        let keys: Vec<_> = all.map(ObjectIdentity::key).collect();
         for (number, key) in keys.iter().enumerate() {
             assert!(!keys[number + 1..].contains(key));
         }

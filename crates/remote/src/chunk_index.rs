@@ -106,19 +106,66 @@ impl ChunkIndex {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.starts.len() * ENTRY_BYTES);
-        bytes.extend(MAGIC);
-        bytes.extend([1, 0, 0, 0]);
-        bytes.extend(self.length.to_le_bytes());
-        // `uniform` and `parse` bound the number of chunks.
-        bytes.extend(u32::try_from(self.starts.len()).unwrap_or(u32::MAX).to_le_bytes());
-        bytes.extend([1, 32]);
-        bytes.extend([0; 10]);
+        bytes.extend(self.header());
         for (start, digest) in self.starts.iter().zip(&self.digests) {
-            bytes.extend(start.to_le_bytes());
-            bytes.extend(start.to_le_bytes());
-            bytes.extend(digest.as_bytes());
+            bytes.extend(entry(*start, digest));
         }
         bytes
+    }
+
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&MAGIC);
+        header[4] = 1;
+        header[8..16].copy_from_slice(&self.length.to_le_bytes());
+        // `uniform` and `parse` bound the number of chunks.
+        let count = u32::try_from(self.starts.len()).unwrap_or(u32::MAX);
+        header[16..20].copy_from_slice(&count.to_le_bytes());
+        header[20..22].copy_from_slice(&[1, 32]);
+        header
+    }
+
+    /// Whether all bytes of an object of `length` bytes follow from the index: it has no more than the
+    /// image, or the index itself behind the image.
+    #[must_use]
+    pub fn covers(&self, length: u64) -> bool {
+        let own = HEADER_BYTES as u64 + self.starts.len() as u64 * ENTRY_BYTES as u64;
+        length.checked_sub(self.length).is_some_and(|tail| tail == 0 || tail == own)
+    }
+
+    /// Whether `bytes` are those of the index, as [`to_bytes`](Self::to_bytes) gives it, from byte
+    /// `offset` of it on.
+    #[must_use]
+    pub fn has_bytes_at(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Ok(mut at) = usize::try_from(offset) else { return bytes.is_empty() };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let header;
+            let written;
+            let part = match at.checked_sub(HEADER_BYTES) {
+                None => {
+                    header = self.header();
+                    &header[at..]
+                }
+                Some(behind) => {
+                    let (number, within) = (behind / ENTRY_BYTES, behind % ENTRY_BYTES);
+                    let (Some(start), Some(digest)) =
+                        (self.starts.get(number), self.digests.get(number))
+                    else {
+                        return false;
+                    };
+                    written = entry(*start, digest);
+                    &written[within..]
+                }
+            };
+            let (found, behind) = rest.split_at(part.len().min(rest.len()));
+            if found != &part[..found.len()] {
+                return false;
+            }
+            at += found.len();
+            rest = behind;
+        }
+        true
     }
 
     /// Bytes of the image.
@@ -151,6 +198,15 @@ impl ChunkIndex {
         let end = self.starts.partition_point(|start| *start < range.end);
         first..end
     }
+}
+
+/// An entry of a raw image, whose chunks are in the same place of the blob.
+fn entry(start: u64, digest: &ContentDigest) -> [u8; ENTRY_BYTES] {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[..8].copy_from_slice(&start.to_le_bytes());
+    entry[8..16].copy_from_slice(&start.to_le_bytes());
+    entry[16..].copy_from_slice(digest.as_bytes());
+    entry
 }
 
 /// The length of the image and the number of chunks.
@@ -213,6 +269,27 @@ mod tests {
         assert_eq!(index.chunk(3), None);
         let empty = ChunkIndex::uniform(0, 1, Vec::new()).unwrap();
         assert_eq!(ChunkIndex::parse(&empty.to_bytes()), Ok(empty));
+    }
+
+    #[test]
+    fn an_index_knows_its_own_bytes() {
+        let index = sample();
+        let bytes = index.to_bytes();
+        for start in 0..bytes.len() {
+            for end in [start, start + 1, start + 40, bytes.len()].map(|end| end.min(bytes.len())) {
+                let mut part = bytes[start..end].to_vec();
+                assert!(index.has_bytes_at(start as u64, &part), "{start}..{end}");
+                if let Some(last) = part.last_mut() {
+                    *last ^= 1;
+                    assert!(!index.has_bytes_at(start as u64, &part), "{start}..{end}");
+                }
+            }
+        }
+        assert!(!index.has_bytes_at(bytes.len() as u64, &[0]));
+        assert!(!index.has_bytes_at(u64::MAX, &[0]));
+        let covers = |tail: usize| index.covers(2500 + tail as u64);
+        assert!(covers(0) && covers(bytes.len()));
+        assert!(!covers(1) && !covers(bytes.len() + 1) && !index.covers(2499));
     }
 
     #[test]

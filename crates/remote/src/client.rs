@@ -104,6 +104,8 @@ struct State {
     problem: Option<String>,
     /// Connections that were made after the first one.
     reconnects: u64,
+    /// Those since the last reply to a caller: what is repeated may be what ends the fetcher.
+    fruitless: u32,
 }
 
 /// A request that waits for its reply.
@@ -112,10 +114,15 @@ enum Pending {
     Reopen { object: u64 },
 }
 
-#[derive(Default)]
 struct ReplySlot {
-    reply: Mutex<Option<Reply>>,
+    waiting: Mutex<Waiting>,
     done: Condvar,
+}
+
+struct Waiting {
+    reply: Option<Reply>,
+    /// When the request began, or the fetcher has said last that it goes on.
+    since: Instant,
 }
 
 impl fmt::Debug for FetchClient {
@@ -260,7 +267,7 @@ impl FetchClient {
         message: impl FnOnce(u64) -> ClientMessage,
         timeout: Duration,
     ) -> io::Result<Reply> {
-        let slot = Arc::new(ReplySlot::default());
+        let slot = Arc::new(ReplySlot::new());
         let (id, connection, message, has_receiver) = {
             let mut state = locked(&self.shared.state);
             let id = state.next_id();
@@ -373,28 +380,42 @@ impl Drop for FetchClient {
 }
 
 impl ReplySlot {
+    fn new() -> Self {
+        let waiting = Waiting { reply: None, since: Instant::now() };
+        Self { waiting: Mutex::new(waiting), done: Condvar::new() }
+    }
+
     fn wait(&self, timeout: Duration) -> Option<Reply> {
-        let deadline = Instant::now() + timeout;
-        let mut reply = locked(&self.reply);
+        let mut waiting = locked(&self.waiting);
         loop {
-            if let Some(reply) = reply.take() {
+            if let Some(reply) = waiting.reply.take() {
                 return Some(reply);
             }
-            let rest = deadline.saturating_duration_since(Instant::now());
+            let rest = timeout.saturating_sub(waiting.since.elapsed());
             if rest.is_zero() {
                 return None;
             }
-            let waited = self.done.wait_timeout(reply, rest);
-            reply = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.done.wait_timeout(waiting, rest);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn take(&self) -> Option<Reply> {
-        locked(&self.reply).take()
+        locked(&self.waiting).reply.take()
+    }
+
+    /// What is left of the time.
+    fn rest(&self, timeout: Duration) -> Duration {
+        timeout.saturating_sub(locked(&self.waiting).since.elapsed())
+    }
+
+    /// The time begins anew.
+    fn extend(&self) {
+        locked(&self.waiting).since = Instant::now();
     }
 
     fn fill(&self, reply: Reply) {
-        *locked(&self.reply) = Some(reply);
+        locked(&self.waiting).reply = Some(reply);
         self.done.notify_all();
     }
 }
@@ -459,12 +480,11 @@ impl Shared {
 
     /// R1 and R2 on the thread of the only caller, until its reply has come.
     fn receive_until(&self, slot: &ReplySlot, timeout: Duration) -> Option<Reply> {
-        let deadline = Instant::now() + timeout;
         loop {
             if let Some(reply) = slot.take() {
                 return Some(reply);
             }
-            let rest = deadline.saturating_duration_since(Instant::now());
+            let rest = slot.rest(timeout);
             if rest.is_zero() {
                 return None;
             }
@@ -478,7 +498,7 @@ impl Shared {
                 },
             };
             if !is_alive {
-                self.reconnect(Some(deadline))?;
+                self.reconnect(Some(Instant::now() + rest))?;
             }
         }
     }
@@ -489,6 +509,14 @@ impl Shared {
             FetcherMessage::Hello { .. }
             | FetcherMessage::Pushing { .. }
             | FetcherMessage::Pushed { .. } => return,
+            FetcherMessage::Fetching { id } => {
+                let state = &mut *locked(&self.state);
+                if let Some(Pending::Call { slot, .. }) = state.pending.get(&id) {
+                    slot.extend();
+                    state.fruitless = 0;
+                }
+                return;
+            }
             FetcherMessage::Opened { id, state } => (id, Reply::Opened(state, files)),
             FetcherMessage::Fetched { id } => (id, Reply::Fetched),
             FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),
@@ -504,7 +532,10 @@ impl Shared {
         };
         let pending = locked(&self.state).pending.remove(&id);
         match pending {
-            Some(Pending::Call { slot, .. }) => slot.fill(reply),
+            Some(Pending::Call { slot, .. }) => {
+                locked(&self.state).fruitless = 0;
+                slot.fill(reply);
+            }
             Some(Pending::Reopen { object }) => {
                 if let Some(object) = self.object(object) {
                     object.reopened(reply);
@@ -521,8 +552,19 @@ impl Shared {
 
     /// R2. `None` when the client was dropped, or the time is over.
     fn reconnect(&self, deadline: Option<Instant>) -> Option<Arc<Connection>> {
-        locked(&self.state).connection = None;
         let mut pause = RETRY_MIN;
+        {
+            let mut state = locked(&self.state);
+            state.connection = None;
+            let doublings = state.fruitless;
+            state.fruitless = doublings.saturating_add(1);
+            if doublings > 0 && !state.is_closed {
+                let rest = deadline.map_or(RETRY_MAX, |end| end - Instant::now().min(end));
+                let pause = RETRY_MIN * 2u32.pow(doublings.min(16) - 1);
+                let waited = self.closed.wait_timeout(state, pause.min(RETRY_MAX).min(rest));
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+        }
         loop {
             if locked(&self.state).is_closed {
                 return None;

@@ -127,26 +127,40 @@ impl FetcherProgram {
             }
             other => return other,
         };
-        let is_unusable = || {
-            let code = ended.get().and_then(|status: &ExitStatus| status.code());
-            code == Some(i32::from(CACHE_UNUSABLE))
-        };
+        let exit_code = || ended.get().and_then(|status: &ExitStatus| status.code());
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             match shared.connect() {
-                Err(error) if is_absent(&error) && is_unusable() => {
-                    let problem = format!("{}: cannot be written", shared.path().display());
-                    return self.start_private(Some(shared), problem);
-                }
-                Err(error) if is_absent(&error) && Instant::now() < deadline => {
-                    std::thread::sleep(START_PAUSE);
-                }
+                Err(error) if is_absent(&error) => match exit_code() {
+                    Some(code) if code == i32::from(CACHE_UNUSABLE) => {
+                        let problem = format!("{}: cannot be written", shared.path().display());
+                        return self.start_private(Some(shared), problem);
+                    }
+                    // After success another one serves the cache.
+                    Some(code) if code != 0 => {
+                        return Err(self.unusable(&format!("it ended with status {code}")));
+                    }
+                    _ if Instant::now() < deadline => std::thread::sleep(START_PAUSE),
+                    _ => {
+                        let seconds = START_TIMEOUT.as_secs();
+                        return Err(self.unusable(&format!("it served nobody within {seconds} s")));
+                    }
+                },
                 other => {
                     *locked(&self.problem) = None;
                     return other;
                 }
             }
         }
+    }
+
+    /// The program was started and is no fetcher, most likely.
+    fn unusable(&self, why: &str) -> io::Error {
+        let program = self.program.display();
+        io::Error::other(format!(
+            "{program}: {why}; remote images need ferrofs-fetch of this version, which \
+             FERROFS_FETCH can name"
+        ))
     }
 
     /// A fetcher for one connection, which it has from its start and with which it ends.

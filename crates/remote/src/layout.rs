@@ -125,19 +125,28 @@ impl LayoutDirectory {
             }
             Some(IndexPlace::Layer { digest }) => {
                 let limit = CHUNK_INDEX_MAX_BYTES as u64;
-                (self.document(&self.blob(*digest)?, limit)?, Some(*digest))
+                (self.document(&self.blob(*digest)?, limit)?, *digest)
             }
         };
         let found = ContentDigest::of(&bytes);
-        if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
+        if wanted != found {
             return Err(format!("the chunk index has the digest {found} instead of {wanted}"));
         }
         let index = ChunkIndex::parse(&bytes).map_err(|error| error.to_string())?;
-        // The blob may have more behind the image: the index itself.
-        if index.length() > layer.length {
-            return Err("the chunk index describes more bytes than the layer has".to_owned());
+        let (described, length) = (index.length(), layer.length);
+        if !index.covers(length) {
+            return Err(format!(
+                "the chunk index describes {described} bytes, and the layer has {length}"
+            ));
         }
-        Ok(Some(index))
+        // As long as the index, which is at most 64 MiB.
+        let mut tail = vec![0; usize::try_from(length - described).unwrap_or(0)];
+        blob.read_exact_at(&mut tail, described)
+            .map_err(|error| format!("{}: the bytes behind the image: {error}", layer.digest))?;
+        match index.has_bytes_at(0, &tail) {
+            true => Ok(Some(index)),
+            false => Err("the bytes behind the image are not its chunk index".to_owned()),
+        }
     }
 }
 
@@ -236,7 +245,7 @@ impl LayoutSource {
     }
 
     /// Compares the chunks that `range` touches with their digests, each once. What lies behind the
-    /// image has none: it is the chunk index, which was compared as a whole.
+    /// image was compared when the layer was opened: it is the chunk index.
     fn verify(&self, range: &Range<u64>) -> io::Result<()> {
         let Some(index) = &self.index else { return Ok(()) };
         let range = range.start..range.end.min(index.length());
@@ -304,8 +313,23 @@ impl ImageSource for LayoutSource {
 mod tests {
     use super::*;
 
+    /// An index of these bytes.
+    fn index(image: &[u8]) -> Vec<u8> {
+        let digests = image.chunks(1000).map(ContentDigest::of).collect();
+        ChunkIndex::uniform(image.len() as u64, 1000, digests).unwrap().to_bytes()
+    }
+
     /// A layout with one image, whose layer is `blob`, and an index of the first `indexed` bytes.
     fn layout(blob: &[u8], indexed: Option<usize>) -> (tempfile::TempDir, RemoteLocation) {
+        layout_of(blob, indexed, "")
+    }
+
+    /// The same with these annotations of the layer.
+    fn layout_of(
+        blob: &[u8],
+        indexed: Option<usize>,
+        more: &str,
+    ) -> (tempfile::TempDir, RemoteLocation) {
         let directory = tempfile::tempdir().unwrap();
         let blobs = directory.path().join("blobs/sha256");
         std::fs::create_dir_all(&blobs).unwrap();
@@ -315,13 +339,12 @@ mod tests {
             digest
         };
         let mut layers = vec![format!(
-            r#"{{"mediaType":"application/vnd.erofs","digest":"{}","size":{}}}"#,
+            r#"{{"mediaType":"application/vnd.erofs","digest":"{}","size":{}{more}}}"#,
             put(blob),
             blob.len()
         )];
         if let Some(length) = indexed {
-            let digests = blob[..length].chunks(1000).map(ContentDigest::of).collect();
-            let index = ChunkIndex::uniform(length as u64, 1000, digests).unwrap().to_bytes();
+            let index = index(&blob[..length]);
             layers.push(format!(
                 r#"{{"mediaType":"application/vnd.erofs.chunk-index.v1","digest":"{}","size":{}}}"#,
                 put(&index),
@@ -343,20 +366,52 @@ mod tests {
 
     #[test]
     fn a_layer_is_read_from_any_byte() {
-        let all = bytes();
-        for indexed in [None, Some(5000), Some(5300)] {
+        let with_index = [&bytes()[..5000], &index(&bytes()[..5000])].concat();
+        let cases = [(bytes(), None), (bytes(), Some(5300)), (with_index, Some(5000))];
+        for (all, indexed) in cases {
             let (_directory, location) = layout(&all, indexed);
             let source = LayoutSource::open(&location, VerifyMode::Try).unwrap().starting_at(100);
-            assert_eq!(source.length(), 5200);
-            for (offset, length) in [(0, 5200), (900, 1), (5199, 10), (5200, 1), (u64::MAX, 1)] {
+            let end = all.len();
+            assert_eq!(source.length(), end as u64 - 100);
+            for (offset, length) in [(0, end), (900, 1), (5099, 200), (5200, 1), (u64::MAX, 1)] {
                 let mut buffer = vec![0; length];
                 let count = source.read_at(offset, &mut buffer).unwrap();
-                let from = usize::try_from(offset.saturating_add(100)).unwrap().min(5300);
-                assert_eq!(buffer[..count], all[from..(from + length).min(5300)]);
+                let from = usize::try_from(offset.saturating_add(100)).unwrap().min(end);
+                assert_eq!(buffer[..count], all[from..(from + length).min(end)]);
             }
             let required = LayoutSource::open(&location, VerifyMode::Require);
             assert_eq!(required.is_ok(), indexed.is_some());
         }
+    }
+
+    #[test]
+    fn bytes_behind_the_image_are_its_chunk_index_or_refused() {
+        let image = &bytes()[..5000];
+        let mut with_index = [image, &index(image)].concat();
+        *with_index.last_mut().unwrap() ^= 1;
+        for (all, part) in
+            [(bytes(), "5000 bytes, and the layer has 5300"), (with_index, "not its")]
+        {
+            let (_directory, location) = layout(&all, Some(5000));
+            for verify in [VerifyMode::Try, VerifyMode::Require] {
+                let error = LayoutSource::open(&location, verify).unwrap_err().to_string();
+                assert!(error.contains(part), "{error}");
+            }
+            LayoutSource::open(&location, VerifyMode::Off).unwrap();
+        }
+    }
+
+    /// Nothing proves such an index, which whoever made the blob has written.
+    #[test]
+    fn an_embedded_chunk_index_without_a_digest_is_none() {
+        let image = &bytes()[..5000];
+        let blob = [image, &index(image)].concat();
+        let range = r#","annotations":{"org.erofs.chunk-index.range":"5000"}"#;
+        let (_directory, location) = layout_of(&blob, None, range);
+        let source = LayoutSource::open(&location, VerifyMode::Try).unwrap();
+        assert_eq!(source.verification(), Verification::WholeDigestLater);
+        let error = LayoutSource::open(&location, VerifyMode::Require).unwrap_err().to_string();
+        assert!(error.contains("needs a chunk index"), "{error}");
     }
 
     #[test]

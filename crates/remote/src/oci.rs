@@ -56,8 +56,8 @@ pub enum IndexPlace {
     Embedded {
         /// The bytes of the blob.
         range: Range<u64>,
-        /// The digest of the index, if the manifest has it.
-        digest: Option<ContentDigest>,
+        /// The digest of the index.
+        digest: ContentDigest,
     },
     /// In a blob of its own, the next layer of the manifest.
     Layer {
@@ -225,6 +225,7 @@ impl Descriptor {
         })
     }
 
+    /// An index without a digest is none: whoever sends the blob could have written it.
     fn embedded_index(&self) -> Result<Option<IndexPlace>, String> {
         let is_known = self
             .annotations
@@ -243,11 +244,10 @@ impl Descriptor {
         if start >= end || end > self.size || end - start > limit {
             return Err(malformed());
         }
-        let digest = self.annotations.get(DIGEST_ANNOTATION);
-        let digest = digest.map(|digest| {
-            digest.parse().map_err(|error| format!("{DIGEST_ANNOTATION}={digest:?}: {error}"))
-        });
-        Ok(Some(IndexPlace::Embedded { range: start..end, digest: digest.transpose()? }))
+        let Some(digest) = self.annotations.get(DIGEST_ANNOTATION) else { return Ok(None) };
+        let digest =
+            digest.parse().map_err(|error| format!("{DIGEST_ANNOTATION}={digest:?}: {error}"))?;
+        Ok(Some(IndexPlace::Embedded { range: start..end, digest }))
     }
 
     /// This layer as the chunk index of the one before it.
@@ -314,15 +314,19 @@ mod tests {
         let index = |annotations: &str| {
             choose_layer(&manifest(&[layer(EROFS, 1, annotations)]), None).map(|layer| layer.index)
         };
-        let with = |range: &str| index(&format!(r#""{RANGE_ANNOTATION}":"{range}""#));
-        let embedded = |range| Ok(Some(IndexPlace::Embedded { range, digest: None }));
+        let proof = format!(r#""{DIGEST_ANNOTATION}":"{}""#, digest(8));
+        let with = |range: &str| index(&format!(r#""{RANGE_ANNOTATION}":"{range}",{proof}"#));
+        let embedded = |range| Ok(Some(IndexPlace::Embedded { range, digest: digest(8) }));
         assert_eq!(with("900"), embedded(900..1000));
         assert_eq!(with("900:950"), embedded(900..950));
         for bad in ["", "x", "900-950", "950:900", "900:1001", "1000", "18446744073709551616"] {
             assert!(with(bad).is_err(), "{bad}");
         }
-        let other = format!(r#""{RANGE_ANNOTATION}":"900","{TYPE_ANNOTATION}":"application/x""#);
+        let range = format!(r#""{RANGE_ANNOTATION}":"900""#);
+        let other = format!(r#"{range},{proof},"{TYPE_ANNOTATION}":"application/x""#);
         assert_eq!(index(&other), Ok(None));
+        assert_eq!(index(&range), Ok(None), "nothing proves it");
+        index(&format!(r#"{range},"{DIGEST_ANNOTATION}":"x""#)).unwrap_err();
         let beside = |target| {
             let annotation = format!(r#""{TARGET_ANNOTATION}":"{}""#, digest(target));
             let index = layer(CHUNK_INDEX_MEDIA_TYPE, 7, &annotation);

@@ -15,9 +15,11 @@ use crate::location::RemoteLocation;
 use crate::store_settings::StoreSettings;
 
 /// The version of this protocol. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 10;
+/// The longest text of an error, in bytes: a server can send any.
+const TEXT_MAX_BYTES: usize = 2 << 10;
 /// Most ranges of one `fetch`.
 pub const FETCH_RANGES_MAX: usize = 1024;
 /// Most descriptors beside one message: data, index, chunk index.
@@ -333,6 +335,11 @@ pub enum FetcherMessage {
         /// The number of the object.
         object: u64,
     },
+    /// A `fetch` goes on: a chunk has come. The time of whoever waits for it begins anew.
+    Fetching {
+        /// The id of the request.
+        id: u64,
+    },
     /// All chunks of a `fetch` were stored.
     Fetched {
         /// The id of the request.
@@ -380,6 +387,25 @@ pub enum FetcherMessage {
     },
 }
 
+impl FetcherMessage {
+    /// The id of the request that it replies to, if it replies to one.
+    #[must_use]
+    pub fn id(&self) -> Option<u64> {
+        match self {
+            Self::Hello { .. } | Self::Replaced { .. } => None,
+            Self::Opened { id, .. }
+            | Self::Fetching { id }
+            | Self::Fetched { id }
+            | Self::Document { id }
+            | Self::Pushing { id, .. }
+            | Self::Pushed { id, .. }
+            | Self::Failed { id, .. }
+            | Self::Stats { id, .. }
+            | Self::Pruned { id, .. } => Some(*id),
+        }
+    }
+}
+
 /// Why an object could not be opened or fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -422,14 +448,15 @@ pub enum FetchErrorKind {
 }
 
 impl FetchError {
-    /// An error.
+    /// An error. Texts of more than 2 KiB are cut.
     #[must_use]
     pub fn new(
         kind: FetchErrorKind,
         location: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self { kind, location: location.into(), offset: None, detail: detail.into() }
+        let (location, detail) = (cut(location.into()), cut(detail.into()));
+        Self { kind, location, offset: None, detail }
     }
 
     /// Adds the byte.
@@ -438,6 +465,15 @@ impl FetchError {
         self.offset = self.offset.or(Some(offset));
         self
     }
+}
+
+/// The beginning of a text, so that two of them fit into a message, however they are escaped there.
+fn cut(mut text: String) -> String {
+    if text.len() > TEXT_MAX_BYTES {
+        text.truncate(text.floor_char_boundary(TEXT_MAX_BYTES));
+        text.push('…');
+    }
+    text
 }
 
 impl fmt::Display for FetchError {
@@ -567,6 +603,19 @@ mod tests {
             past_caches: false,
         };
         assert!(serde_json::to_vec(&message).unwrap().len() <= MESSAGE_MAX_BYTES);
+    }
+
+    #[test]
+    fn the_longest_error_fits_into_a_message() {
+        for text in ["\u{1}".repeat(100_000), "ü".repeat(100_000), format!("x{}", "…".repeat(9999))]
+        {
+            let error = FetchError::new(FetchErrorKind::Protocol, &*text, &*text);
+            assert!(text.starts_with(error.detail.strip_suffix('…').unwrap()));
+            assert!((2040..2060).contains(&error.detail.len()), "{}", error.detail.len());
+            let message = FetcherMessage::Failed { id: u64::MAX, error };
+            assert!(serde_json::to_vec(&message).unwrap().len() <= MESSAGE_MAX_BYTES);
+        }
+        assert_eq!(FetchError::new(FetchErrorKind::Protocol, "here", "short").detail, "short");
     }
 
     #[test]

@@ -474,11 +474,10 @@ fn read_chunk_index(file: &File, length: u64) -> Result<ChunkIndex, String> {
         }
     }
     let index = ChunkIndex::parse(&bytes).map_err(|error| error.to_string())?;
-    // The blob may have more behind the image: the index itself.
-    if index.length() > length {
-        return Err("the chunk index describes more bytes than the object has".to_owned());
+    match index.covers(length) {
+        true => Ok(index),
+        false => Err("the chunk index does not describe all bytes of the object".to_owned()),
     }
-    Ok(index)
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ struct World {
     stored: AtomicU64,
     /// After so many requests the fetcher dies, before it replies.
     dies_after: AtomicU64,
+    /// It dies with each request.
+    dies_always: AtomicBool,
     connections: AtomicU64,
     /// Stores damaged chunks, unless it is asked for them past caches.
     damages: AtomicBool,
@@ -61,6 +63,7 @@ impl World {
             identity,
             stored: AtomicU64::new(0),
             dies_after: AtomicU64::new(u64::MAX),
+            dies_always: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             damages: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
@@ -131,6 +134,7 @@ impl World {
                     let error = FetchError::new(FetchErrorKind::Denied, "oci://h/n", "refused");
                     FetcherMessage::Failed { id, error }
                 }
+                ClientMessage::Fetch { .. } if self.dies_always.load(Ordering::SeqCst) => return,
                 ClientMessage::Fetch { id, chunks, past_caches, .. } => {
                     if self.dies_after.fetch_sub(1, Ordering::SeqCst) == 1 {
                         self.dies_after.store(u64::MAX, Ordering::SeqCst);
@@ -167,9 +171,13 @@ impl Connector for InProcess {
 }
 
 fn open(world: &Arc<World>) -> RemoteSource {
+    open_within(world, TIMEOUT)
+}
+
+fn open_within(world: &Arc<World>, timeout: Duration) -> RemoteSource {
     let client = FetchClient::new(Box::new(InProcess(Arc::clone(world), Mutex::new(0)))).unwrap();
     let location: RemoteLocation = "oci://host/name".parse().unwrap();
-    RemoteSource::open(&Arc::new(client), &location, &RemoteOptions::default(), TIMEOUT).unwrap()
+    RemoteSource::open(&Arc::new(client), &location, &RemoteOptions::default(), timeout).unwrap()
 }
 
 fn check(source: &RemoteSource, offset: u64, bytes: usize) {
@@ -220,6 +228,20 @@ fn a_fetcher_that_dies_is_replaced_and_no_read_fails() {
         }
     });
     assert!(world.connections.load(Ordering::SeqCst) > 3);
+}
+
+/// It connected thousands of times, and each time the server was asked again.
+#[test]
+fn a_request_that_ends_each_fetcher_is_repeated_with_pauses() {
+    let world = World::new();
+    let source = open_within(&world, Duration::from_secs(2));
+    world.dies_always.store(true, Ordering::SeqCst);
+    let error = source.read_at(0, &mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    let connections = world.connections.load(Ordering::SeqCst);
+    assert!((3..20).contains(&connections), "{connections}");
+    world.dies_always.store(false, Ordering::SeqCst);
+    check(&source, 0, 100);
 }
 
 #[test]

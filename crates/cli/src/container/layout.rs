@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use ferrofs_builder::CancelToken;
 use ferrofs_remote::oci::{BlobReference, container_manifest};
 use ferrofs_remote::{LayoutDirectory, LayoutReference};
 
@@ -18,7 +19,8 @@ impl BlobStore for LayoutDirectory {
 pub(super) fn open(
     directory: &Path,
     reference: &LayoutReference<'_>,
+    cancel: &CancelToken,
 ) -> Result<ContainerImage, String> {
     let layout = LayoutDirectory::new(directory.to_owned());
-    ContainerImage::of(&container_manifest(&layout.manifest(reference)?)?, &layout)
+    ContainerImage::of(&container_manifest(&layout.manifest(reference)?)?, &layout, cancel)
 }

@@ -5,12 +5,14 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ferrofs_builder::CancelToken;
 use ferrofs_image::ImageSource;
-use ferrofs_remote::oci::{BlobReference, container_manifest};
+use ferrofs_remote::oci::{BlobReference, ContainerManifest, container_manifest};
 use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, RemoteLocation, RemoteSource};
+use sha2::{Digest, Sha256};
 
-use super::{BlobStore, ContainerImage};
+use super::{BlobStore, CachedImage, ContainerImage};
 use crate::arguments::ConnectionArguments;
 use crate::remote;
 
@@ -18,8 +20,13 @@ use crate::remote;
 const AHEAD_BYTES: u64 = 32 << 20;
 /// Requested at once: as much as the fetcher receives with one request.
 const STEP_BYTES: u64 = 4 << 20;
+/// Read at once from what is cached.
+const PIECE_BYTES: usize = 256 << 10;
+/// Fetched at once past the caches: more would not fit into the memory of a fetcher without a disk.
+const AGAIN_BYTES: usize = 24 << 20;
 
 /// The repository of an image.
+#[derive(Clone)]
 struct Repository {
     client: Arc<FetchClient>,
     location: RemoteLocation,
@@ -58,16 +65,72 @@ impl LayerQueue {
     }
 }
 
+impl Repository {
+    fn source(&self, blob: &BlobReference) -> io::Result<RemoteSource> {
+        let location = self.location.blob(*blob);
+        RemoteSource::open(&self.client, &location, &self.options, self.timeout)
+    }
+}
+
 impl BlobStore for Repository {
     fn open(&self, blob: &BlobReference) -> io::Result<Box<dyn Read + Send>> {
-        let location = self.location.blob(*blob);
-        let opened = RemoteSource::open(&self.client, &location, &self.options, self.timeout);
-        let source = Arc::new(opened?);
+        let source = Arc::new(self.source(blob)?);
         let mut queue = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
         let start = queue.length;
         queue.layers.push((start, Arc::clone(&source)));
         queue.length += source.length();
         Ok(Box::new(LayerReader { source, start, offset: 0, queue: Arc::clone(&self.layers) }))
+    }
+
+    fn fetch_again(&self, blob: &BlobReference, cancel: &CancelToken) -> io::Result<bool> {
+        let source = self.source(blob)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        let (mut sum, mut offset) = (Sha256::new(), 0);
+        loop {
+            check(cancel)?;
+            let count = source.read_at(offset, &mut piece)?;
+            if count == 0 {
+                break;
+            }
+            sum.update(&piece[..count]);
+            offset += count as u64;
+        }
+        if sum.finalize()[..] == blob.digest.as_bytes()[..] {
+            return Ok(false);
+        }
+        for start in (0..source.length()).step_by(AGAIN_BYTES) {
+            check(cancel)?;
+            source.fetch_again(start..source.length().min(start + AGAIN_BYTES as u64))?;
+        }
+        Ok(true)
+    }
+}
+
+fn check(cancel: &CancelToken) -> io::Result<()> {
+    match cancel.is_cancelled() {
+        true => Err(io::ErrorKind::Interrupted.into()),
+        false => Ok(()),
+    }
+}
+
+/// An image whose layers are opened again.
+struct RegistryImage {
+    repository: Repository,
+    manifest: ContainerManifest,
+}
+
+impl CachedImage for RegistryImage {
+    fn again(&self, first: usize, cancel: &CancelToken) -> Result<Option<ContainerImage>, String> {
+        let failed = |error: io::Error| error.to_string();
+        for (number, blob) in self.manifest.layers.iter().enumerate().skip(first) {
+            let was_wrong = self.repository.fetch_again(blob, cancel).map_err(failed)?;
+            if number == first && !was_wrong {
+                return Ok(None);
+            }
+        }
+        let queue = Arc::default();
+        let repository = Repository { layers: queue, ..self.repository.clone() };
+        ContainerImage::of(&self.manifest, &repository, cancel).map(Some)
     }
 }
 
@@ -95,6 +158,7 @@ impl Read for LayerReader {
 pub(super) fn open(
     location: &RemoteLocation,
     connection: &ConnectionArguments,
+    cancel: &CancelToken,
 ) -> Result<ContainerImage, String> {
     let (client, timeout) = remote::client(connection).map_err(|error| format!("{error:#}"))?;
     let options = remote::connection_options(connection);
@@ -103,5 +167,6 @@ pub(super) fn open(
     let layers = Arc::default();
     let location = location.clone();
     let repository = Repository { client, location, options, timeout, layers };
-    ContainerImage::of(&manifest, &repository)
+    let image = ContainerImage::of(&manifest, &repository, cancel)?;
+    Ok(ContainerImage { cached: Some(Box::new(RegistryImage { repository, manifest })), ..image })
 }

@@ -203,3 +203,35 @@ fn a_client_that_waits_for_less_than_the_fetcher_hears_why_requests_fail() {
         format!("{url}: the server answered 503 Service Unavailable; no success within 12 s");
     assert!(text.contains(&wanted), "{text}");
 }
+
+#[test]
+fn a_program_that_is_no_fetcher_is_named_at_once() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    let began = std::time::Instant::now();
+    let mut command = verb.command(&["info", &server.url()]);
+    let output = command.env("FERROFS_FETCH", "/bin/false").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("/bin/false: it ended with status 1"), "{text}");
+    assert!(text.contains("FERROFS_FETCH"), "{text}");
+    assert!(began.elapsed().as_secs() < 8, "{:?}", began.elapsed());
+}
+
+#[test]
+fn verbs_that_start_at_once_start_one_fetcher_and_say_nothing_about_it() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let output = verb.run(&["info", &server.url()]);
+                let text = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success() && text.is_empty(), "{text}");
+            });
+        }
+    });
+}

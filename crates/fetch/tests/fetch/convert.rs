@@ -66,3 +66,22 @@ fn a_layer_with_other_bytes_makes_no_image() {
     let text = verb.bad(&["build", "-q", name, &registry.location(), &insecure], 1);
     assert!(text.contains("digest") && !image.exists(), "{text}");
 }
+
+/// What is in the cache stays there: a build that fails because of it would fail for ever.
+#[test]
+fn blobs_that_are_cached_with_other_bytes_are_fetched_once_more() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    // The configuration comes first, then a layer.
+    for spared in 0..3 {
+        let registry = registry(&two_layers());
+        let insecure = format!("--insecure-registry={}", registry.host());
+        let verb = Verb { program: &program, world: &world };
+        registry.damage_after(spared, 1);
+        let image = world.directory.path().join(format!("out{spared}.erofs"));
+        let name = image.to_str().unwrap();
+        verb.good(&["build", "-q", name, &registry.location(), &insecure]);
+        let paths = String::from_utf8(verb.good(&["ls", "-R", name])).unwrap();
+        assert!(MERGED.lines().all(|path| paths.contains(path)), "{paths}");
+    }
+}

@@ -128,7 +128,9 @@ fn indexes(blob: &str) -> Vec<Document> {
     };
     let none = ContentDigest::of(b"none").to_string();
     let range = |text: &str| {
-        let more = format!(r#","annotations":{{"org.erofs.chunk-index.range":"{text}"}}"#);
+        let more = format!(
+            r#","annotations":{{"org.erofs.chunk-index.range":"{text}","org.erofs.chunk-index.digest":"{none}"}}"#
+        );
         manifest(&layer("application/vnd.erofs", blob, &size, &more)).into_bytes()
     };
     vec![

@@ -267,3 +267,46 @@ fn a_server_without_tls_is_named_with_the_remedy() {
     let error = opened.unwrap_err().to_string();
     assert!(error.contains("speaks no TLS") && error.contains("--insecure-registry"), "{error}");
 }
+
+/// The time of the fetcher counted, whatever the client said.
+#[test]
+fn a_client_that_waits_for_longer_than_the_fetcher_opens_what_comes_back_later() {
+    let object = body(5000);
+    let began = Instant::now();
+    let wire = Wire::start(move |ask| match began.elapsed() < Duration::from_secs(4) {
+        true => Answer::new("503 Service Unavailable", &[], b""),
+        false => Answer::part(ask, &object),
+    });
+    let world = World { timeout_seconds: 1, ..World::new() };
+    let location = format!("http://{}/image.erofs", wire.host).parse().unwrap();
+    let limit = Duration::from_secs(40);
+    let options = RemoteOptions::default();
+    let source = RemoteSource::open(&world.client(), &location, &options, limit).unwrap();
+    check(&source, 0, 5000);
+}
+
+/// It waited for all of the object, within one time limit, and of a cache that is too small for ever.
+#[test]
+fn a_reader_of_a_server_without_ranges_waits_for_its_own_chunk() {
+    let length = 48u64 << 20;
+    let server = Server::start(body(length));
+    server.set_fault(|_| Fault::Whole);
+    server.0.bandwidth.store(8_000_000, Ordering::SeqCst);
+    let world = World { cache_limit: Some(32 << 20), ..World::new() };
+    let location = server.url().parse().unwrap();
+    let limit = Duration::from_secs(3);
+    let options = RemoteOptions::default();
+    let source = RemoteSource::open(&world.client(), &location, &options, limit).unwrap();
+    let began = Instant::now();
+    check(&source, 0, 1 << 20);
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    // That takes longer than the limit.
+    check(&source, 40 << 20, 1 << 20);
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    server.0.bandwidth.store(0, Ordering::SeqCst);
+    for chunk in 0..48 {
+        check(&source, chunk << 20, 1 << 20);
+    }
+    let sent = server.0.sent.load(Ordering::SeqCst);
+    assert!(sent < 20 * length, "{sent}");
+}

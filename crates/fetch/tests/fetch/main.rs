@@ -32,6 +32,7 @@ mod server;
 mod store;
 mod store_server;
 mod tree;
+mod trust;
 mod uncached;
 mod wire;
 mod world;

@@ -220,3 +220,37 @@ fn the_configuration_of_a_container_image_is_published() {
     let text = publisher.verb().bad(&[&push[..], &[&bad]].concat(), 1);
     assert!(text.contains("bad: not the configuration of a container image"), "{text}");
 }
+
+/// The token was accepted at first, as that of a long upload is.
+#[test]
+fn a_token_that_is_refused_in_the_middle_of_a_blob_is_renewed() {
+    let Some(publisher) = Publisher::new() else { return };
+    let path = data("lz4.erofs");
+    let state = &publisher.registry.0;
+    state.refusals.store(2, Ordering::SeqCst);
+    publisher.push(path.to_str().unwrap(), "new");
+    assert_eq!(publisher.registry.tokens(), 3);
+    publisher.check("new", &with_index(&fs::read(&path).unwrap()));
+    // Not for ever.
+    publisher.registry.forget_all();
+    state.refusals.store(u64::MAX, Ordering::SeqCst);
+    let words = ["push", path.to_str().unwrap(), &publisher.location("x"), &publisher.insecure()];
+    let text = publisher.verb().bad(&words, 1);
+    assert!(text.contains("401"), "{text}");
+    let refused = u64::MAX - state.refusals.load(Ordering::SeqCst);
+    assert!((2..10).contains(&refused), "{refused}");
+}
+
+#[test]
+fn a_push_keeps_to_its_time_limit() {
+    let Some(publisher) = Publisher::new() else { return };
+    publisher.registry.0.failures.store(u64::MAX, Ordering::SeqCst);
+    let (path, location, insecure) =
+        (data("plain.erofs"), publisher.location("x"), publisher.insecure());
+    let began = std::time::Instant::now();
+    let words = ["push", path.to_str().unwrap(), &location, &insecure, "--fetch-timeout=2"];
+    let text = publisher.verb().bad(&words, 1);
+    assert!(text.contains("503"), "{text}");
+    // The fetcher has 20 s.
+    assert!(began.elapsed().as_secs() < 12, "{:?}", began.elapsed());
+}

@@ -26,9 +26,13 @@ pub(crate) struct State {
     pub(crate) longest: AtomicU64,
     /// The next answers to uploads are 503.
     pub(crate) failures: AtomicU64,
+    /// The next parts of blobs are refused, as if the token had expired.
+    pub(crate) refusals: AtomicU64,
     /// Requests that wrote: their lines.
     pub(crate) written: Mutex<Vec<String>>,
-    /// So many answers with bytes of blobs are damaged.
+    /// So many answers with bytes of blobs are right.
+    spared: AtomicU64,
+    /// So many of those behind them are damaged.
     damaged: AtomicU64,
     /// Whether requests for ranges are answered with all of a blob.
     has_no_ranges: AtomicBool,
@@ -64,6 +68,12 @@ impl Registry {
 
     /// The next `count` answers with bytes of a blob have others than its digest says.
     pub(crate) fn damage(&self, count: u64) {
+        self.damage_after(0, count);
+    }
+
+    /// The same after `spared` right answers.
+    pub(crate) fn damage_after(&self, spared: u64, count: u64) {
+        self.0.spared.store(spared, Ordering::SeqCst);
         self.0.damaged.store(count, Ordering::SeqCst);
     }
 
@@ -110,7 +120,9 @@ impl Registry {
             uploads: Mutex::default(),
             longest: AtomicU64::new(u64::MAX),
             failures: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
             written: Mutex::default(),
+            spared: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
             has_no_ranges: AtomicBool::new(false),
             tokens: AtomicU64::new(0),
@@ -179,7 +191,11 @@ impl State {
         let is_read = head[0].starts_with("get ") || head[0].starts_with("head ");
         let allowed =
             |token: &str| head.iter().any(|line| *line == format!("authorization: bearer {token}"));
-        if !(allowed("t2") || is_read && allowed("t1")) {
+        let is_part = ["patch ", "put "].iter().any(|method| head[0].starts_with(method));
+        let one_less = |left: u64| left.checked_sub(1);
+        let has_expired = is_part
+            && self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+        if has_expired || !(allowed("t2") || is_read && allowed("t1")) {
             let host = &self.host;
             let challenge = format!("www-authenticate: Bearer realm=\"http://{host}/token\"\r\n");
             return ("401 Unauthorized", challenge, Vec::new());
@@ -203,7 +219,9 @@ impl State {
         let range = format!("content-range: bytes {start}-{}/{}\r\n", end - 1, bytes.len());
         let mut bytes = bytes[start..end].to_vec();
         let one_less = |left: u64| left.checked_sub(1);
-        if self.damaged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+        let has_one =
+            |of: &AtomicU64| of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+        if !has_one(&self.spared) && has_one(&self.damaged) {
             bytes[0] ^= 1;
         }
         self.sent.fetch_add(bytes.len() as u64, Ordering::SeqCst);

@@ -169,6 +169,9 @@ impl CachedObject {
             return Ok(false);
         }
         let Some(index) = &self.chunk_index else { return Ok(true) };
+        if !self.verify_tail(index, &range)? {
+            return Ok(false);
+        }
         for number in index.chunks_in(range.clone()) {
             let Some((bytes, digest)) = index.chunk(number) else { continue };
             // A piece that reaches into another chunk was verified before it was stored.
@@ -182,6 +185,18 @@ impl CachedObject {
             }
         }
         Ok(true)
+    }
+
+    /// Whether what a chunk has behind the image are bytes of the chunk index.
+    fn verify_tail(&self, index: &ChunkIndex, chunk: &Range<u64>) -> io::Result<bool> {
+        let mut at = chunk.start.max(index.length()) - index.length();
+        let mut is_index = true;
+        let tail = chunk.start.max(index.length())..chunk.end;
+        let is_read = self.each_piece(tail, |piece| {
+            is_index &= index.has_bytes_at(at, piece);
+            at += piece.len() as u64;
+        })?;
+        Ok(is_read && is_index)
     }
 
     /// Calls `consume` with the bytes of `range`; false if the file is too short.

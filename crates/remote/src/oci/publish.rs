@@ -128,7 +128,7 @@ mod tests {
         let documents = ImageDocuments::new(&published, Some("linux/arm64/v8"));
         let manifest = documents.manifest.as_bytes();
         assert_eq!(choose_manifest("", manifest, None), Ok(None));
-        let index = Some(IndexPlace::Embedded { range: 900..1000, digest: Some(index_digest) });
+        let index = Some(IndexPlace::Embedded { range: 900..1000, digest: index_digest });
         assert_eq!(choose_layer(manifest, None), Ok(Layer { digest, length: 1000, index }));
         let config: Value = serde_json::from_str(&documents.config).unwrap();
         assert_eq!((&config["os"], &config["variant"]), (&json!("linux"), &json!("v8")));
