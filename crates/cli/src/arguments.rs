@@ -101,27 +101,6 @@ pub(crate) struct RemoteArguments {
     pub(crate) store_variables: Vec<(&'static str, String)>,
 }
 
-impl RemoteArguments {
-    /// The name of an option that was given and has no meaning for a local image. `--offline` has.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        self.connection.given().or_else(|| self.verify.map(|_| "--verify"))
-    }
-}
-
-impl ConnectionArguments {
-    /// The name of an option that was given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let Self { cache, cache_size, fetch_timeout, insecure_registries } = self;
-        let all = [
-            ("--cache", cache.is_some()),
-            ("--cache-size", cache_size.is_some()),
-            ("--fetch-timeout", fetch_timeout.is_some()),
-            ("--insecure-registry", !insecure_registries.is_empty()),
-        ];
-        all.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
-    }
-}
-
 /// How the fetcher and the servers are reached.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Remote images")]

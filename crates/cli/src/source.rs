@@ -12,7 +12,7 @@ use ferrofs_image::{FileSource, Image, ImageSource, OpenOptions};
 use ferrofs_ondisk::DeviceSlot;
 
 use crate::amount::counted;
-use crate::arguments::ReadArguments;
+use crate::arguments::{ReadArguments, VerifyChoice};
 use crate::diagnostics;
 use crate::exit_status::usage_error;
 use crate::output;
@@ -83,9 +83,11 @@ fn open_on(
             (options.open_sources(Arc::clone(&source), sources.devices), Some(source))
         }
         None => {
-            if let Some(option) = read.remote.given() {
-                let text = format!("{option} is for remote images, and {shown} is a local file");
-                return Err(usage_error(text));
+            if read.remote.verify == Some(VerifyChoice::Require) {
+                return Err(usage_error(format_args!(
+                    "--verify=require is for remote images; {shown} is a local file, of which nothing is compared \
+                     with a digest"
+                )));
             }
             let options = read.devices.iter().fold(options, OpenOptions::device);
             match special_file(path, read).map_err(with_path)? {

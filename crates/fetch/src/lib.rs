@@ -129,11 +129,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Serves all clients of a cache until it is idle.
 fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Result<()> {
+    // First, so that nobody waits for a process that has no threads.
+    let runtime = runtime()?;
     // Another one serves this cache, which is what the verb needs that has started this one.
     let Some(socket) = FetcherSocket::listen(cache).map_err(Unusable)? else { return Ok(()) };
     let space = Arc::new(CacheSpace::new(Arc::clone(cache)).context("the cache")?);
     let fetcher = fetcher(arguments, Some(Arc::clone(cache)), Store::Disk(space))?;
-    let runtime = runtime()?;
     detach_from_parent().context("cannot open /dev/null")?;
     let idle = Duration::from_secs(arguments.idle);
     admission::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
@@ -176,13 +177,21 @@ fn fetcher(
     Ok(Arc::new(Fetcher::new(resolver, limits, store)))
 }
 
+#[expect(clippy::exit, reason = "a panic that waits for ever cannot be unwound")]
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
+    // If the system refuses a thread, tokio panics, and the panic waits for the threads that were started.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("ferrofs-fetch: cannot start threads: {panic}");
+        std::process::exit(1);
+    }));
+    let built = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("fetch")
         .enable_all()
-        .build()
-        .context("cannot start threads")
+        .build();
+    std::panic::set_hook(hook);
+    built.context("cannot start threads")
 }
 
 /// Standard error belongs to the verb that started this process. A program that reads the output of

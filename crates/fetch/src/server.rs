@@ -103,12 +103,18 @@ impl Peer {
                     if self.requests.fetch_add(1, Ordering::Relaxed) >= REQUESTS_MAX {
                         break;
                     }
-                    if let ClientMessage::Open { object, .. } = &request {
-                        locked(&self.opening).push(*object);
-                    }
-                    let peer = Arc::clone(&self);
+                    let opening = match &request {
+                        ClientMessage::Open { object, .. } => Some(*object),
+                        _ => None,
+                    };
+                    locked(&self.opening).extend(opening);
+                    let id = request.id();
+                    let (peer, answering) = (Arc::clone(&self), Arc::clone(&self));
                     self.runtime.spawn(async move {
-                        peer.answer(request, files).await;
+                        let answer = async move { answering.answer(request, files).await };
+                        if let Err(failed) = tokio::spawn(answer).await {
+                            peer.fail(id, opening, &failed);
+                        }
                         peer.requests.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
@@ -118,6 +124,17 @@ impl Peer {
         self.closed.send_replace(true);
         locked(&self.objects).clear();
         self.ask_limit(None);
+    }
+
+    /// A request has ended in a panic: libraries panic where the system has no thread for them.
+    fn fail(&self, id: Option<u64>, opening: Option<u64>, failed: &tokio::task::JoinError) {
+        if let Some(id) = id.filter(|id| *id != NO_REPLY) {
+            let detail = format!("the fetcher could not carry the request out: {failed}");
+            let error = FetchError::new(FetchErrorKind::Exhausted, "the fetcher", detail);
+            self.send(&FetcherMessage::Failed { id, error }, &[]);
+        }
+        locked(&self.opening).retain(|object| Some(*object) != opening);
+        self.opened.send_modify(|count| *count += 1);
     }
 
     /// What the client wants the cache to take at most.

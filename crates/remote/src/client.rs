@@ -24,6 +24,8 @@ use crate::protocol::{
 const RETRY_MIN: Duration = Duration::from_millis(20);
 /// Fetchers that may end while they are greeted, before that is an error.
 const GREETINGS_MAX: u32 = 10;
+/// How long a fetcher may take to say hello: before that it does nothing, unless it is stopped or hangs.
+const HELLO_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
 const RETRY_MAX: Duration = Duration::from_secs(3);
 
 /// How much longer than the fetcher a client waits for what a server is asked, so that it hears why
@@ -330,6 +332,19 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe)
 }
 
+/// Whether a message, or the end, comes until then.
+fn wait_until(connection: &Connection, until: Instant) -> io::Result<bool> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if connection.wait(left)? {
+            return Ok(true);
+        }
+        if left.is_zero() {
+            return Ok(false);
+        }
+    }
+}
+
 /// A connection on which both sides have said hello.
 ///
 /// # Errors
@@ -341,9 +356,20 @@ pub(crate) fn greeted(connection: Connection, cache_limit: Option<u64>) -> io::R
         Err(error) if has_ended(&error) => {}
         sent => sent?,
     }
-    let reply = match connection.receive::<FetcherMessage>() {
+    let until = Instant::now() + HELLO_LIMIT;
+    let receive = || match wait_until(&connection, until)? {
+        true => connection.receive::<FetcherMessage>(),
+        false => {
+            let seconds = HELLO_LIMIT.as_secs();
+            let text = format!(
+                "the fetcher has not said hello within {seconds} s; if ferrofs-fetch hangs, end it"
+            );
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        }
+    };
+    let reply = match receive() {
         // If it had not read what was sent, that is reported before what it said.
-        Err(error) if has_ended(&error) => connection.receive::<FetcherMessage>(),
+        Err(error) if has_ended(&error) => receive(),
         received => received,
     };
     match reply? {
@@ -633,4 +659,18 @@ fn pruned(reply: Reply) -> io::Result<PruneReport> {
 /// The error of a reply that does not belong to its request.
 pub(crate) fn unexpected(location: &str) -> FetchError {
     FetchError::new(FetchErrorKind::Protocol, location, "the fetcher sent an unexpected reply")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stopped fetcher, or one that hung at its start, held its clients for ever.
+    #[test]
+    fn a_fetcher_that_says_nothing_is_not_waited_for() {
+        let (ours, _silent) = Connection::pair().unwrap();
+        let error = greeted(ours, None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("ferrofs-fetch"), "{error}");
+    }
 }

@@ -387,6 +387,25 @@ pub enum FetcherMessage {
     },
 }
 
+impl ClientMessage {
+    /// The id that names the reply, if there is to be one; it may be [`NO_REPLY`].
+    #[must_use]
+    pub fn id(&self) -> Option<u64> {
+        match self {
+            Self::Open { id, .. }
+            | Self::Fetch { id, .. }
+            | Self::Push { id, .. }
+            | Self::Manifest { id, .. }
+            | Self::Stats { id }
+            | Self::Prune { id, .. }
+            | Self::Discard { id, .. } => Some(*id),
+            Self::Settings { .. } | Self::Hello { .. } | Self::Close { .. } | Self::Used { .. } => {
+                None
+            }
+        }
+    }
+}
+
 impl FetcherMessage {
     /// The id of the request that it replies to, if it replies to one.
     #[must_use]
