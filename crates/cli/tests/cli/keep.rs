@@ -342,17 +342,19 @@ fn a_successor_that_dies_at_any_step_is_replaced() {
         return;
     }
     for point in ["start", "opened", "examine", "examined", "forgotten", "resent", "ready"] {
+        // A server that is ready serves already. What it has in flight alone is banned if the next one crashes, too.
+        let (servers, restarts) = if point == "ready" { ("2", 2) } else { ("2-3", 3) };
         let scene = Scene::new(false);
-        let kept = scene.mount(&[("FERROFS_FAULT", &format!("{point}:2-3"))]);
+        let kept = scene.mount(&[("FERROFS_FAULT", &format!("{point}:{servers}"))]);
         let load = scene.load();
         let first = kept.server(None);
         kill_process(first, Signal::KILL).unwrap();
         let until = Instant::now() + LIMIT;
-        while !scene.log().contains("(restart 3)") {
+        while !scene.log().contains(&format!("(restart {restarts})")) {
             assert!(Instant::now() < until, "{point}: {}", scene.log());
         }
         load.stop_without_failure(&format!("{point}: {}", scene.log()));
-        assert_eq!(kept.restarts(&scene), 3, "{point}");
+        assert_eq!(kept.restarts(&scene), restarts, "{point}");
     }
 }
 
