@@ -202,6 +202,9 @@ WAITING = """
 import io, os, signal, sys, threading
 import ferrofs
 
+# A shell lets what it starts in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Waits(io.RawIOBase):
     def read(self, size=-1, /):
         threading.Event().wait()
