@@ -130,15 +130,15 @@ fn foreign_text(
     let kind = source.and_then(foreign::identify);
     match (&read.partition, kind) {
         (Some(name), kind) => {
-            let kind = kind.map_or("something else", |(kind, _)| kind);
+            let kind = kind.map_or("something else", |kind| kind.name);
             format!(
                 "the partition {name} holds {kind}, not an EROFS image: {error}; name another one with \
                  --partition"
             )
         }
-        (None, Some((kind, remedy))) => {
+        (None, Some(foreign::ForeignKind { name, remedy })) => {
             let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-            format!("this is {kind}, not an EROFS image: {error}{remedy}")
+            format!("this is {name}, not an EROFS image: {error}{remedy}")
         }
         (None, None) => match length.filter(|length| *length < LEAST_IMAGE_BYTES) {
             Some(length) => {

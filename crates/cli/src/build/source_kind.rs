@@ -102,10 +102,8 @@ pub(super) fn foreign_name(start: &[u8]) -> Option<&'static str> {
     if start.get(at..).is_some_and(|rest| rest.starts_with(&magic)) {
         return Some("an EROFS image");
     }
-    foreign::identify_bytes(start).map(|name| {
-        // What comes after the name is about other commands.
-        name.split_once(';').map_or(name, |(name, _)| name)
-    })
+    // The remedy is for commands that want an image.
+    foreign::identify_bytes(start).map(|kind| kind.name)
 }
 
 #[cfg(test)]

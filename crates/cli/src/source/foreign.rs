@@ -51,8 +51,16 @@ const SIGNATURES: [Signature; 34] = [
     ("a Btrfs file system", 65600, b"_BHRfS_M"),
 ];
 
-/// What a file or a partition is, and what to do with it if there is something; `None` if it is unknown or cannot be read.
-pub(super) fn identify(source: &dyn ImageSource) -> Option<(&'static str, Option<&'static str>)> {
+/// What a file is that is not an EROFS image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ForeignKind {
+    pub(crate) name: &'static str,
+    /// What to do with it where an EROFS image is wanted.
+    pub(crate) remedy: Option<&'static str>,
+}
+
+/// What a file or a partition is; `None` if it is unknown or cannot be read.
+pub(super) fn identify(source: &dyn ImageSource) -> Option<ForeignKind> {
     let mut start = vec![0; START_BYTES];
     let mut filled = 0;
     while filled < START_BYTES {
@@ -61,12 +69,19 @@ pub(super) fn identify(source: &dyn ImageSource) -> Option<(&'static str, Option
             count => filled += count,
         }
     }
-    let kind = identify_bytes(&start[..filled])?;
-    Some(kind.split_once("; ").map_or((kind, None), |(kind, remedy)| (kind, Some(remedy))))
+    identify_bytes(&start[..filled])
 }
 
 /// What the file is that begins with these bytes.
-pub(crate) fn identify_bytes(start: &[u8]) -> Option<&'static str> {
+pub(crate) fn identify_bytes(start: &[u8]) -> Option<ForeignKind> {
+    let text = describe(start)?;
+    Some(match text.split_once("; ") {
+        Some((name, remedy)) => ForeignKind { name, remedy: Some(remedy) },
+        None => ForeignKind { name: text, remedy: None },
+    })
+}
+
+fn describe(start: &[u8]) -> Option<&'static str> {
     if start.is_empty() {
         return Some("an empty file");
     }
@@ -91,11 +106,13 @@ mod tests {
         for (name, at, bytes) in SIGNATURES {
             let mut start = vec![0; 66 << 10];
             start[at..at + bytes.len()].copy_from_slice(bytes);
-            assert_eq!(identify_bytes(&start), Some(name));
-            assert_eq!(identify_bytes(&start[..at + bytes.len() - 1]), None, "{name}");
+            assert_eq!(describe(&start), Some(name));
+            assert_eq!(describe(&start[..at + bytes.len() - 1]), None, "{name}");
         }
-        assert_eq!(identify_bytes(b""), Some("an empty file"));
-        assert_eq!(identify_bytes(&[0; 2000]), None);
-        assert!(identify_bytes(b"\x7fELF").unwrap().contains("--offset"));
+        assert_eq!(describe(b""), Some("an empty file"));
+        assert_eq!(describe(&[0; 2000]), None);
+        let program = identify_bytes(b"\x7fELF").unwrap();
+        assert_eq!(program.name, "a program (ELF)");
+        assert!(program.remedy.unwrap().contains("--offset"));
     }
 }
