@@ -91,6 +91,7 @@ experiments! {
     "page-pool": PagePool(page_pool::PagePoolArguments),
     "windows": Windows(windows::WindowsArguments),
     "jobs": Jobs(jobs::JobsArguments),
+    "model": Model(simulation::ModelArguments),
     "reads": Reads(reads::ReadsArguments),
     "extract": Extract(commands::ExtractArguments),
     "check": Check(commands::CheckArguments),
@@ -102,7 +103,6 @@ experiments! {
     "mount-memory": MountMemory(mounts::MountMemoryArguments),
     "quota": Quota(commands::CheckArguments),
     "decodes": Decodes(decodes::DecodesArguments),
-    "model": Model(simulation::ModelArguments),
 }
 
 /// Experiments that measure ferrofs beside its peers
