@@ -34,6 +34,9 @@ const SMALL_READ_BYTES: usize = 12_288;
 /// The longest read that may decode an extent of which it needs a part for itself alone, and the
 /// longest such extent, in bytes. The two extents at the ends of a longer read matter less.
 const SHORT_READ_BYTES: usize = 32 << 10;
+/// The longest front of a long LZ4 extent that is decoded alone, in bytes: of the page in which the
+/// extent begins.
+const FRONT_BYTES: usize = 4 << 10;
 
 /// What a read did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +48,32 @@ pub struct ReadOutcome {
     pub extent_bytes: u64,
     /// Decoded length of those extents that were not cached: 0 if the read waited for no decoder.
     pub missing_bytes: u64,
+    /// Where the first of those extents starts, in bytes of the file. Both positions are 0 if there
+    /// is no such extent, or if one lies in the packed file.
+    pub extents_start: u64,
+    /// Where the last of them ends.
+    pub extents_end: u64,
+    /// All of those extents can be decoded in part, for little more than that part takes: they are
+    /// LZ4.
+    pub is_partly_decodable: bool,
+}
+
+impl ReadOutcome {
+    /// The plans of a read follow each other in the file.
+    fn add_extents(&mut self, plan: &ReadPlan) {
+        let is_first = self.extents_end == 0;
+        let Some(extents) = plan.extents.as_ref().filter(|_| !plan.is_packed) else {
+            if plan.is_packed {
+                (self.extents_start, self.extents_end) = (0, 0);
+            }
+            return;
+        };
+        let mut clusters = plan.segments.iter().filter_map(ReadSegment::cluster);
+        let is_quick = clusters.all(|cluster| is_quick(cluster.id.coding));
+        self.extents_start = if is_first { extents.start } else { self.extents_start };
+        self.extents_end = extents.end;
+        self.is_partly_decodable = is_quick && (is_first || self.is_partly_decodable);
+    }
 }
 
 /// Where the bytes of a range of a file are, segment by segment, without gaps.
@@ -54,6 +83,10 @@ pub(crate) struct ReadPlan {
     /// How many bytes it covers.
     pub(crate) length: usize,
     is_short: bool,
+    /// The range of the file from the first to the last of its compressed extents.
+    extents: Option<Range<u64>>,
+    /// A part lies in the packed file.
+    is_packed: bool,
 }
 
 /// A part of a read whose bytes are stored in one way.
@@ -94,7 +127,8 @@ impl ReadPlan {
         bytes: usize,
     ) -> Result<Self> {
         let is_short = bytes <= SHORT_READ_BYTES;
-        let mut plan = Self { segments: Vec::new(), length: 0, is_short };
+        let segments = Vec::new();
+        let mut plan = Self { segments, length: 0, is_short, extents: None, is_packed: false };
         let end = offset.saturating_add(u64::try_from(bytes.min(PLAN_MAX_BYTES)).unwrap_or(0));
         plan.extend(inner, inode, offset..end)?;
         plan.decode_longest_fronts();
@@ -149,6 +183,7 @@ impl ReadPlan {
         let length = range.end.saturating_sub(range.start);
         let location = match extent.location {
             DataLocation::Fragment { offset } => {
+                self.is_packed = true;
                 let packed = inner.packed_for(inode)?;
                 let start = address(offset.checked_add(skip))?;
                 let end = start.checked_add(length).filter(|end| *end <= packed.size());
@@ -164,6 +199,10 @@ impl ReadPlan {
             }
             other => other.advance(skip)?,
         };
+        if matches!(location, DataLocation::Cluster(_)) {
+            let start = self.extents.as_ref().map_or(extent.start, |before| before.start);
+            self.extents = Some(start..extent.end());
+        }
         let is_partial =
             matches!(location, DataLocation::Cluster(Cluster { is_partial: true, .. }));
         let start = self.length;
@@ -221,10 +260,21 @@ impl ImageInner {
             let missing = self.execute(&plan, now, mode)?;
             outcome.extent_bytes = outcome.extent_bytes.saturating_add(needed);
             outcome.missing_bytes = outcome.missing_bytes.saturating_add(missing);
+            outcome.add_extents(&plan);
             at = at.saturating_add(u64::try_from(now.len()).unwrap_or(u64::MAX));
             target = rest;
         }
         Ok(outcome)
+    }
+
+    /// Whether a byte of `inode` can be read now without decoding.
+    pub(crate) fn is_decoded(&self, inode: &Inode, offset: u64) -> bool {
+        if offset >= inode.size() {
+            return false;
+        }
+        let Ok(plan) = ReadPlan::build(self, inode, offset, 1) else { return false };
+        let is_cached = |cluster: &Cluster| self.engine.clusters.get(cluster.id, 1).is_some();
+        plan.segments.iter().filter_map(ReadSegment::cluster).all(is_cached)
     }
 
     /// Carries a plan out. Returns the decoded length of the extents that had to be decoded.
@@ -470,7 +520,9 @@ impl ImageInner {
             drop(permit);
             return engine.decode_window(slot, cluster, segment.skip, target);
         }
-        if self.decodes_again(segment, cluster) {
+        if self.decodes_again(segment, cluster)
+            || self.decodes_front_alone(segment, cluster, target)
+        {
             return self.decode_front(slot, permit, segment, cluster, target, run_bytes);
         }
         let policy = AllocPolicy::MustSucceed;
@@ -518,6 +570,19 @@ impl ImageInner {
             && self.engine.memory.reserve_share().is_none()
     }
 
+    /// Whether the front of a long LZ4 extent is decoded for its reader alone. The reader wants the
+    /// page in which the extent begins, mostly for the extent before it, and the caller keeps it.
+    /// The whole extent would take dozens of times as long, and a buffer.
+    fn decodes_front_alone(&self, segment: &ReadSegment, cluster: &Cluster, target: &[u8]) -> bool {
+        self.caller_caches
+            && segment.skip == 0
+            && target.len() <= FRONT_BYTES
+            && !segment.is_shared
+            && is_quick(cluster.id.coding)
+            && cluster.decoded_length() > SHORT_READ_BYTES
+            && self.engine.memory.reserve_share().is_none()
+    }
+
     /// Decodes the front of a cluster, as far as the reader needs it, into the buffer of the slot.
     fn decode_front(
         &self,
@@ -532,7 +597,8 @@ impl ImageInner {
         let policy = AllocPolicy::MustSucceed;
         let front_bytes = segment.skip.saturating_add(target.len());
         engine.prepare(slot, cluster, run_bytes, policy)?;
-        let mut output = slot.take_output(&engine.memory, cluster.decoded_length())?;
+        let output_bytes = cluster.decoded_length().min(SHORT_READ_BYTES).max(front_bytes);
+        let mut output = slot.take_output(&engine.memory, output_bytes)?;
         let front = output.get_mut(..front_bytes).unwrap_or_default();
         engine.decode_data(slot, cluster, run_bytes, front, policy)?;
         copy(front, segment.skip, target)?;

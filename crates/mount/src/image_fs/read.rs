@@ -16,9 +16,15 @@ use super::{FsResult, ImageFs};
 
 /// A larger read belongs to a sequential reader, which readahead serves.
 const SMALL_READ_BYTES: usize = 16 << 10;
-/// The size of a readaround, in bytes of the file: that of the decoded extents, within these limits.
+/// The size of a readaround among short extents, in bytes of the file: that of the decoded extents, but at least this.
 const MIN_READAROUND_BYTES: u64 = 32 << 10;
-const MAX_READAROUND_BYTES: u64 = 128 << 10;
+/// The most that one readaround stores, in bytes. Two extents of 128 KiB, when the read needs both, and the page behind
+/// them fit in.
+const MAX_READAROUND_BYTES: u64 = 320 << 10;
+/// What is stored of longer extents, in bytes.
+const READAROUND_PART_BYTES: u64 = 128 << 10;
+/// The unit of the page cache, in bytes. Where pages are larger, the kernel takes parts of pages, too.
+const PAGE_BYTES: u64 = 4096;
 /// The longest extents, in bytes, whose readaround is left to a thread of its own. It takes as long as the reader needs
 /// for its next request. A listener that did it would occupy the CPU that the reader is woken on.
 const SHORT_EXTENT_BYTES: u64 = 64 << 10;
@@ -109,7 +115,9 @@ impl ImageFs {
 
     /// Stores what is around a read.
     pub(super) fn store_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
-        let range = readaround(offset, read.extent_bytes, file.inode().size());
+        let inode = file.inode();
+        let is_decoded = |at| self.image.is_decoded(inode, at);
+        let range = readaround(offset, read, inode.size(), is_decoded);
         let length = range.end.saturating_sub(range.start);
         let Ok(bytes) = usize::try_from(length) else { return };
         let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
@@ -168,10 +176,46 @@ fn crash_point(nid: Nid) {
     let _nid = nid;
 }
 
+/// The range to store around a read, within the file.
+///
+/// Short extents: an aligned range, which several of them share. Long ones: the pages that lie completely within them, so
+/// that no other extent is decoded. Their first and last page belong to other extents, too. They are part of it if these
+/// are decoded (`is_decoded` tells for a byte); in LZ4 the last page in any case, since its other part can be decoded
+/// alone ([`ReadOutcome::is_partly_decodable`]). So dense reads find those pages, too.
+fn readaround(
+    offset: u64,
+    read: ReadOutcome,
+    size: u64,
+    is_decoded: impl Fn(u64) -> bool,
+) -> Range<u64> {
+    let ReadOutcome { extent_bytes, extents_start, extents_end, .. } = read;
+    let is_long = extent_bytes > SHORT_EXTENT_BYTES && extents_end > extents_start;
+    if !is_long {
+        return aligned(offset, extent_bytes, size);
+    }
+    let page_start = |at: u64| at & !(PAGE_BYTES - 1);
+    let page_end = |at: u64| at.checked_next_multiple_of(PAGE_BYTES).unwrap_or(at);
+    let is_before_decoded = extents_start.checked_sub(1).is_some_and(&is_decoded);
+    let start = match is_before_decoded {
+        true => page_start(extents_start),
+        false => page_end(extents_start).min(offset),
+    };
+    // The last page of a file belongs to nothing else.
+    let has_last_page = extents_end >= size || read.is_partly_decodable || is_decoded(extents_end);
+    let end = if has_last_page { page_end(extents_end) } else { page_start(extents_end) };
+    let read_end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
+    let range = start..end.max(read_end).min(size);
+    if range.end.saturating_sub(range.start) <= MAX_READAROUND_BYTES {
+        return range;
+    }
+    let part = aligned(offset, READAROUND_PART_BYTES, size);
+    part.start.max(range.start)..part.end.min(range.end).max(read_end.min(size))
+}
+
 /// An aligned range around a byte, within the file.
-fn readaround(offset: u64, extent_bytes: u64, size: u64) -> Range<u64> {
-    let bytes = extent_bytes.checked_next_power_of_two().unwrap_or(MAX_READAROUND_BYTES);
-    let bytes = bytes.clamp(MIN_READAROUND_BYTES, MAX_READAROUND_BYTES);
+fn aligned(offset: u64, extent_bytes: u64, size: u64) -> Range<u64> {
+    let bytes = extent_bytes.checked_next_power_of_two().unwrap_or(READAROUND_PART_BYTES);
+    let bytes = bytes.clamp(MIN_READAROUND_BYTES, READAROUND_PART_BYTES);
     let start = offset & !(bytes.saturating_sub(1));
     start..start.saturating_add(bytes).min(size)
 }
@@ -231,14 +275,49 @@ fn shard_index(node: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{SHARDS, readaround, shard_index};
+    use super::{ReadOutcome, SHARDS, aligned, readaround, shard_index};
 
     #[test]
     fn a_readaround_is_aligned_and_within_the_file() {
-        assert_eq!(readaround(4096, 9_000, 1 << 20), 0..32_768);
-        assert_eq!(readaround(200_000, 100_000, 1 << 20), 131_072..262_144);
-        assert_eq!(readaround(200_000, 100_000, 201_000), 131_072..201_000);
-        assert_eq!(readaround(200_000, u64::MAX, 1 << 20), 131_072..262_144);
+        assert_eq!(aligned(4096, 9_000, 1 << 20), 0..32_768);
+        assert_eq!(aligned(200_000, 100_000, 1 << 20), 131_072..262_144);
+        assert_eq!(aligned(200_000, 100_000, 201_000), 131_072..201_000);
+        assert_eq!(aligned(200_000, u64::MAX, 1 << 20), 131_072..262_144);
+    }
+
+    /// Of 100,000 to 250,000, in a file of 1 MiB.
+    fn long(is_partly_decodable: bool) -> ReadOutcome {
+        let mut read = ReadOutcome::default();
+        (read.bytes, read.extent_bytes) = (4096, 150_000);
+        (read.extents_start, read.extents_end) = (100_000, 250_000);
+        read.is_partly_decodable = is_partly_decodable;
+        read
+    }
+
+    #[test]
+    fn a_readaround_of_a_long_extent_needs_no_other_extent() {
+        let size = 1 << 20;
+        let around = |read, is_decoded: bool| readaround(131_072, read, size, |_| is_decoded);
+        assert_eq!(around(long(false), false), 102_400..249_856);
+        assert_eq!(around(long(false), true), 98_304..253_952);
+        assert_eq!(around(long(true), false), 102_400..253_952);
+        // The file ends with the extent.
+        assert_eq!(readaround(131_072, long(false), 250_000, |_| false), 102_400..250_000);
+        // The pages of the read itself are in it.
+        assert_eq!(readaround(98_304, long(false), size, |_| false), 98_304..249_856);
+        assert_eq!(readaround(249_856, long(false), size, |_| false), 102_400..253_952);
+    }
+
+    #[test]
+    fn a_part_of_a_very_long_extent_is_stored() {
+        let mut read = long(false);
+        (read.extents_end, read.extent_bytes) = (900_000, 800_000);
+        let around = |offset| readaround(offset, read, 1 << 20, |_| false);
+        assert_eq!(around(131_072), 131_072..262_144);
+        assert_eq!(around(102_400), 102_400..131_072);
+        assert_eq!(around(897_024), 786_432..901_120);
+        (read.extents_end, read.extent_bytes) = (u64::MAX, u64::MAX);
+        assert_eq!(readaround(131_072, read, u64::MAX, |_| false), 131_072..262_144);
     }
 
     #[test]
