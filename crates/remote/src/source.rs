@@ -35,7 +35,8 @@ const FETCH_PAUSE: Duration = Duration::from_millis(50);
 const DISCARDED_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// How long somebody who reads the statistics waits for those of the fetcher.
 const STATS_TIMEOUT: Duration = Duration::from_millis(500);
-/// Chunks that were prefetched and not used are remembered, so that they are requested once.
+/// Chunks that were prefetched are remembered, so that they are requested once, until one of them is missing
+/// when it is read.
 const PREFETCHED_MAX: usize = 4096;
 
 /// A remote object as a source. Threads share it.
@@ -179,6 +180,15 @@ impl RemoteSource {
 
     /// Has the fetcher store chunks, and waits.
     fn fetch(&self, chunks: impl IntoIterator<Item = u32>, past_caches: bool) -> io::Result<()> {
+        let chunks: Vec<u32> = chunks.into_iter().collect();
+        {
+            let mut prefetched = locked(&self.prefetched);
+            // What was prefetched and is missing has been evicted, or is still on its way. In either case
+            // it may be requested again.
+            if chunks.iter().any(|chunk| prefetched.contains(chunk)) {
+                prefetched.clear();
+            }
+        }
         let ranges = chunk_ranges(chunks);
         if ranges.is_empty() {
             return Ok(());

@@ -216,6 +216,22 @@ fn each_chunk_is_fetched_once_and_the_end_is_the_end() {
     assert_eq!(world.stored.load(Ordering::SeqCst), 6);
 }
 
+/// Each reader after the first one waited for each chunk.
+#[test]
+fn what_was_prefetched_and_evicted_is_prefetched_again() {
+    let world = World::new();
+    let source = open(&world);
+    source.will_need(3 << 20, 2 << 20);
+    // The fetcher of this test carries out one request after the other.
+    check(&source, 0, 1);
+    assert!(world.writer.is_present(3) && world.writer.is_present(4));
+    world.writer.discard(3..5).unwrap();
+    check(&source, 3 << 20, 1);
+    source.will_need(3 << 20, 2 << 20);
+    check(&source, 1 << 20, 1);
+    assert!(world.writer.is_present(4));
+}
+
 #[test]
 fn a_fetcher_that_dies_is_replaced_and_no_read_fails() {
     let world = World::new();
