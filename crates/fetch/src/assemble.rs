@@ -44,6 +44,16 @@ impl Assembler {
         Self { layout, index, buffer, start, verified: start, verified_bytes: 0 }
     }
 
+    /// The byte of the object that must come next.
+    pub(crate) fn position(&self) -> u64 {
+        self.start + self.buffer.len() as u64
+    }
+
+    /// Bytes that have come and belong to a chunk that is not complete.
+    pub(crate) fn buffered(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
     /// Bytes that were compared with a digest.
     pub(crate) fn verified_bytes(&self) -> u64 {
         self.verified_bytes
@@ -78,7 +88,7 @@ impl Assembler {
 
     /// Whether a chunk is complete, and maybe stored, when so many more bytes have come.
     pub(crate) fn completes_chunk(&self, bytes: usize) -> bool {
-        let end = self.start + (self.buffer.len() + bytes) as u64;
+        let end = self.position() + bytes as u64;
         let mut chunks = self.layout.chunks_in(&(self.start..end));
         chunks.next().is_some_and(|chunk| self.layout.bytes_of(chunk).end <= end)
     }

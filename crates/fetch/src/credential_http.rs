@@ -12,6 +12,7 @@ use object_store::client::{
 
 use crate::http::{Body, StallLimit, describe};
 use crate::stats::Stats;
+use crate::store_place::is_yes;
 
 /// The longest answer of a token server, in bytes.
 const ANSWER_MAX_BYTES: usize = 1 << 20;
@@ -35,6 +36,12 @@ impl CredentialHttp {
         stall_limit: StallLimit,
     ) -> Self {
         Self { client: client.clone(), stats: Arc::clone(stats), allows_http: false, stall_limit }
+    }
+
+    fn with_options(&self, options: &ClientOptions) -> Self {
+        let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp);
+        let allows_http = allows_http.as_deref().is_some_and(is_yes);
+        Self { allows_http, ..self.clone() }
     }
 
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
@@ -66,9 +73,7 @@ impl CredentialHttp {
 
 impl HttpConnector for CredentialHttp {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        let allows_http = allows_http.as_deref() == Some("true");
-        Ok(HttpClient::new(Self { allows_http, ..self.clone() }))
+        Ok(HttpClient::new(self.with_options(options)))
     }
 }
 
@@ -82,5 +87,24 @@ impl HttpService for CredentialHttp {
                 Err(HttpError::new_boxed(HttpErrorKind::Timeout, text.into()))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `AZURE_ALLOW_HTTP=1` counted for objects only.
+    #[test]
+    fn servers_for_credentials_have_the_words_of_stores() {
+        // Another test may have done so.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let stall_limit = StallLimit::new(Duration::from_secs(1));
+        let http = CredentialHttp::new(&reqwest::Client::new(), &Arc::default(), stall_limit);
+        for (word, wanted) in [("1", true), ("TRUE", true), ("yes", true), ("0", false)] {
+            let options = ClientOptions::new().with_config(ClientConfigKey::AllowHttp, word);
+            assert_eq!(http.with_options(&options).allows_http, wanted, "{word}");
+        }
+        assert!(!http.with_options(&ClientOptions::new().with_allow_http(false)).allows_http);
     }
 }

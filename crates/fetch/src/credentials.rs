@@ -12,6 +12,7 @@ use reqwest::header::HeaderValue;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::credential_helper::{HelperError, ask_helper};
 use crate::small_file::read_small_file;
 
 /// What docker calls its own registry in its configuration.
@@ -143,11 +144,29 @@ fn find_in(files: &[PathBuf], names: &LoginNames) -> Result<Option<DockerCredent
     problem.map_or(Ok(None), Err)
 }
 
-/// A file of logins. Names are compared here; what they stand for is the matter of the library.
-struct LoginFile<'a> {
-    bytes: &'a [u8],
+/// A file of logins. Names are compared and helpers are asked here; what else a login can be is the matter
+/// of the library.
+struct LoginFile {
     logins: BTreeMap<String, Value>,
     helpers: BTreeMap<String, String>,
+    /// The helper for all hosts.
+    store: Option<String>,
+}
+
+/// Why a file of logins cannot be used.
+#[derive(Debug)]
+enum LoginError {
+    File(CredentialRetrievalError),
+    Helper(HelperError),
+}
+
+impl fmt::Display for LoginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Helper(error) => error.fmt(f),
+        }
+    }
 }
 
 /// What is read of a file of logins.
@@ -156,45 +175,48 @@ struct LoginDocument {
     auths: Option<BTreeMap<String, Value>>,
     #[serde(rename = "credHelpers")]
     helpers: Option<BTreeMap<String, String>>,
+    #[serde(rename = "credsStore")]
+    store: Option<String>,
 }
 
-impl<'a> LoginFile<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, CredentialRetrievalError> {
-        let document: LoginDocument =
-            serde_json::from_slice(bytes).map_err(|_| CredentialRetrievalError::ConfigReadError)?;
+impl LoginFile {
+    fn parse(bytes: &[u8]) -> Result<Self, LoginError> {
+        let document: LoginDocument = serde_json::from_slice(bytes)
+            .map_err(|_| LoginError::File(CredentialRetrievalError::ConfigReadError))?;
         let mut helpers = document.helpers.unwrap_or_default();
         // Without a program the host has none.
         helpers.retain(|_, program| !program.is_empty());
-        Ok(Self { bytes, logins: document.auths.unwrap_or_default(), helpers })
+        let logins = document.auths.unwrap_or_default();
+        Ok(Self { logins, helpers, store: document.store.filter(|store| !store.is_empty()) })
     }
 
     /// The helper of the host comes first, as in podman; then the most specific name counts.
-    fn find(
-        &self,
-        names: &LoginNames,
-    ) -> Result<Option<DockerCredential>, CredentialRetrievalError> {
+    fn find(&self, names: &LoginNames) -> Result<Option<DockerCredential>, LoginError> {
         for host in &names.hosts {
-            if let Some((name, _)) = written(&self.helpers, host)
-                && let Some(login) = login(self.bytes, name)?
+            if let Some((name, program)) = written(&self.helpers, host)
+                && let Some(login) = helper_login(program, name)?
             {
                 return Ok(Some(login));
             }
         }
         for namespace in &names.namespaces {
             let Some(entry) = written(&self.logins, namespace) else { continue };
-            // In a file of its own it leads to no helper, which would not know such a name.
-            let alone = serde_json::to_vec(&BTreeMap::from([("auths", BTreeMap::from([entry]))]));
-            let alone = alone.map_err(|_| CredentialRetrievalError::ConfigReadError)?;
-            if let Some(login) = login(&alone, entry.0)? {
+            if let Some(login) = login(&BTreeMap::from([entry]), entry.0)? {
                 return Ok(Some(login));
             }
         }
+        let all: BTreeMap<_, _> = self.logins.iter().collect();
         let mut failure = None;
         for host in &names.hosts {
             if written(&self.helpers, host).is_some() {
                 continue;
             }
-            match login(self.bytes, self.host_name(host)) {
+            let name = self.host_name(host);
+            let found = match (login(&all, name), &self.store) {
+                (Ok(None), Some(store)) => helper_login(store, name),
+                (found, _) => found,
+            };
+            match found {
                 Ok(Some(login)) => return Ok(Some(login)),
                 Ok(None) => {}
                 Err(error) => failure = failure.or(Some(error)),
@@ -230,17 +252,28 @@ fn host_of(name: &str) -> &str {
     url.map_or(name, |url| url.split('/').next().unwrap_or_default())
 }
 
-/// The login that a file has under a name.
-fn login(file: &[u8], name: &str) -> Result<Option<DockerCredential>, CredentialRetrievalError> {
-    match docker_credential::get_credential_from_reader(file, name) {
+/// The login under a name, without any helper.
+fn login(
+    logins: &BTreeMap<&String, &Value>,
+    name: &str,
+) -> Result<Option<DockerCredential>, LoginError> {
+    let file = serde_json::to_vec(&BTreeMap::from([("auths", logins)]));
+    let file = file.map_err(|_| LoginError::File(CredentialRetrievalError::ConfigReadError))?;
+    match docker_credential::get_credential_from_reader(&*file, name) {
         Ok(login) => Ok(Some(login)),
-        Err(
-            CredentialRetrievalError::NoCredentialConfigured
-            // Helpers fail for a host that they do not know.
-            | CredentialRetrievalError::HelperFailure { .. },
-        ) => Ok(None),
-        Err(error) => Err(error),
+        Err(CredentialRetrievalError::NoCredentialConfigured) => Ok(None),
+        Err(error) => Err(LoginError::File(error)),
     }
+}
+
+/// The login that a helper has for a host.
+fn helper_login(program: &str, host: &str) -> Result<Option<DockerCredential>, LoginError> {
+    let answer = ask_helper(program, host).map_err(LoginError::Helper)?;
+    Ok(answer.map(|login| match &*login.username {
+        // What docker writes in the place of a name.
+        "<token>" => DockerCredential::IdentityToken(login.secret),
+        _ => DockerCredential::UsernamePassword(login.username, login.secret),
+    }))
 }
 
 #[cfg(test)]

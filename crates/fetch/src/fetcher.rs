@@ -11,6 +11,7 @@ use ferrofs_remote::protocol::{
 use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 
 use crate::backing::document_file;
+use crate::blocking::blocking;
 use crate::lock::locked;
 use crate::object::{Limits, SharedObject, Store};
 use crate::resolve::{Resolution, ResolveRequest, Resolver};
@@ -120,7 +121,9 @@ impl Fetcher {
                 shared
             }
             None => {
-                let shared = SharedObject::new(object, &self.store, Arc::clone(&self.limits))?;
+                let limits = Arc::clone(&self.limits);
+                // It waits for the disk.
+                let shared = blocking(|| SharedObject::new(object, &self.store, limits))?;
                 let mut objects = locked(&self.objects);
                 objects.retain(|_, object| object.strong_count() > 0);
                 objects.insert(key, Arc::downgrade(&shared));

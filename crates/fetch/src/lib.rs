@@ -11,6 +11,8 @@ mod assemble;
 mod backend;
 mod backing;
 mod blocking;
+#[cfg(not(feature = "fuzzing"))]
+mod credential_helper;
 mod credential_http;
 #[cfg_attr(feature = "fuzzing", path = "fuzzing/credentials.rs")]
 mod credentials;
@@ -53,6 +55,10 @@ use crate::resolve::Resolver;
 use crate::space::CacheSpace;
 use crate::stats::Stats;
 use crate::web::WebClient;
+
+/// How long work that is not asynchronous may go on at the end: looking up a name, and a credential helper,
+/// which is killed after half of it.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Threads that receive and verify.
 const THREADS: usize = 2;
@@ -137,8 +143,10 @@ fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Resu
     let fetcher = fetcher(arguments, Some(Arc::clone(cache)), Store::Disk(space))?;
     detach_from_parent().context("cannot open /dev/null")?;
     let idle = Duration::from_secs(arguments.idle);
-    admission::serve(socket.listener(), &fetcher, runtime.handle(), idle)?;
-    Ok(())
+    let served = admission::serve(socket.listener(), &fetcher, runtime.handle(), idle);
+    drop((fetcher, socket));
+    runtime.shutdown_timeout(END_LIMIT);
+    Ok(served?)
 }
 
 /// Serves the client that has started this process.
@@ -153,6 +161,8 @@ fn serve_one(arguments: &Arguments, filled: Option<Arc<CacheDirectory>>) -> anyh
     let runtime = runtime()?;
     detach_from_parent().context("cannot open /dev/null")?;
     server::serve_one(Arc::new(connection), &fetcher, runtime.handle());
+    drop(fetcher);
+    runtime.shutdown_timeout(END_LIMIT);
     Ok(())
 }
 

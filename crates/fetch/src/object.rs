@@ -105,6 +105,33 @@ pub(crate) struct SharedObject {
     pub(crate) replaced: watch::Sender<u64>,
 }
 
+/// A request that brings so many bytes has not failed for nothing: the next one goes on behind them, with
+/// a short pause. It is what a server must send at least in the time after which it is given up.
+const PROGRESS_BYTES: u64 = 32 << 10;
+
+/// What the attempts of one request have brought.
+#[derive(Debug)]
+struct Transfer {
+    /// The first chunk that is still missing, and the one behind the last that is wanted.
+    next: u32,
+    end: u32,
+    /// The beginning of what is missing, if it is certain that an answer which goes on there is of the
+    /// same object.
+    partial: Option<Assembler>,
+    /// Bytes that have come.
+    received: u64,
+}
+
+impl Transfer {
+    fn new(chunks: &Range<u32>) -> Self {
+        Self { next: chunks.start, end: chunks.end, partial: None, received: 0 }
+    }
+
+    fn chunks(&self) -> Range<u32> {
+        self.next..self.end
+    }
+}
+
 /// How long somebody waits for chunks.
 pub(crate) struct Patience<'a> {
     /// Since the last one that has come.
@@ -482,11 +509,11 @@ impl SharedObject {
         drop(in_flight);
         let object = Arc::clone(self);
         tokio::spawn(async move {
-            let mut next = chunks.start;
-            let received = object.receive(answer, &ongoing, &mut next, chunks.end).await;
+            let mut transfer = Transfer::new(&chunks);
+            let received = object.receive(answer, &ongoing, &mut transfer).await;
             let outcome = match received {
                 Ok(()) => Ok(()),
-                Err(_) => object.request(&ongoing, &(next..chunks.end), false).await,
+                Err(_) => object.request(&ongoing, transfer, false).await,
             };
             object.end(&ongoing, chunks, outcome);
         });
@@ -502,7 +529,7 @@ impl SharedObject {
     ) {
         let outcome = {
             let _turn = self.wait_for_turn(&ongoing, urgency).await;
-            self.request(&ongoing, &chunks, past_caches).await
+            self.request(&ongoing, Transfer::new(&chunks), past_caches).await
         };
         self.end(&ongoing, chunks, outcome);
     }
@@ -532,27 +559,27 @@ impl SharedObject {
         limits.requests.acquire().await.ok()
     }
 
-    /// Requests `chunks` until they are stored, with pauses, or the time is over.
+    /// Requests chunks until they are stored, with pauses, or the time is over.
     async fn request(
         self: &Arc<Self>,
         ongoing: &InFlightFetch,
-        chunks: &Range<u32>,
+        mut transfer: Transfer,
         past_caches: bool,
     ) -> Result<(), FetchError> {
         let mut pauses = Pauses::new(self.limits.timeout);
         let mut past_caches = past_caches;
         let mut was_damaged = false;
-        let mut next = chunks.start;
         loop {
-            let before = next;
-            let result = self.exchange(ongoing, &mut next, chunks.end, past_caches).await;
+            let before = (transfer.next, transfer.received);
+            let result = self.exchange(ongoing, &mut transfer, past_caches).await;
             let Err(ExchangeError { error, mut retry, .. }) = result else { return Ok(()) };
             if error.kind == FetchErrorKind::Damaged && !was_damaged {
                 // Once more past all caches; then it is the server's own damage.
                 (was_damaged, past_caches) = (true, true);
                 retry = Some(Duration::ZERO);
             }
-            if next > before {
+            let has_more = transfer.received - before.1 >= PROGRESS_BYTES;
+            if transfer.next > before.0 || transfer.partial.is_some() && has_more {
                 pauses.reset();
             }
             let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
@@ -566,16 +593,18 @@ impl SharedObject {
         }
     }
 
-    /// One exchange with the server. `next` is the first chunk that is still missing.
+    /// One exchange with the server.
     async fn exchange(
         self: &Arc<Self>,
         ongoing: &InFlightFetch,
-        next: &mut u32,
-        end: u32,
+        transfer: &mut Transfer,
         past_caches: bool,
     ) -> Result<(), ExchangeError> {
         let stats = &self.limits.stats;
-        let range = bytes_to_request(&self.layout, self.index.as_deref(), &(*next..end));
+        let mut range = bytes_to_request(&self.layout, self.index.as_deref(), &transfer.chunks());
+        if let Some(partial) = &transfer.partial {
+            range.start = partial.position().clamp(range.start, range.end);
+        }
         let began = Instant::now();
         Stats::add(&stats.requests, 1);
         let _counted = stats.in_flight();
@@ -588,9 +617,9 @@ impl SharedObject {
         let received = match self.check(&answer) {
             Err(error) => Err(error),
             Ok(()) if answer.range.end <= range.end => {
-                self.receive(answer, ongoing, next, end).await
+                self.receive(answer, ongoing, transfer).await
             }
-            Ok(()) => self.receive_whole(answer, ongoing, next, end, past_caches).await,
+            Ok(()) => self.receive_whole(answer, ongoing, transfer, past_caches).await,
         };
         // The registry itself may do better than its mirror.
         received.map_err(|error| match backend.rest_mirrors() {
@@ -605,20 +634,19 @@ impl SharedObject {
         self: &Arc<Self>,
         answer: RangeAnswer,
         ongoing: &InFlightFetch,
-        next: &mut u32,
-        end: u32,
+        transfer: &mut Transfer,
         past_caches: bool,
     ) -> Result<(), ExchangeError> {
         self.has_ranges.store(false, Ordering::Relaxed);
         let _turn = self.whole.lock().await;
         let backing = self.backing();
-        if !past_caches && (*next..end).all(|chunk| backing.writer().is_present(chunk)) {
-            *next = end;
-            ongoing.progress.send_modify(|progress| progress.stored = end);
+        if !past_caches && transfer.chunks().all(|chunk| backing.writer().is_present(chunk)) {
+            transfer.next = transfer.end;
+            ongoing.progress.send_modify(|progress| progress.stored = transfer.end);
             return Ok(());
         }
         drop(backing);
-        self.receive(answer, ongoing, next, end).await
+        self.receive(answer, ongoing, transfer).await
     }
 
     /// Whether an answer is about the object that was opened.
@@ -636,22 +664,37 @@ impl SharedObject {
         Err(ExchangeError::permanent(self.error(FetchErrorKind::Changed, detail)))
     }
 
-    /// F3. Stores the chunks of a body as they come.
+    /// Whether two answers that fit are of the same bytes: a chunk may begin in one and end in the other.
+    fn is_proven(&self) -> bool {
+        self.validator.is_some() || self.index.is_some() || self.state.digest.is_some()
+    }
+
+    /// F3. Stores the chunks of a body as they come, behind what came before it.
     async fn receive(
         self: &Arc<Self>,
         answer: RangeAnswer,
         ongoing: &InFlightFetch,
-        next: &mut u32,
-        end: u32,
+        transfer: &mut Transfer,
     ) -> Result<(), ExchangeError> {
         let stats = &self.limits.stats;
-        let mut assembler = Assembler::new(self.layout, self.index.clone(), answer.range.start);
+        let partial = transfer.partial.take();
+        let partial = partial.filter(|partial| partial.position() == answer.range.start);
+        let mut assembler = partial
+            .unwrap_or_else(|| Assembler::new(self.layout, self.index.clone(), answer.range.start));
+        let (carried, verified) = (assembler.buffered(), assembler.verified_bytes());
+        let end = transfer.end;
         let mut body = answer.body;
         let mut received = 0;
         let mut stored_bytes = 0;
-        while let Some(bytes) = body.next(&self.shown).await? {
+        let failure = loop {
+            let bytes = match body.next(&self.shown).await {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            };
             let bytes = bytes.as_ref();
             received += bytes.len() as u64;
+            transfer.received += bytes.len() as u64;
             Stats::add(&stats.received_bytes, bytes.len() as u64);
             if received > answer.range.end - answer.range.start {
                 let detail = "the answer is longer than it said";
@@ -663,8 +706,8 @@ impl SharedObject {
                 assembler.push(bytes, |chunk, bytes| {
                     stored_bytes += bytes.len() as u64;
                     self.store(chunk, bytes)?;
-                    if chunk >= *next && chunk < end {
-                        *next = chunk + 1;
+                    if chunk >= transfer.next && chunk < end {
+                        transfer.next = chunk + 1;
                         ongoing.progress.send_modify(|progress| progress.stored = chunk + 1);
                     }
                     Ok::<(), StoreError>(())
@@ -675,16 +718,22 @@ impl SharedObject {
             if let Err(error) = result {
                 return Err(self.describe(error));
             }
+        };
+        Stats::add(&stats.verified_bytes, assembler.verified_bytes() - verified);
+        if transfer.next >= end && failure.is_none() {
+            Stats::add(&stats.wasted_bytes, (carried + received).saturating_sub(stored_bytes));
+            return Ok(());
         }
-        Stats::add(&stats.verified_bytes, assembler.verified_bytes());
-        Stats::add(&stats.wasted_bytes, received.saturating_sub(stored_bytes));
-        if *next < end {
+        if self.is_proven() {
+            transfer.partial = Some(assembler);
+        } else {
+            Stats::add(&stats.wasted_bytes, received.saturating_sub(stored_bytes));
+        }
+        Err(failure.unwrap_or_else(|| {
             let at = answer.range.start + received;
             let detail = "the answer ended before all bytes had come";
-            let error = self.error(FetchErrorKind::Unreachable, detail).at(at);
-            return Err(ExchangeError::transient(error));
-        }
-        Ok(())
+            ExchangeError::transient(self.error(FetchErrorKind::Unreachable, detail).at(at))
+        }))
     }
 
     fn describe(&self, error: StoreError) -> ExchangeError {

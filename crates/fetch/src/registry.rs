@@ -348,7 +348,8 @@ impl Repository {
     }
 
     /// A registry must not make this machine send requests into its own network: a server that it
-    /// names is the registry's own host, or has TLS and a public address.
+    /// names is on the registry's own host, or has a public address. It has TLS, unless it is on the host
+    /// of a registry that has none itself: a login never goes to a server with less than the registry has.
     pub(crate) async fn check_host(
         &self,
         url: &reqwest::Url,
@@ -356,11 +357,12 @@ impl Repository {
     ) -> Result<(), FetchError> {
         let refused = |detail: String| FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
         let host = url.host_str().unwrap_or_default().to_owned();
-        if self.is_own_host(url) {
-            return Ok(());
-        }
-        if url.scheme() != "https" {
+        let is_own_host = self.is_own_host(url);
+        if url.scheme() != "https" && !(is_own_host && url.scheme() == self.scheme) {
             return Err(refused(format!("the {what} {host} does not use TLS")));
+        }
+        if is_own_host {
+            return Ok(());
         }
         if self.web.has_proxy(url) {
             return check_named(url).map_err(|detail| refused(format!("the {what}: {detail}")));
@@ -475,6 +477,39 @@ mod tests {
         {
             assert_eq!(parse_challenge(text), None, "{text}");
         }
+    }
+
+    /// The login was sent in clear text.
+    #[test]
+    fn a_registry_with_tls_names_no_server_without_it() {
+        // Another test may have done so.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (web, stats) = (WebClient::new().unwrap(), Arc::default());
+        let is_accepted = |is_insecure, url: &str| {
+            let repository = Repository::new(
+                &web,
+                &stats,
+                RepositoryName {
+                    registry: "localhost:5000",
+                    name: "image",
+                    right: AccessRight::Pull,
+                    is_insecure,
+                    stall_limit: StallLimit::new(Duration::from_secs(1)),
+                },
+            );
+            let url = reqwest::Url::parse(url).unwrap();
+            runtime.block_on(repository.check_host(&url, "token server")).is_ok()
+        };
+        for port in ["", ":5000", ":5001"] {
+            let (plain, tls) =
+                (format!("http://localhost{port}/token"), format!("https://localhost{port}/token"));
+            assert!(is_accepted(false, &tls) && is_accepted(true, &tls), "{tls}");
+            assert!(is_accepted(true, &plain), "{plain}");
+            assert!(!is_accepted(false, &plain), "{plain}");
+        }
+        assert!(!is_accepted(true, "http://127.0.0.1:5000/token"));
+        assert!(!is_accepted(true, "ftp://localhost:5000/token"));
     }
 
     #[test]

@@ -148,9 +148,7 @@ impl CacheSpace {
                 false => Err(io::ErrorKind::AlreadyExists.into()),
             };
         }
-        let entries = self.cache.list().unwrap_or_default();
-        let before = entries.iter().find(|entry| entry.key == key);
-        let used_before = before.map_or(0, |entry| micros(entry.last_used));
+        let used_before = self.cache.entry(&key).map_or(0, |entry| micros(entry.last_used));
         // The identity, and the first block of the index.
         let _files = Reserved::beyond(self, 2 * BLOCK);
         let writer = self.cache.writer(identity, layout, seed)?;
@@ -350,9 +348,8 @@ impl CacheSpace {
                 report.chunks += u64::from(end.saturating_sub(*start));
             }
         } else if chunks.is_empty() {
-            let entries = self.cache.list()?;
-            let bytes = entries.iter().find(|entry| entry.key == *key);
-            self.remove(key, bytes.map_or(0, |entry| entry.used_bytes), &mut report);
+            let bytes = self.cache.entry(key).map_or(0, |entry| entry.used_bytes);
+            self.remove(key, bytes, &mut report);
         } else {
             // Held, so that nobody opens the object meanwhile.
             let _open = locked(&self.open);
@@ -548,6 +545,22 @@ mod tests {
         let discarded = world.space.discard(open.writer.key(), &[(3, 4)], 9).unwrap();
         assert_eq!(discarded.chunks, 1);
         assert!(open.writer.present_chunks().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_object_that_is_opened_again_was_used_when_it_was_closed() {
+        let world = world();
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        assert_eq!(world.object("new", 1).used_before, 0);
+        let object = world.object("one", 3);
+        fill(&object, 0..3);
+        let (key, stored) = (*object.writer.key(), object.last_use(1));
+        drop(object);
+        let closed = micros(world.space.cache.entry(&key).unwrap().last_used);
+        let again = world.object("one", 3);
+        assert_eq!(again.last_use(1), closed);
+        assert!(closed.saturating_add(1_000_000) > stored, "{closed} {stored}");
     }
 
     #[test]

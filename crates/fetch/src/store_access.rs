@@ -54,6 +54,17 @@ enum Provider {
     Azure(AzureCredentialProvider),
 }
 
+/// Where credentials come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CredentialSource {
+    Anonymous,
+    /// They are the value of this variable.
+    Fixed(&'static str),
+    /// They are requested with what this variable names, and can be newer the next time.
+    Renewable(&'static str),
+    Machine,
+}
+
 /// An authorized request.
 #[derive(Debug)]
 pub(crate) struct Authorized {
@@ -113,28 +124,86 @@ impl StoreAccess {
 
     /// What names the credentials, for messages.
     pub(crate) fn source(&self) -> &'static str {
-        let has = |name| self.settings.get(name).is_some();
+        match self.credential_source() {
+            CredentialSource::Anonymous => "none, as the settings say",
+            CredentialSource::Fixed(name) | CredentialSource::Renewable(name) => name,
+            CredentialSource::Machine => "those of the machine",
+        }
+    }
+
+    /// Which credentials `object_store` takes with these settings: it has the same order, and asks the
+    /// machine if variables that belong together are not complete.
+    fn credential_source(&self) -> CredentialSource {
+        use CredentialSource::{Anonymous, Fixed, Machine, Renewable};
+        let has = |name: &str| self.settings.get(name).is_some();
+        let has_all = |names: &[&str]| names.iter().all(|name| has(name));
         match &self.place {
-            _ if self.is_anonymous() => "none, as the settings say",
-            StorePlace::S3 { .. } if has("AWS_ACCESS_KEY_ID") => "AWS_ACCESS_KEY_ID",
-            StorePlace::S3 { .. } if has("AWS_WEB_IDENTITY_TOKEN_FILE") => {
-                "AWS_WEB_IDENTITY_TOKEN_FILE"
-            }
-            StorePlace::S3 { .. }
-                if has("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-                    || has("AWS_CONTAINER_CREDENTIALS_FULL_URI") =>
-            {
-                "those of the container"
+            _ if self.is_anonymous() => Anonymous,
+            StorePlace::S3 { .. } => {
+                if has("AWS_ACCESS_KEY_ID") || has("AWS_SECRET_ACCESS_KEY") {
+                    Fixed("AWS_ACCESS_KEY_ID")
+                } else if has_all(&["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"]) {
+                    Renewable("AWS_WEB_IDENTITY_TOKEN_FILE")
+                } else if has("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+                    || has_all(&[
+                        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                    ])
+                {
+                    Renewable("those of the container")
+                } else {
+                    Machine
+                }
             }
             StorePlace::Gcs { .. } if has("GOOGLE_APPLICATION_CREDENTIALS") => {
-                "GOOGLE_APPLICATION_CREDENTIALS"
+                Renewable("GOOGLE_APPLICATION_CREDENTIALS")
             }
-            StorePlace::Azure { .. } if has("AZURE_STORAGE_TOKEN") => "AZURE_STORAGE_TOKEN",
-            StorePlace::Azure { .. } if has("AZURE_STORAGE_KEY") => "AZURE_STORAGE_KEY",
-            StorePlace::Azure { .. } if has("AZURE_CLIENT_ID") => "AZURE_CLIENT_ID",
-            StorePlace::Azure { .. } if has("AZURE_STORAGE_SAS_TOKEN") => "AZURE_STORAGE_SAS_TOKEN",
-            _ => "those of the machine",
+            StorePlace::Gcs { .. } => Machine,
+            StorePlace::Azure { .. } => {
+                let has_client = has_all(&["AZURE_CLIENT_ID", "AZURE_TENANT_ID"]);
+                if has("AZURE_STORAGE_TOKEN") {
+                    Fixed("AZURE_STORAGE_TOKEN")
+                } else if has("AZURE_STORAGE_KEY") {
+                    Fixed("AZURE_STORAGE_KEY")
+                } else if has_client
+                    && (has("AZURE_FEDERATED_TOKEN_FILE") || has("AZURE_CLIENT_SECRET"))
+                {
+                    Renewable("AZURE_CLIENT_ID")
+                } else if has("AZURE_STORAGE_SAS_TOKEN") {
+                    Fixed("AZURE_STORAGE_SAS_TOKEN")
+                } else {
+                    Machine
+                }
+            }
         }
+    }
+
+    /// A variable that names credentials, and one that it needs and that is not set. Otherwise others
+    /// would be used in their place, without a word.
+    fn incomplete(&self) -> Option<(&'static str, &'static str)> {
+        if matches!(self.credential_source(), CredentialSource::Anonymous) {
+            return None;
+        }
+        let needs: &[(&str, &[&str])] = match &self.place {
+            StorePlace::S3 { .. } => &[
+                ("AWS_ACCESS_KEY_ID", &["AWS_SECRET_ACCESS_KEY"]),
+                ("AWS_SECRET_ACCESS_KEY", &["AWS_ACCESS_KEY_ID"]),
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", &["AWS_ROLE_ARN"]),
+                ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", &[]),
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"]),
+            ],
+            StorePlace::Gcs { .. } => &[],
+            StorePlace::Azure { .. } => &[
+                ("AZURE_STORAGE_TOKEN", &[]),
+                ("AZURE_STORAGE_KEY", &[]),
+                ("AZURE_FEDERATED_TOKEN_FILE", &["AZURE_CLIENT_ID", "AZURE_TENANT_ID"]),
+                ("AZURE_CLIENT_SECRET", &["AZURE_CLIENT_ID", "AZURE_TENANT_ID"]),
+            ],
+        };
+        // The first one that is set is the one that counts.
+        let is_set = |name: &str| self.settings.get(name).is_some();
+        let (name, others) = needs.iter().find(|(name, _)| is_set(name))?;
+        others.iter().find(|other| !is_set(other)).map(|other| (*name, *other))
     }
 
     /// What to set if there are no credentials, or wrong ones.
@@ -166,14 +235,8 @@ impl StoreAccess {
 
     /// The credentials are in the settings themselves, so that there are no newer ones.
     fn is_fixed(&self) -> bool {
-        let names: &[&str] = match &self.place {
-            StorePlace::S3 { .. } => &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
-            StorePlace::Gcs { .. } => &[],
-            StorePlace::Azure { .. } => {
-                &["AZURE_STORAGE_TOKEN", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"]
-            }
-        };
-        self.is_anonymous() || names.iter().any(|name| self.settings.get(name).is_some())
+        use CredentialSource::{Anonymous, Fixed};
+        matches!(self.credential_source(), Anonymous | Fixed(_))
     }
 
     async fn provider(&self) -> Result<(Provider, u64, bool), ExchangeError> {
@@ -203,8 +266,11 @@ impl StoreAccess {
                 return Err(format!("{name} must be an absolute path"));
             }
         }
+        if let Some((name, missing)) = self.incomplete() {
+            return Err(format!("{name} is set, and {missing}, which belongs to it, is not"));
+        }
         let is_without_metadata = is_on(&self.settings, "AWS_EC2_METADATA_DISABLED");
-        let is_machine = self.source() == "those of the machine";
+        let is_machine = matches!(self.credential_source(), CredentialSource::Machine);
         if matches!(self.place, StorePlace::S3 { .. }) && is_machine && is_without_metadata {
             return Err(format!("no credentials were found; {}", self.remedy()));
         }
@@ -315,5 +381,87 @@ impl StoreAccess {
         let kind = FetchErrorKind::Denied;
         let error = FetchError::new(kind, self.place.shown(), detail);
         if has_worked { ExchangeError::transient(error) } else { ExchangeError::permanent(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::StallLimit;
+    use crate::stats::Stats;
+
+    fn access(azure: bool, settings: &[(&str, &str)]) -> StoreAccess {
+        // Another test may have done so.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let stall_limit = StallLimit::new(Duration::from_secs(1));
+        let http =
+            CredentialHttp::new(&reqwest::Client::new(), &Arc::new(Stats::default()), stall_limit);
+        let place = match azure {
+            true => StorePlace::Azure { account: "a".to_owned(), container: "c".to_owned() },
+            false => StorePlace::S3 { bucket: "b".to_owned() },
+        };
+        StoreAccess::new(place, settings.iter().copied().collect(), http)
+    }
+
+    /// Those of the machine were used, also if they were forbidden.
+    #[test]
+    fn credentials_that_are_not_complete_are_refused() {
+        let (id, secret) = (("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"));
+        let identity = ("AWS_WEB_IDENTITY_TOKEN_FILE", "/t");
+        let container = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://h/c");
+        let (client, tenant) = (("AZURE_CLIENT_ID", "c"), ("AZURE_TENANT_ID", "t"));
+        let (password, federated) =
+            (("AZURE_CLIENT_SECRET", "s"), ("AZURE_FEDERATED_TOKEN_FILE", "/f"));
+        let sas = ("AZURE_STORAGE_SAS_TOKEN", "sig=x");
+        for (azure, settings, missing) in [
+            (false, &[id][..], "AWS_SECRET_ACCESS_KEY"),
+            (false, &[secret, identity], "AWS_ACCESS_KEY_ID"),
+            (false, &[identity], "AWS_ROLE_ARN"),
+            (false, &[container], "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+            (true, &[password], "AZURE_CLIENT_ID"),
+            (true, &[client, password, sas], "AZURE_TENANT_ID"),
+            (true, &[tenant, federated], "AZURE_CLIENT_ID"),
+        ] {
+            let error = access(azure, settings).check_settings().unwrap_err();
+            assert!(error.contains(settings[0].0) || azure, "{error}");
+            assert!(error.contains(&format!("{missing}, which belongs to it, is not")), "{error}");
+        }
+        for (azure, settings, source) in [
+            (false, &[id, secret, identity][..], "AWS_ACCESS_KEY_ID"),
+            (false, &[identity, ("AWS_ROLE_ARN", "r"), container], "AWS_WEB_IDENTITY_TOKEN_FILE"),
+            (
+                false,
+                &[container, ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "/t")],
+                "those of the container",
+            ),
+            (
+                false,
+                &[container, ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/c")],
+                "those of the container",
+            ),
+            (false, &[("AWS_ROLE_ARN", "r")], "those of the machine"),
+            (false, &[identity, ("AWS_SKIP_SIGNATURE", "1")], "none, as the settings say"),
+            (true, &[client, tenant, password, sas], "AZURE_CLIENT_ID"),
+            (true, &[client, sas], "AZURE_STORAGE_SAS_TOKEN"),
+            // Of the machine, with one of several identities.
+            (true, &[client], "those of the machine"),
+            (true, &[("AZURE_STORAGE_KEY", "k"), password], "AZURE_STORAGE_KEY"),
+        ] {
+            let access = access(azure, settings);
+            assert_eq!(access.check_settings(), Ok(()), "{source}");
+            assert_eq!(access.source(), source);
+        }
+        let forbidden = access(false, &[("AWS_EC2_METADATA_DISABLED", "true")]);
+        forbidden.check_settings().unwrap_err();
+    }
+
+    #[test]
+    fn only_credentials_that_are_settings_have_no_newer_ones() {
+        let client =
+            [("AZURE_CLIENT_ID", "c"), ("AZURE_TENANT_ID", "t"), ("AZURE_CLIENT_SECRET", "s")];
+        let sas = ("AZURE_STORAGE_SAS_TOKEN", "sig=x");
+        assert!(access(true, &[sas]).is_fixed());
+        assert!(!access(true, &[&client[..], &[sas]].concat()).is_fixed());
+        assert!(!access(false, &[("AWS_ROLE_ARN", "r")]).is_fixed());
     }
 }

@@ -131,8 +131,12 @@ pub(crate) fn region(settings: &StoreSettings) -> &str {
 
 /// Whether a variable says yes, in the words that `object_store` takes.
 pub(crate) fn is_on(settings: &StoreSettings, name: &str) -> bool {
-    let value = settings.get(name).unwrap_or_default().to_ascii_lowercase();
-    ["1", "true", "on", "yes", "y"].contains(&value.as_str())
+    settings.get(name).is_some_and(is_yes)
+}
+
+/// Whether a value says yes.
+pub(crate) fn is_yes(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
 }
 
 /// Encodes all but unreserved characters and slashes, as signatures need it.

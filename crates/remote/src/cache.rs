@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps};
 use sha2::{Digest as _, Sha256};
@@ -31,6 +32,8 @@ pub use socket::FetcherSocket;
 const VERSION_FOLDER: &str = "v1";
 /// Below it: what each location was when it was opened last.
 const LOCATIONS_FOLDER: &str = "locations";
+/// After so many records, those that are too many are removed: a look at all of them for each would cost more.
+const LOCATIONS_SLACK: u64 = 64;
 /// A chunk index is compared in pieces of so many bytes.
 const COMPARED_BYTES: usize = 4096;
 /// In the folder of an object: its chunk index, so that the object can be opened without a server.
@@ -120,6 +123,8 @@ impl ObjectIdentity {
 pub struct CacheDirectory {
     path: PathBuf,
     objects: OwnedFd,
+    /// Locations that this process has recorded.
+    remembered: AtomicU64,
 }
 
 impl CacheDirectory {
@@ -165,7 +170,7 @@ impl CacheDirectory {
         let objects = open_folder(&folder, Path::new(VERSION_FOLDER));
         let objects = objects.map_err(|errno| not_opened(&below, errno))?;
         check_owner(&below, &objects)?;
-        Ok(Self { path: path.to_owned(), objects })
+        Ok(Self { path: path.to_owned(), objects, remembered: AtomicU64::new(0) })
     }
 
     /// Where the cache is.
@@ -200,7 +205,8 @@ impl CacheDirectory {
     }
 
     /// Records what a location was when it was opened, so that it can be opened without a server.
-    /// `location` is the whole text, with its query.
+    /// `location` is the whole text, with its query. Of all records, the 1024 newest are kept, and at most 64
+    /// others.
     ///
     /// # Errors
     /// The record cannot be written; the older one stays.
@@ -215,7 +221,13 @@ impl CacheDirectory {
         let file = open_in(&folder, &temporary, OFlags::WRONLY | OFlags::CREATE)?;
         file.set_len(0)?;
         std::os::unix::fs::FileExt::write_all_at(&file, record, 0)?;
-        Ok(rustix::fs::renameat(&folder, &temporary, &folder, &name)?)
+        rustix::fs::renameat(&folder, &temporary, &folder, &name)?;
+        // Relaxed: it only counts.
+        let before = self.remembered.fetch_add(1, Ordering::Relaxed);
+        if before % LOCATIONS_SLACK == LOCATIONS_SLACK - 1 {
+            self.trim_locations()?;
+        }
+        Ok(())
     }
 
     /// The record of a location, at most 64 KiB of it.

@@ -63,6 +63,8 @@ impl<C: Connector + ?Sized> Connector for Arc<C> {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Opened(crate::protocol::ObjectState, Vec<File>),
+    /// An object that was registered is open again, and has been told so.
+    Reopened,
     Fetched,
     Stats(FetchStats),
     Pruned(PruneReport),
@@ -78,6 +80,8 @@ pub(crate) trait OpenedObject: Send + Sync {
     fn reopened(&self, reply: Reply);
     /// Its files are other ones from now on.
     fn replaced(&self, files: Vec<File>);
+    /// It is not open on the connection: the next fetch opens it.
+    fn closed(&self);
 }
 
 /// A client of the fetcher. Dropping it ends the connection.
@@ -99,6 +103,8 @@ struct State {
     last_id: u64,
     pending: HashMap<u64, Pending>,
     objects: HashMap<u64, Weak<dyn OpenedObject>>,
+    /// Objects between their reply and [`FetchClient::register`], at most one for each caller.
+    openings: HashMap<u64, Opening>,
     is_closed: bool,
     /// A thread receives. Otherwise the caller of a request does.
     has_receiver: bool,
@@ -108,6 +114,14 @@ struct State {
     reconnects: u64,
     /// Those since the last reply to a caller: what is repeated may be what ends the fetcher.
     fruitless: u32,
+}
+
+/// An object that is open and not registered yet.
+struct Opening {
+    /// The number of the connection on which it was opened.
+    reconnects: u64,
+    /// The files that have replaced those of the reply.
+    replaced: Option<Vec<File>>,
 }
 
 /// A request that waits for its reply.
@@ -314,14 +328,29 @@ impl FetchClient {
         locked(&self.shared.state).next_id()
     }
 
-    /// From now on `object` is opened again on each new connection, as long as it lives.
-    pub(crate) fn register(&self, number: u64, object: Weak<dyn OpenedObject>) {
-        locked(&self.shared.state).objects.insert(number, object);
+    /// From now on `object` is opened again on each new connection, as long as it lives. It hears what
+    /// has happened since its reply came, before anything that happens later (R1).
+    pub(crate) fn register(&self, number: u64, object: &Arc<impl OpenedObject + 'static>) {
+        let mut state = locked(&self.shared.state);
+        if let Some(Opening { reconnects, replaced }) = state.openings.remove(&number) {
+            if let Some(files) = replaced {
+                object.replaced(files);
+            }
+            if reconnects != state.reconnects {
+                object.closed();
+            }
+        }
+        let registered: Weak<dyn OpenedObject> = Arc::downgrade(object) as _;
+        state.objects.insert(number, registered);
     }
 
-    /// Ends what [`register`](Self::register) began.
+    /// Ends what [`register`](Self::register) began, or an opening that has failed.
     pub(crate) fn unregister(&self, number: u64) {
-        locked(&self.shared.state).objects.remove(&number);
+        {
+            let mut state = locked(&self.shared.state);
+            state.objects.remove(&number);
+            state.openings.remove(&number);
+        }
         self.notify(&ClientMessage::Close { object: number });
     }
 }
@@ -549,18 +578,13 @@ impl Shared {
             FetcherMessage::Stats { id, stats } => (id, Reply::Stats(stats)),
             FetcherMessage::Pruned { id, report } => (id, Reply::Pruned(report)),
             FetcherMessage::Document { id } => (id, Reply::Document(files)),
-            FetcherMessage::Replaced { object } => {
-                if let Some(object) = self.object(object) {
-                    object.replaced(files);
-                }
-                return;
-            }
+            FetcherMessage::Replaced { object } => return self.replace(object, files),
         };
         let pending = locked(&self.state).pending.remove(&id);
         match pending {
-            Some(Pending::Call { slot, .. }) => {
+            Some(Pending::Call { message, slot }) => {
                 locked(&self.state).fruitless = 0;
-                slot.fill(reply);
+                slot.fill(self.note_opened(&message, reply));
             }
             Some(Pending::Reopen { object }) => {
                 if let Some(object) = self.object(object) {
@@ -569,6 +593,35 @@ impl Shared {
             }
             // Its caller did not wait any longer.
             None => {}
+        }
+    }
+
+    /// What the caller of a request hears. What the receiver knows about an object must not wait until
+    /// the caller looks at it, since the next message may be about the same object.
+    fn note_opened(&self, message: &ClientMessage, reply: Reply) -> Reply {
+        let ClientMessage::Open { object: number, .. } = message else { return reply };
+        if !matches!(reply, Reply::Opened(..)) {
+            return reply;
+        }
+        if let Some(object) = self.object(*number) {
+            object.reopened(reply);
+            return Reply::Reopened;
+        }
+        let mut state = locked(&self.state);
+        let opening = Opening { reconnects: state.reconnects, replaced: None };
+        state.openings.insert(*number, opening);
+        reply
+    }
+
+    fn replace(&self, number: u64, files: Vec<File>) {
+        let mut state = locked(&self.state);
+        if let Some(opening) = state.openings.get_mut(&number) {
+            opening.replaced = Some(files);
+            return;
+        }
+        drop(state);
+        if let Some(object) = self.object(number) {
+            object.replaced(files);
         }
     }
 
@@ -663,7 +716,122 @@ pub(crate) fn unexpected(location: &str) -> FetchError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+    use crate::protocol::{ObjectState, Verification};
+
+    /// Connects to what answers in a thread: the connection and its number.
+    struct Scripted<F>(F, Mutex<u32>);
+
+    impl<F: Fn(&Connection, u32) + Clone + Send + Sync + 'static> Connector for Scripted<F> {
+        fn connect(&self) -> io::Result<Connection> {
+            let (ours, theirs) = Connection::pair()?;
+            *locked(&self.1) += 1;
+            let (answer, number) = (self.0.clone(), *locked(&self.1));
+            std::thread::Builder::new().spawn(move || answer(&theirs, number))?;
+            Ok(ours)
+        }
+    }
+
+    /// What an object has heard, in its order.
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<&'static str>>);
+
+    impl OpenedObject for Recorder {
+        fn reopen(&self, id: u64) -> ClientMessage {
+            open_message(id, 1)
+        }
+        fn reopened(&self, reply: Reply) {
+            assert!(matches!(reply, Reply::Opened(..)));
+            locked(&self.0).push("reopened");
+        }
+        fn replaced(&self, files: Vec<File>) {
+            assert_eq!(files.len(), 2);
+            locked(&self.0).push("replaced");
+        }
+        fn closed(&self) {
+            locked(&self.0).push("closed");
+        }
+    }
+
+    fn open_message(id: u64, object: u64) -> ClientMessage {
+        let location = Box::new("https://h/n".parse().unwrap());
+        let options = RemoteOptions::default();
+        ClientMessage::Open { id, object, location, options, expected: None }
+    }
+
+    /// A fetcher that replaces the files of each object directly after its reply. The first one ends
+    /// when it is asked to prune.
+    fn replace_at_once(connection: &Connection, number: u32) {
+        while let Ok(Some((message, _))) = connection.receive::<ClientMessage>() {
+            let file = File::open("/dev/null").unwrap();
+            let files = [file.as_fd(), file.as_fd()];
+            match message {
+                ClientMessage::Hello { .. } => {
+                    let hello = FetcherMessage::Hello { version: PROTOCOL_VERSION };
+                    connection.send(&hello, &[]).unwrap();
+                }
+                ClientMessage::Open { id, object, .. } => {
+                    let state = ObjectState::new("0".repeat(64), 1, Verification::None);
+                    connection.send(&FetcherMessage::Opened { id, state }, &files).unwrap();
+                    connection.send(&FetcherMessage::Replaced { object }, &files).unwrap();
+                }
+                ClientMessage::Stats { id } => {
+                    let stats = FetchStats::default();
+                    connection.send(&FetcherMessage::Stats { id, stats }, &[]).unwrap();
+                }
+                ClientMessage::Prune { .. } if number == 1 => return,
+                ClientMessage::Prune { id, .. } => {
+                    let report = PruneReport::default();
+                    connection.send(&FetcherMessage::Pruned { id, report }, &[]).unwrap();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn scripted() -> (FetchClient, u64) {
+        let client = FetchClient::new(Box::new(Scripted(replace_at_once, Mutex::new(0)))).unwrap();
+        let number = client.object_number();
+        let reply = client.call(|id| open_message(id, number), LIMIT).unwrap();
+        assert!(matches!(reply, Reply::Opened(..)));
+        // Its reply comes after the message about the files.
+        client.stats(LIMIT).unwrap();
+        (client, number)
+    }
+
+    /// Its chunks were looked for in the old files for ever.
+    #[test]
+    fn files_that_are_replaced_while_an_object_is_opened_are_used() {
+        let (client, number) = scripted();
+        let object = Arc::new(Recorder::default());
+        client.register(number, &object);
+        assert_eq!(*locked(&object.0), ["replaced"]);
+        // The next reply to the same object is older than what replaces its files, too.
+        let reply = client.call(|id| open_message(id, number), LIMIT).unwrap();
+        assert!(matches!(reply, Reply::Reopened));
+        client.stats(LIMIT).unwrap();
+        assert_eq!(*locked(&object.0), ["replaced", "reopened", "replaced"]);
+        client.unregister(number);
+        assert!(locked(&client.shared.state).openings.is_empty());
+    }
+
+    /// The new fetcher did not know the object: each read failed.
+    #[test]
+    fn an_object_whose_fetcher_ends_while_it_is_opened_is_opened_again() {
+        let (client, number) = scripted();
+        client.prune(PruneRequest::Unused, LIMIT).unwrap();
+        let object = Arc::new(Recorder::default());
+        client.register(number, &object);
+        assert_eq!(*locked(&object.0), ["replaced", "closed"]);
+        let failed = client.object_number();
+        client.call(|id| open_message(id, failed), LIMIT).unwrap();
+        client.unregister(failed);
+        assert!(locked(&client.shared.state).openings.is_empty());
+    }
 
     /// A stopped fetcher, or one that hung at its start, held its clients for ever.
     #[test]

@@ -12,7 +12,7 @@ use crate::client::Connector;
 use crate::connection::Connection;
 use crate::lock::locked;
 use crate::protocol::ClientMessage;
-use crate::store_settings::StoreSettings;
+use crate::store_settings::{METADATA_NAMES, StoreSettings};
 
 /// The name of the program.
 const PROGRAM: &str = "ferrofs-fetch";
@@ -82,21 +82,7 @@ impl FetcherProgram {
         input: Stdio,
         words: &[&std::ffi::OsStr],
     ) -> io::Result<Arc<OnceLock<ExitStatus>>> {
-        let mut command = Command::new(&self.program);
-        command.args(words).args(&self.arguments);
-        command.stdin(input).stdout(Stdio::null());
-        // The fetcher serves many processes, each with the settings that it sends.
-        for name in StoreSettings::names() {
-            command.env_remove(name);
-        }
-        // Of the GNU C library: buffers that one thread frees serve another one. Connections wait for the
-        // network and not for the heap, and the peak is a fifth lower.
-        if std::env::var_os(HEAP_VARIABLE).is_none() {
-            command.env(HEAP_VARIABLE, "1");
-        }
-        // Signals of the terminal end the verb, and not the fetcher that others use, too.
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn().map_err(|error| {
+        let mut child = self.command(input, words).spawn().map_err(|error| {
             let program = self.program.display();
             io::Error::new(
                 error.kind(),
@@ -109,6 +95,24 @@ impl FetcherProgram {
         let waiting = std::thread::Builder::new().name("fetch-wait".to_owned());
         waiting.spawn(move || child.wait().map(|waited| status.set(waited)))?;
         Ok(ended)
+    }
+
+    fn command(&self, input: Stdio, words: &[&std::ffi::OsStr]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words).args(&self.arguments);
+        command.stdin(input).stdout(Stdio::null());
+        // The fetcher serves many processes, each with the settings that it sends (O1).
+        for name in StoreSettings::names().iter().chain(&METADATA_NAMES) {
+            command.env_remove(name);
+        }
+        // Of the GNU C library: buffers that one thread frees serve another one. Connections wait for the
+        // network and not for the heap, and the peak is a fifth lower.
+        if std::env::var_os(HEAP_VARIABLE).is_none() {
+            command.env(HEAP_VARIABLE, "1");
+        }
+        // Signals of the terminal end the verb, and not the fetcher that others use, too.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command
     }
 
     fn connect_or_start(&self) -> io::Result<Connection> {
@@ -196,5 +200,24 @@ impl Connector for FetcherProgram {
             }
         }
         Ok(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever started the fetcher decided where all clients get the credentials of the machine.
+    #[test]
+    fn a_fetcher_has_no_settings_of_stores_in_its_environment() {
+        let place = CachePlace::uncached(String::new());
+        let program = FetcherProgram::new(place, PathBuf::from(PROGRAM), Vec::new());
+        let command = program.command(Stdio::null(), &[]);
+        let is_removed =
+            |name: &str| command.get_envs().any(|(key, value)| key == name && value.is_none());
+        for name in ["AWS_SECRET_ACCESS_KEY", "GCE_METADATA_HOST", "GCE_METADATA_IP"] {
+            assert!(is_removed(name), "{name}");
+        }
+        assert!(is_removed("GCE_METADATA_ROOT") && is_removed("IDENTITY_HEADER"));
     }
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_image::{ImageSource, RemoteStats};
@@ -30,9 +30,13 @@ use crate::use_log::UseLog;
 const DAMAGED_MAX: u32 = 3;
 /// The pause before a fetch is repeated. The fetcher has made longer ones itself.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
+/// The first pause before a chunk is requested that was fetched twice and is absent again. It doubles
+/// up to [`FETCH_PAUSE`].
+const DISCARDED_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// How long somebody who reads the statistics waits for those of the fetcher.
 const STATS_TIMEOUT: Duration = Duration::from_millis(500);
-/// Chunks that were prefetched and not used are remembered, so that they are requested once.
+/// Chunks that were prefetched are remembered, so that they are requested once, until one of them is missing
+/// when it is read.
 const PREFETCHED_MAX: usize = 4096;
 
 /// A remote object as a source. Threads share it.
@@ -85,6 +89,20 @@ impl RemoteSource {
         timeout: Duration,
     ) -> io::Result<Self> {
         let number = client.object_number();
+        let opened = Self::open_as(number, client, location, options, timeout);
+        if opened.is_err() {
+            client.unregister(number);
+        }
+        opened
+    }
+
+    fn open_as(
+        number: u64,
+        client: &Arc<FetchClient>,
+        location: &RemoteLocation,
+        options: &RemoteOptions,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         let options = &options.within(timeout);
         let message = |id, expected| ClientMessage::Open {
             id,
@@ -111,8 +129,7 @@ impl RemoteSource {
             timeout,
             files: Mutex::new(ObjectFiles { cached, failure: None, is_closed: false }),
         });
-        let registered: Weak<dyn OpenedObject> = Arc::<Object>::downgrade(&object);
-        client.register(number, registered);
+        client.register(number, &object);
         Ok(Self {
             client: Arc::clone(client),
             start: 0,
@@ -163,6 +180,15 @@ impl RemoteSource {
 
     /// Has the fetcher store chunks, and waits.
     fn fetch(&self, chunks: impl IntoIterator<Item = u32>, past_caches: bool) -> io::Result<()> {
+        let chunks: Vec<u32> = chunks.into_iter().collect();
+        {
+            let mut prefetched = locked(&self.prefetched);
+            // What was prefetched and is missing has been evicted, or is still on its way. In either case
+            // it may be requested again.
+            if chunks.iter().any(|chunk| prefetched.contains(chunk)) {
+                prefetched.clear();
+            }
+        }
         let ranges = chunk_ranges(chunks);
         if ranges.is_empty() {
             return Ok(());
@@ -206,8 +232,7 @@ impl RemoteSource {
             };
             let error = match reply {
                 Ok(Reply::Fetched) => return Ok(()),
-                Ok(reply @ Reply::Opened(..)) => {
-                    self.object.reopened(reply);
+                Ok(Reply::Reopened) => {
                     self.object.cached()?;
                     continue;
                 }
@@ -238,6 +263,7 @@ impl RemoteSource {
         };
         let mut damaged = 0;
         let mut fetches = 0;
+        let mut pause = DISCARDED_PAUSE_MIN;
         self.counters.count_read();
         loop {
             match self.object.cached()?.read(chunk, offset, buffer)? {
@@ -245,6 +271,10 @@ impl RemoteSource {
                 // A chunk may be discarded between the reply and the read, again and again.
                 ChunkRead::Absent if fetches > 0 && Instant::now() >= deadline => {
                     return fails(FetchErrorKind::TimedOut, "is discarded before it can be read");
+                }
+                ChunkRead::Absent if fetches > 1 => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(FETCH_PAUSE);
                 }
                 ChunkRead::Absent => {}
                 ChunkRead::Damaged if damaged == DAMAGED_MAX => {
@@ -417,6 +447,10 @@ impl OpenedObject for Object {
 
     fn replaced(&self, files: Vec<File>) {
         self.set_files(&self.state, files);
+    }
+
+    fn closed(&self) {
+        locked(&self.files).is_closed = true;
     }
 }
 

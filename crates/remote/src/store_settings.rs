@@ -53,6 +53,15 @@ const NAMES: [&str; 39] = [
     "STORAGE_EMULATOR_HOST",
 ];
 
+/// Variables of metadata services that the library of the fetcher reads of its own environment.
+pub(crate) const METADATA_NAMES: [&str; 5] = [
+    "GCE_METADATA_HOST",
+    "GCE_METADATA_IP",
+    "GCE_METADATA_ROOT",
+    "IDENTITY_ENDPOINT",
+    "IDENTITY_HEADER",
+];
+
 /// Settings of object stores by the names of their variables. `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

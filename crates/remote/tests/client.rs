@@ -43,6 +43,9 @@ struct World {
     connections: AtomicU64,
     /// Stores damaged chunks, unless it is asked for them past caches.
     damages: AtomicBool,
+    /// Says that chunks are there, and stores none.
+    forgets: AtomicBool,
+    fetches: AtomicU64,
     /// Refuses everything.
     refuses: AtomicBool,
     /// So many objects cannot be opened, as if their server did not answer.
@@ -66,6 +69,8 @@ impl World {
             dies_always: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             damages: AtomicBool::new(false),
+            forgets: AtomicBool::new(false),
+            fetches: AtomicU64::new(0),
             refuses: AtomicBool::new(false),
             unreachable_opens: AtomicU64::new(0),
             length: AtomicU64::new(LENGTH),
@@ -140,7 +145,9 @@ impl World {
                         self.dies_after.store(u64::MAX, Ordering::SeqCst);
                         return;
                     }
-                    for (start, end) in chunks {
+                    self.fetches.fetch_add(1, Ordering::SeqCst);
+                    let is_stored = !self.forgets.load(Ordering::SeqCst);
+                    for (start, end) in chunks.into_iter().filter(|_| is_stored) {
                         (start..end).for_each(|chunk| self.store(chunk, past_caches));
                     }
                     FetcherMessage::Fetched { id }
@@ -209,6 +216,22 @@ fn each_chunk_is_fetched_once_and_the_end_is_the_end() {
     assert_eq!(world.stored.load(Ordering::SeqCst), 6);
 }
 
+/// Each reader after the first one waited for each chunk.
+#[test]
+fn what_was_prefetched_and_evicted_is_prefetched_again() {
+    let world = World::new();
+    let source = open(&world);
+    source.will_need(3 << 20, 2 << 20);
+    // The fetcher of this test carries out one request after the other.
+    check(&source, 0, 1);
+    assert!(world.writer.is_present(3) && world.writer.is_present(4));
+    world.writer.discard(3..5).unwrap();
+    check(&source, 3 << 20, 1);
+    source.will_need(3 << 20, 2 << 20);
+    check(&source, 1 << 20, 1);
+    assert!(world.writer.is_present(4));
+}
+
 #[test]
 fn a_fetcher_that_dies_is_replaced_and_no_read_fails() {
     let world = World::new();
@@ -242,6 +265,18 @@ fn a_request_that_ends_each_fetcher_is_repeated_with_pauses() {
     assert!((3..20).contains(&connections), "{connections}");
     world.dies_always.store(false, Ordering::SeqCst);
     check(&source, 0, 100);
+}
+
+/// It sent a thousand requests in a second, until the time limit.
+#[test]
+fn a_chunk_that_is_never_there_is_requested_with_pauses() {
+    let world = World::new();
+    let source = open_within(&world, Duration::from_millis(500));
+    world.forgets.store(true, Ordering::SeqCst);
+    let error = source.read_at(0, &mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    let fetches = world.fetches.load(Ordering::SeqCst);
+    assert!((2..30).contains(&fetches), "{fetches}");
 }
 
 #[test]
