@@ -154,8 +154,11 @@ fn foreign_text(
 
 /// The image in a sparse image or in a partition; `None` for a file that is an image itself.
 fn special_file(path: &Path, read: &ReadArguments) -> Result<Option<Arc<dyn ImageSource>>, String> {
-    // What cannot be opened is reported as every image is.
+    // What cannot be opened or read is reported as every image is.
     let Ok(file) = FileSource::open(path, 0) else { return Ok(None) };
+    if read.partition.is_none() && SparseSource::is_sparse(&file).is_err() {
+        return Ok(None);
+    }
     let file: Arc<dyn ImageSource> = Arc::new(file);
     special_source(&file, read)
 }
@@ -165,7 +168,8 @@ fn special_source(
     stored: &Arc<dyn ImageSource>,
     read: &ReadArguments,
 ) -> Result<Option<Arc<dyn ImageSource>>, String> {
-    let is_sparse = SparseSource::is_sparse(&**stored).unwrap_or(false);
+    // Another read might succeed, and show a sparse image as something that is no image.
+    let is_sparse = SparseSource::is_sparse(&**stored).map_err(|error| error.to_string())?;
     if !is_sparse && read.partition.is_none() {
         return Ok(None);
     }
@@ -200,4 +204,42 @@ pub(crate) fn lacks_devices(image: &Image) -> bool {
     };
     let is_behind = |slot| end(slot).is_none_or(|end| end > image.length());
     image.device_slots().iter().any(is_behind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A sparse image whose first read fails.
+    #[derive(Debug, Default)]
+    struct Late(AtomicU32);
+
+    impl ImageSource for Late {
+        fn read_at(&self, _offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
+            }
+            let magic = [0x3a, 0xff, 0x26, 0xed];
+            let count = buffer.len().min(magic.len());
+            buffer[..count].copy_from_slice(&magic[..count]);
+            Ok(count)
+        }
+
+        fn length(&self) -> u64 {
+            4
+        }
+    }
+
+    /// It was called no image, after another wait for the server.
+    #[test]
+    fn an_image_whose_first_read_fails_is_that_error() {
+        let late: Arc<dyn ImageSource> = Arc::new(Late::default());
+        let Err(error) = special_source(&late, &ReadArguments::default()) else {
+            panic!("the error is lost")
+        };
+        assert_eq!(error, "no answer");
+    }
 }
