@@ -3,9 +3,13 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
@@ -279,4 +283,32 @@ fn a_holder_without_a_server_starts_one_at_once_when_it_is_asked_to() {
     let read = fs::read(scene.point.join("file1")).unwrap();
     assert!(read == fs::read(scene.dir.join("tree/file1")).unwrap());
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+/// Any user may listen at a name like that of a holder. Those names are tried in the order of their bytes.
+#[test]
+fn a_socket_that_takes_no_connection_keeps_no_program_from_the_holder() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let device = fs::metadata(&scene.point).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let name = format!("ferrofs/{major}:{minor}/0000000000000000");
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let socket = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    };
+    let foreign = socket();
+    bind(&foreign, &address).unwrap();
+    listen(&foreign, 0).unwrap();
+    let waiting = std::iter::repeat_with(socket);
+    let waiting: Vec<_> = waiting.take_while(|socket| connect(socket, &address).is_ok()).collect();
+    let reattached = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).succeeds();
+    assert!(reattached.stderr.contains("has a process that serves it"));
+    replace(&scene).succeeds();
+    assert_ne!(taken_from(&scene, kept.holder).holder, kept.holder);
+    drop(waiting);
 }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -121,8 +122,21 @@ pub(super) struct ConnectedHolder {
     pub(super) name: Vec<u8>,
 }
 
+/// What a search for a holder has found.
+pub(super) enum HolderSearch {
+    /// A holder that has taken the connection.
+    Found(ConnectedHolder),
+    /// None, but a socket with a fitting name has a full queue, or the time was over: it may be that of the holder.
+    Busy,
+    /// None.
+    Absent,
+}
+
 /// Connects to the holder of the mount with this device number, if it runs as root or as `owner`. Sockets with the names
 /// `except` are passed over: the kernel gives a device number again at once, so one of a mount that has ended may have it, too.
+///
+/// Every user may listen at such a name, so no connection is waited for: one whose queue is full is passed over, too. At
+/// `deadline` the search ends, however many names there are.
 ///
 /// # Errors
 /// The list of sockets cannot be read, or there is no memory for a socket.
@@ -130,7 +144,8 @@ pub(super) fn connect_to(
     device_number: &str,
     owner: u32,
     except: &[Vec<u8>],
-) -> io::Result<Option<ConnectedHolder>> {
+    deadline: Instant,
+) -> io::Result<HolderSearch> {
     let table = std::fs::read(SOCKETS)?;
     let place = format!("@{PREFIX}{device_number}/");
     let mut names: Vec<&[u8]> = table
@@ -142,21 +157,33 @@ pub(super) fn connect_to(
     // Accepted sockets have the name, too.
     names.sort_unstable();
     names.dedup();
+    let mut absent = HolderSearch::Absent;
     for name in names {
-        let socket = socket(SocketFlags::CLOEXEC)?;
+        if Instant::now() >= deadline {
+            return Ok(HolderSearch::Busy);
+        }
+        // A connection to a full queue waits without limit otherwise.
+        let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         let Ok(address) = SocketAddrUnix::new_abstract_name(name.get(1..).unwrap_or_default())
         else {
             continue;
         };
-        if connect(&socket, &address).is_err() {
-            continue;
+        match connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => {
+                absent = HolderSearch::Busy;
+                continue;
+            }
+            Err(_) => continue,
         }
         let peer = peer(socket.as_fd())?;
         if peer.user == 0 || peer.user == owner {
-            return Ok(Some(ConnectedHolder { socket, peer, name: name.to_vec() }));
+            // Messages to a holder wait until it has room for them.
+            fcntl_setfl(&socket, OFlags::empty())?;
+            return Ok(HolderSearch::Found(ConnectedHolder { socket, peer, name: name.to_vec() }));
         }
     }
-    Ok(None)
+    Ok(absent)
 }
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
@@ -288,11 +315,22 @@ pub(super) fn receive(socket: BorrowedFd<'_>, limit: Duration) -> ControlMessage
 mod tests {
     use super::*;
 
+    /// The limit of every wait.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn find(number: &str, owner: u32, except: &[Vec<u8>]) -> Option<ConnectedHolder> {
+        match connect_to(number, owner, except, Instant::now() + LIMIT).expect("a list") {
+            HolderSearch::Found(holder) => Some(holder),
+            HolderSearch::Busy => panic!("no queue is full"),
+            HolderSearch::Absent => None,
+        }
+    }
+
     #[test]
     fn a_holder_is_found_by_the_device_number_and_gets_messages_with_descriptors() {
         let number = format!("test:{}", std::process::id());
         let owner = rustix::process::geteuid().as_raw();
-        let find = |except: &[Vec<u8>]| connect_to(&number, owner, except).expect("a list");
+        let find = |except: &[Vec<u8>]| find(&number, owner, except);
         assert!(find(&[]).is_none());
         let holder = ControlSocket::listen(&number).expect("a socket");
         let ConnectedHolder { socket: client, peer, name } = find(&[]).expect("a holder");
@@ -313,6 +351,38 @@ mod tests {
         assert_eq!(refused.text.len(), MESSAGE_BYTES - 1 - NUMBER_BYTES);
         drop(client);
         assert_eq!(receive(accepted.as_fd(), Duration::from_secs(9)).kind, 0);
+    }
+
+    /// Any user may listen at a name that is before that of the holder, and let its queue fill.
+    #[test]
+    fn a_socket_whose_queue_is_full_does_not_keep_a_program_from_the_holder() {
+        let number = format!("full:{}", std::process::id());
+        let owner = rustix::process::geteuid().as_raw();
+        let name = format!("{PREFIX}{number}/0000000000000000");
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("an address");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let foreign = socket(flags).expect("a socket");
+        bind(&foreign, &address).expect("a name");
+        listen(&foreign, 0).expect("a queue");
+        let waiting: Vec<OwnedFd> = std::iter::repeat_with(|| socket(flags).expect("a socket"))
+            .take_while(|socket| connect(socket, &address).is_ok())
+            .collect();
+        // In a thread: a search that waits for that socket has no end.
+        let (sender, found) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let find = || connect_to(&number, owner, &[], Instant::now() + LIMIT).expect("a list");
+            let alone = find();
+            let holder = ControlSocket::listen(&number).expect("a socket");
+            let both = find();
+            let late = connect_to(&number, owner, &[], Instant::now()).expect("a list");
+            sender.send((alone, both, late, holder)).ok();
+        });
+        let (alone, both, late, holder) = found.recv_timeout(LIMIT).expect("an end");
+        assert!(matches!(alone, HolderSearch::Busy) && matches!(late, HolderSearch::Busy));
+        let HolderSearch::Found(found) = both else { panic!("the holder was not found") };
+        assert!(!found.name.ends_with(b"/0000000000000000"));
+        assert!(holder.accept().is_some());
+        drop(waiting);
     }
 
     #[test]
