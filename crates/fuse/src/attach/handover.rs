@@ -127,9 +127,8 @@ pub struct HeldRecord {
 impl HeldRecord {
     fn encode(&self) -> Vec<u8> {
         let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let version = if crate::session::is_another_version() { u64::MAX } else { VERSION };
         let numbers = [
-            version,
+            own_version(),
             u64::from(self.program.is_some()),
             u64::from(self.auto_unmount),
             u64::from(self.has_unmount),
@@ -152,7 +151,7 @@ impl HeldRecord {
     fn decode(bytes: &[u8]) -> Result<Self, HandoverError> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(HandoverError::Malformed)?;
         let version = take_number(&mut rest)?;
-        if version != VERSION {
+        if version != own_version() {
             return Err(HandoverError::OtherVersion(version));
         }
         let mut numbers = [0; 5 + InitParameters::WORDS];
@@ -206,6 +205,11 @@ impl HeldRecord {
         file.take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
         Self::decode(&bytes)
     }
+}
+
+/// The version of this program.
+fn own_version() -> u64 {
+    if crate::session::is_another_version() { u64::MAX } else { VERSION }
 }
 
 fn take_number(rest: &mut &[u8]) -> Result<u64, HandoverError> {
