@@ -13,7 +13,8 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
-    Kept, LIMIT, Scene, has_ordinary_mounts, has_resend, holder_of, is_mounted, wait_for,
+    Kept, LIMIT, Scene, has_ordinary_mounts, has_resend, holder_of, is_mounted,
+    leave_without_server, wait_for,
 };
 use crate::mounted::has_fuse;
 use crate::support::{TestCommand, ferrofs};
@@ -311,4 +312,26 @@ fn a_socket_that_takes_no_connection_keeps_no_program_from_the_holder() {
     replace(&scene).succeeds();
     assert_ne!(taken_from(&scene, kept.holder).holder, kept.holder);
     drop(waiting);
+}
+
+/// The former holder has no server that it could end first.
+#[test]
+fn a_mount_whose_holder_cannot_start_a_server_is_taken_over() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    leave_without_server(&scene, &kept);
+    let until = Instant::now() + LIMIT;
+    // It is refused if it takes longer than the pause between two forks, which doubles.
+    while replace(&scene).run().code != Some(0) {
+        assert!(Instant::now() < until, "{}", scene.log());
+    }
+    let now = taken_from(&scene, kept.holder);
+    assert_ne!(now.holder, kept.holder);
+    assert!(
+        fs::read(scene.point.join("file1")).unwrap()
+            == fs::read(scene.dir.join("tree/file1")).unwrap()
+    );
 }
