@@ -335,3 +335,31 @@ fn a_mount_whose_holder_cannot_start_a_server_is_taken_over() {
             == fs::read(scene.dir.join("tree/file1")).unwrap()
     );
 }
+
+/// A program that has connected and was stopped, such as one of a shell with job control.
+#[test]
+fn a_program_that_has_stopped_keeps_no_other_from_the_mount() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let device = fs::metadata(&scene.point).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = format!("@ferrofs/{major}:{minor}/");
+    let mut names = table.lines().filter_map(|line| line.rsplit(' ').next());
+    let name = names.find_map(|name| name.starts_with(&place).then(|| &name[1..])).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let stopped = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&stopped, &address).unwrap();
+    let reattached = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).succeeds();
+    assert!(reattached.stderr.contains("has a process that serves it"));
+    let mut answer = [0; 512];
+    let length = rustix::io::read(&stopped, &mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with('F') && answer.contains("another program"), "{answer:?}");
+    replace(&scene).succeeds();
+    assert_ne!(taken_from(&scene, kept.holder).holder, kept.holder);
+}

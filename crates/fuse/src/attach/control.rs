@@ -275,7 +275,8 @@ pub(super) fn receive_now(socket: BorrowedFd<'_>) -> Option<ControlMessage> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags) {
-            Err(Errno::INTR) => {}
+            // The other side has closed the socket and left messages unread. What it has sent before comes next.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => return None,
             received => break received.map_or(0, |received| received.bytes),
         }
@@ -313,6 +314,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>, limit: Duration) -> ControlMessage
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::socketpair;
+
     use super::*;
 
     /// The limit of every wait.
@@ -383,6 +386,19 @@ mod tests {
         assert!(!found.name.ends_with(b"/0000000000000000"));
         assert!(holder.accept().is_some());
         drop(waiting);
+    }
+
+    /// The kernel reports that messages were left unread before it gives out what was sent.
+    #[test]
+    fn the_last_message_of_a_socket_that_was_closed_with_unread_ones_arrives() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
+        send(own.as_fd(), GO, 0, "").expect("sent");
+        send(other.as_fd(), REFUSED, 0, "too late").expect("sent");
+        drop(other);
+        let message = receive_now(own.as_fd()).expect("a message");
+        assert_eq!((message.kind, message.text.as_str()), (REFUSED, "too late"));
+        assert_eq!(receive_now(own.as_fd()).expect("the end").kind, 0);
     }
 
     #[test]

@@ -251,7 +251,7 @@ struct RunningServer {
     is_connected: bool,
 }
 
-/// A program that has connected.
+/// The program that has connected last.
 struct Candidate {
     socket: OwnedFd,
     process: i32,
@@ -708,13 +708,30 @@ impl MountHolder<'_> {
         server: Option<&RunningServer>,
         held: &mut dyn HeldMount,
     ) -> CandidateRequest {
-        if let Some((socket, peer)) = self.control.as_ref().and_then(ControlSocket::accept) {
-            if self.candidate.is_some() {
-                refuse(&socket, "another program is taking the mount over");
-            } else {
-                self.candidate = Some(Candidate { socket, process: peer.process, number: 0 });
-            }
+        let request = self.take_candidate_messages(server, held);
+        if request != CandidateRequest::Nothing {
+            return request;
         }
+        let accepted = self.control.as_ref().and_then(ControlSocket::accept);
+        let Some((socket, peer)) = accepted else { return CandidateRequest::Nothing };
+        if self.is_handing_over {
+            refuse(&socket, "another program is taking the mount over");
+            return CandidateRequest::Nothing;
+        }
+        // R2: nothing has changed for the mount, and the former one may have been stopped.
+        let newer = Candidate { socket, process: peer.process, number: 0 };
+        if let Some(former) = self.candidate.replace(newer) {
+            refuse(&former.socket, "another program has asked for the mount since then; try again");
+        }
+        self.take_candidate_messages(server, held)
+    }
+
+    /// What the program that has connected last wants.
+    fn take_candidate_messages(
+        &mut self,
+        server: Option<&RunningServer>,
+        held: &mut dyn HeldMount,
+    ) -> CandidateRequest {
         let Some(candidate) = &mut self.candidate else { return CandidateRequest::Nothing };
         while let Some(message) = control::receive_now(candidate.socket.as_fd()) {
             match (message.kind, &self.refusal) {
