@@ -16,9 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
 };
 
 /// How the names of these sockets begin.
@@ -57,6 +57,8 @@ pub(super) struct ControlMessage {
     pub(super) number: u64,
     pub(super) text: String,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// Whether descriptors are missing, since this process may have no more.
+    pub(super) is_cut: bool,
 }
 
 /// Who is on the other side of a socket.
@@ -273,12 +275,15 @@ pub(super) fn receive_now(socket: BorrowedFd<'_>) -> Option<ControlMessage> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = loop {
+    let (received, is_cut) = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags) {
             // The other side has closed the socket and left messages unread. What it has sent before comes next.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => return None,
-            received => break received.map_or(0, |received| received.bytes),
+            Err(_) => break (0, false),
+            Ok(received) => {
+                break (received.bytes, received.flags.contains(ReturnFlags::CTRUNC));
+            }
         }
     };
     let descriptors = control
@@ -293,7 +298,7 @@ pub(super) fn receive_now(socket: BorrowedFd<'_>) -> Option<ControlMessage> {
     let Some((kind, rest)) = message.split_first() else { return Some(ControlMessage::default()) };
     let number = rest.first_chunk::<NUMBER_BYTES>().map_or(0, |word| u64::from_le_bytes(*word));
     let text = String::from_utf8_lossy(rest.get(NUMBER_BYTES..).unwrap_or_default()).into_owned();
-    Some(ControlMessage { kind: *kind, number, text, descriptors })
+    Some(ControlMessage { kind: *kind, number, text, descriptors, is_cut })
 }
 
 /// The next message; kind 0 also after the time limit.
@@ -399,6 +404,25 @@ mod tests {
         let message = receive_now(own.as_fd()).expect("a message");
         assert_eq!((message.kind, message.text.as_str()), (REFUSED, "too late"));
         assert_eq!(receive_now(own.as_fd()).expect("the end").kind, 0);
+    }
+
+    /// The kernel cuts the descriptors at the limit of open files, too.
+    #[test]
+    fn a_message_whose_descriptors_are_cut_says_so() {
+        const MANY: usize = DESCRIPTORS_MAX + 8;
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
+        for (count, is_cut) in [(DESCRIPTORS_MAX, false), (MANY, true)] {
+            let descriptors = vec![own.as_fd(); count];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let bytes = bytes(OFFER, 0, "");
+            let flags = SendFlags::NOSIGNAL;
+            sendmsg(&other, &[IoSlice::new(&bytes)], &mut control, flags).expect("sent");
+            let message = receive_now(own.as_fd()).expect("a message");
+            assert_eq!((message.kind, message.is_cut), (OFFER, is_cut), "{count}");
+        }
     }
 
     #[test]

@@ -91,6 +91,9 @@ impl fmt::Display for HandoverError {
             Self::OtherNamespace => {
                 f.write_str("the mount was made in another mount namespace; run the command there")
             }
+            Self::System(error) if Errno::from_io_error(error) == Some(Errno::MFILE) => {
+                write!(f, "{error}: raise the limit of open files (ulimit -n)")
+            }
             Self::System(error) => write!(f, "{error}"),
         }
     }
@@ -368,6 +371,9 @@ impl OfferedMount {
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         loop {
             let message = control::receive(holder.socket.as_fd(), ANSWER_LIMIT);
+            if message.is_cut {
+                return Err(HandoverError::System(Errno::MFILE.into()));
+            }
             if message.kind != control::OFFER || message.descriptors.is_empty() {
                 return Err(HandoverError::Malformed);
             }
