@@ -375,17 +375,12 @@ mod tests {
         let waiting: Vec<OwnedFd> = std::iter::repeat_with(|| socket(flags).expect("a socket"))
             .take_while(|socket| connect(socket, &address).is_ok())
             .collect();
-        // In a thread: a search that waits for that socket has no end.
-        let (sender, found) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let find = || connect_to(&number, owner, &[], Instant::now() + LIMIT).expect("a list");
-            let alone = find();
-            let holder = ControlSocket::listen(&number).expect("a socket");
-            let both = find();
-            let late = connect_to(&number, owner, &[], Instant::now()).expect("a list");
-            sender.send((alone, both, late, holder)).ok();
-        });
-        let (alone, both, late, holder) = found.recv_timeout(LIMIT).expect("an end");
+        // A search that waits for that socket has no end.
+        let find = |deadline| connect_to(&number, owner, &[], deadline).expect("a list");
+        let alone = find(Instant::now() + LIMIT);
+        let holder = ControlSocket::listen(&number).expect("a socket");
+        let both = find(Instant::now() + LIMIT);
+        let late = find(Instant::now());
         assert!(matches!(alone, HolderSearch::Busy) && matches!(late, HolderSearch::Busy));
         let HolderSearch::Found(found) = both else { panic!("the holder was not found") };
         assert!(!found.name.ends_with(b"/0000000000000000"));
