@@ -535,8 +535,11 @@ impl HeldMount for Kept<'_> {
     }
 
     fn report(&self, event: &HolderEvent) {
-        if let (HolderEvent::Ready, Some(service)) = (event, &self.service) {
-            service.ready();
+        match (event, &self.service) {
+            (HolderEvent::Ready, Some(service)) => service.ready(),
+            // F6: the next process of the service must not serve what is no longer mounted.
+            (HolderEvent::InUse, Some(service)) => service.forget(),
+            _ => {}
         }
         log_event(&self.log, event);
     }

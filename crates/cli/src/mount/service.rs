@@ -5,7 +5,11 @@
 use std::os::fd::BorrowedFd;
 
 use anyhow::{Context, anyhow};
-use ferrofs_fuse::attach::{Attachment, OfferedMount, ServiceManager, kept_descriptors};
+use ferrofs_fuse::attach::{
+    Attachment, HandoverError, OfferedMount, ServiceManager, kept_descriptors,
+};
+
+use crate::exit_status::usage_error;
 
 /// The manager of this service.
 #[derive(Debug)]
@@ -25,23 +29,33 @@ impl Service {
         Ok(manager.map(|manager| Self { manager, kept: 0 }))
     }
 
-    /// F4: the mount that it has held. What is not mounted any more is forgotten.
+    /// F4: the mount that it has held. What is not mounted any more is forgotten, and what is no whole mount.
     ///
     /// # Errors
-    /// The descriptors are not those of a mount.
+    /// The descriptors are not those of a whole mount. Or, and then the manager keeps them: this program does not understand
+    /// the record, with the exit status after which it is not started again; the system refuses.
     pub(super) fn take_mount(&mut self) -> anyhow::Result<Option<OfferedMount>> {
         let descriptors = kept_descriptors().context("LISTEN_FDS")?;
         self.kept = descriptors.len();
         if descriptors.is_empty() {
             return Ok(None);
         }
-        let mount = OfferedMount::kept(descriptors);
-        if !matches!(mount, Ok(Some(_))) {
-            self.forget();
+        const WHAT: &str = "the mount of the service manager";
+        match OfferedMount::kept(descriptors) {
+            Ok(Some(mount)) => Ok(Some(mount)),
+            Ok(None) => {
+                self.forget();
+                Ok(None)
+            }
+            Err(error @ HandoverError::Malformed) => {
+                self.forget();
+                Err(anyhow!("{WHAT}: {error}; start the service again"))
+            }
+            Err(error @ HandoverError::OtherVersion(_)) => Err(usage_error(format_args!(
+                "{WHAT}: {error}; a program with that format serves it if the service is started again with it"
+            ))),
+            Err(error) => Err(anyhow!("{WHAT}, which is kept: {error}")),
         }
-        mount.map_err(|error| {
-            anyhow!("the mount of the service manager: {error}; start the service again")
-        })
     }
 
     /// Whether it can hold descriptors.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::mounted::{has_fuse, may_mount};
 use crate::support::{Dir, TestCommand, ferrofs, is_root, skip};
@@ -246,6 +247,22 @@ impl Kept {
         let command = if scene.is_ordinary { scene.dir.ordinary_ferrofs() } else { ferrofs() };
         let stats = command.args(["stats", "--json"]).arg(&self.point).succeeds().json();
         stats["process"]["restarts"].as_u64().unwrap()
+    }
+}
+
+/// Lets each fork of a holder fail, and ends its server: a fork needs two descriptors, and only that of the server becomes
+/// free. Returns when the first fork has failed.
+pub(crate) fn leave_without_server(scene: &Scene, kept: &Kept) {
+    let open = fs::read_dir(format!("/proc/{}/fd", kept.holder.as_raw_nonzero())).unwrap();
+    let open: Vec<u64> =
+        open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    let free = (0..).find(|number| !open.contains(number)).unwrap();
+    let limit = Rlimit { current: Some(free), maximum: Some(free) };
+    prlimit(Some(kept.holder), Resource::Nofile, limit).unwrap();
+    kill_process(kept.server(None), Signal::KILL).unwrap();
+    let until = Instant::now() + LIMIT;
+    while !scene.log().contains("cannot start a process that serves") {
+        assert!(Instant::now() < until, "{}", scene.log());
     }
 }
 
@@ -497,6 +514,31 @@ fn a_signal_to_holder_or_server_unmounts() {
         let until = Instant::now() + LIMIT;
         while rustix::process::test_kill_process(kept.holder).is_ok() {
             assert!(Instant::now() < until, "the holder does not end");
+        }
+        assert!(!is_mounted(&scene.point));
+    }
+}
+
+#[test]
+fn a_holder_that_cannot_start_a_server_ends_with_its_mount() {
+    if !has_fuse() {
+        return;
+    }
+    for (is_ordinary, is_signal) in [(false, true), (false, false), (true, true)] {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
+        let kept = scene.mount(&[]);
+        leave_without_server(&scene, &kept);
+        match is_signal {
+            true => kill_process(kept.holder, Signal::TERM).unwrap(),
+            // The program of that name asks for attributes, which nobody answers.
+            false => unmount(&scene.point, UnmountFlags::DETACH).unwrap(),
+        }
+        let until = Instant::now() + LIMIT;
+        while rustix::process::test_kill_process(kept.holder).is_ok() {
+            assert!(Instant::now() < until, "it does not end {is_signal}: {}", scene.log());
         }
         assert!(!is_mounted(&scene.point));
     }

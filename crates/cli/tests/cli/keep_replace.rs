@@ -3,13 +3,18 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
-    Kept, LIMIT, Scene, has_ordinary_mounts, has_resend, holder_of, is_mounted, wait_for,
+    Kept, LIMIT, Scene, has_ordinary_mounts, has_resend, holder_of, is_mounted,
+    leave_without_server, wait_for,
 };
 use crate::mounted::has_fuse;
 use crate::support::{TestCommand, ferrofs};
@@ -279,4 +284,82 @@ fn a_holder_without_a_server_starts_one_at_once_when_it_is_asked_to() {
     let read = fs::read(scene.point.join("file1")).unwrap();
     assert!(read == fs::read(scene.dir.join("tree/file1")).unwrap());
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+/// Any user may listen at a name like that of a holder. Those names are tried in the order of their bytes.
+#[test]
+fn a_socket_that_takes_no_connection_keeps_no_program_from_the_holder() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let device = fs::metadata(&scene.point).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let name = format!("ferrofs/{major}:{minor}/0000000000000000");
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let socket = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    };
+    let foreign = socket();
+    bind(&foreign, &address).unwrap();
+    listen(&foreign, 0).unwrap();
+    let waiting = std::iter::repeat_with(socket);
+    let waiting: Vec<_> = waiting.take_while(|socket| connect(socket, &address).is_ok()).collect();
+    let reattached = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).succeeds();
+    assert!(reattached.stderr.contains("has a process that serves it"));
+    replace(&scene).succeeds();
+    assert_ne!(taken_from(&scene, kept.holder).holder, kept.holder);
+    drop(waiting);
+}
+
+/// The former holder has no server that it could end first.
+#[test]
+fn a_mount_whose_holder_cannot_start_a_server_is_taken_over() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    leave_without_server(&scene, &kept);
+    let until = Instant::now() + LIMIT;
+    // It is refused if it takes longer than the pause between two forks, which doubles.
+    while replace(&scene).run().code != Some(0) {
+        assert!(Instant::now() < until, "{}", scene.log());
+    }
+    let now = taken_from(&scene, kept.holder);
+    assert_ne!(now.holder, kept.holder);
+    assert!(
+        fs::read(scene.point.join("file1")).unwrap()
+            == fs::read(scene.dir.join("tree/file1")).unwrap()
+    );
+}
+
+/// A program that has connected and was stopped, such as one of a shell with job control.
+#[test]
+fn a_program_that_has_stopped_keeps_no_other_from_the_mount() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let device = fs::metadata(&scene.point).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = format!("@ferrofs/{major}:{minor}/");
+    let mut names = table.lines().filter_map(|line| line.rsplit(' ').next());
+    let name = names.find_map(|name| name.starts_with(&place).then(|| &name[1..])).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let stopped = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&stopped, &address).unwrap();
+    let reattached = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).succeeds();
+    assert!(reattached.stderr.contains("has a process that serves it"));
+    let mut answer = [0; 512];
+    let length = rustix::io::read(&stopped, &mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with('F') && answer.contains("another program"), "{answer:?}");
+    replace(&scene).succeeds();
+    assert_ne!(taken_from(&scene, kept.holder).holder, kept.holder);
 }

@@ -285,6 +285,61 @@ fn a_service_that_dies_before_its_descriptors_are_kept_leaves_a_dead_mount() {
     }
 }
 
+/// An upgrade or a downgrade. The mount is left to the version that understands it.
+#[test]
+fn a_service_of_another_version_leaves_the_kept_mount_as_it_is() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let other_version = [("FERROFS_OTHER_VERSION", "1")];
+    let scene = Scene::new(false);
+    let mut manager = Manager::new(&scene);
+    manager.start(&["--keep"], &other_version);
+    let load = scene.load();
+    manager.kill();
+    let names = |manager: &Manager<'_>| -> Vec<String> {
+        manager.kept.iter().map(|(name, _)| name.clone()).collect()
+    };
+    let kept = names(&manager);
+    assert!(!kept.is_empty());
+    manager.spawn(&["--keep"], &[]);
+    let (status, said) = manager.wait();
+    // The unit is not started again after this status.
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("format 18446744073709551615"), "{said}");
+    assert_eq!(names(&manager), kept, "{said}");
+    assert!(is_mounted(&scene.point));
+    manager.start(&["--keep"], &other_version);
+    fs::read(scene.point.join("file1")).unwrap();
+    load.stop_without_failure(&scene.log());
+    manager.stop();
+}
+
+/// It is unmounted for everybody but the program that uses it. The manager must not have its descriptors when it kills the
+/// service at the end of its patience: the next start would serve a mount that is nowhere.
+#[test]
+fn a_service_that_is_stopped_while_its_mount_is_in_use_keeps_no_descriptor() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let mut manager = Manager::new(&scene);
+    manager.start(&["--keep"], &[]);
+    let used = fs::File::open(&scene.point).unwrap();
+    kill_process(manager.main_process(), Signal::TERM).unwrap();
+    let until = Instant::now() + LIMIT;
+    while !manager.kept.is_empty() {
+        manager.receive();
+        let ended = manager.main.as_mut().unwrap().try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?} {}", scene.log());
+        assert!(Instant::now() < until, "{:?} {}", manager.kept, scene.log());
+    }
+    assert!(!is_mounted(&scene.point));
+    drop(used);
+    let (status, said) = manager.wait();
+    assert!(status.success(), "{status} {said} {}", scene.log());
+}
+
 /// A manager that leaves the server alone: the new one waits until that has ended.
 #[test]
 fn two_servers_of_a_service_never_read_at_a_time() {

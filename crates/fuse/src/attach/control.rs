@@ -13,11 +13,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
 };
 
 /// How the names of these sockets begin.
@@ -56,6 +57,8 @@ pub(super) struct ControlMessage {
     pub(super) number: u64,
     pub(super) text: String,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// Whether descriptors are missing, since this process may have no more.
+    pub(super) is_cut: bool,
 }
 
 /// Who is on the other side of a socket.
@@ -121,8 +124,21 @@ pub(super) struct ConnectedHolder {
     pub(super) name: Vec<u8>,
 }
 
+/// What a search for a holder has found.
+pub(super) enum HolderSearch {
+    /// A holder that has taken the connection.
+    Found(ConnectedHolder),
+    /// None, but a socket with a fitting name has a full queue, or the time was over: it may be that of the holder.
+    Busy,
+    /// None.
+    Absent,
+}
+
 /// Connects to the holder of the mount with this device number, if it runs as root or as `owner`. Sockets with the names
 /// `except` are passed over: the kernel gives a device number again at once, so one of a mount that has ended may have it, too.
+///
+/// Every user may listen at such a name, so no connection is waited for: one whose queue is full is passed over, too. At
+/// `deadline` the search ends, however many names there are.
 ///
 /// # Errors
 /// The list of sockets cannot be read, or there is no memory for a socket.
@@ -130,7 +146,8 @@ pub(super) fn connect_to(
     device_number: &str,
     owner: u32,
     except: &[Vec<u8>],
-) -> io::Result<Option<ConnectedHolder>> {
+    deadline: Instant,
+) -> io::Result<HolderSearch> {
     let table = std::fs::read(SOCKETS)?;
     let place = format!("@{PREFIX}{device_number}/");
     let mut names: Vec<&[u8]> = table
@@ -142,21 +159,33 @@ pub(super) fn connect_to(
     // Accepted sockets have the name, too.
     names.sort_unstable();
     names.dedup();
+    let mut absent = HolderSearch::Absent;
     for name in names {
-        let socket = socket(SocketFlags::CLOEXEC)?;
+        if Instant::now() >= deadline {
+            return Ok(HolderSearch::Busy);
+        }
+        // A connection to a full queue waits without limit otherwise.
+        let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         let Ok(address) = SocketAddrUnix::new_abstract_name(name.get(1..).unwrap_or_default())
         else {
             continue;
         };
-        if connect(&socket, &address).is_err() {
-            continue;
+        match connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => {
+                absent = HolderSearch::Busy;
+                continue;
+            }
+            Err(_) => continue,
         }
         let peer = peer(socket.as_fd())?;
         if peer.user == 0 || peer.user == owner {
-            return Ok(Some(ConnectedHolder { socket, peer, name: name.to_vec() }));
+            // Messages to a holder wait until it has room for them.
+            fcntl_setfl(&socket, OFlags::empty())?;
+            return Ok(HolderSearch::Found(ConnectedHolder { socket, peer, name: name.to_vec() }));
         }
     }
-    Ok(None)
+    Ok(absent)
 }
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
@@ -246,11 +275,15 @@ pub(super) fn receive_now(socket: BorrowedFd<'_>) -> Option<ControlMessage> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = loop {
+    let (received, is_cut) = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags) {
-            Err(Errno::INTR) => {}
+            // The other side has closed the socket and left messages unread. What it has sent before comes next.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => return None,
-            received => break received.map_or(0, |received| received.bytes),
+            Err(_) => break (0, false),
+            Ok(received) => {
+                break (received.bytes, received.flags.contains(ReturnFlags::CTRUNC));
+            }
         }
     };
     let descriptors = control
@@ -265,7 +298,7 @@ pub(super) fn receive_now(socket: BorrowedFd<'_>) -> Option<ControlMessage> {
     let Some((kind, rest)) = message.split_first() else { return Some(ControlMessage::default()) };
     let number = rest.first_chunk::<NUMBER_BYTES>().map_or(0, |word| u64::from_le_bytes(*word));
     let text = String::from_utf8_lossy(rest.get(NUMBER_BYTES..).unwrap_or_default()).into_owned();
-    Some(ControlMessage { kind: *kind, number, text, descriptors })
+    Some(ControlMessage { kind: *kind, number, text, descriptors, is_cut })
 }
 
 /// The next message; kind 0 also after the time limit.
@@ -286,13 +319,26 @@ pub(super) fn receive(socket: BorrowedFd<'_>, limit: Duration) -> ControlMessage
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::socketpair;
+
     use super::*;
+
+    /// The limit of every wait.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn find(number: &str, owner: u32, except: &[Vec<u8>]) -> Option<ConnectedHolder> {
+        match connect_to(number, owner, except, Instant::now() + LIMIT).expect("a list") {
+            HolderSearch::Found(holder) => Some(holder),
+            HolderSearch::Busy => panic!("no queue is full"),
+            HolderSearch::Absent => None,
+        }
+    }
 
     #[test]
     fn a_holder_is_found_by_the_device_number_and_gets_messages_with_descriptors() {
         let number = format!("test:{}", std::process::id());
         let owner = rustix::process::geteuid().as_raw();
-        let find = |except: &[Vec<u8>]| connect_to(&number, owner, except).expect("a list");
+        let find = |except: &[Vec<u8>]| find(&number, owner, except);
         assert!(find(&[]).is_none());
         let holder = ControlSocket::listen(&number).expect("a socket");
         let ConnectedHolder { socket: client, peer, name } = find(&[]).expect("a holder");
@@ -313,6 +359,65 @@ mod tests {
         assert_eq!(refused.text.len(), MESSAGE_BYTES - 1 - NUMBER_BYTES);
         drop(client);
         assert_eq!(receive(accepted.as_fd(), Duration::from_secs(9)).kind, 0);
+    }
+
+    /// Any user may listen at a name that is before that of the holder, and let its queue fill.
+    #[test]
+    fn a_socket_whose_queue_is_full_does_not_keep_a_program_from_the_holder() {
+        let number = format!("full:{}", std::process::id());
+        let owner = rustix::process::geteuid().as_raw();
+        let name = format!("{PREFIX}{number}/0000000000000000");
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("an address");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let foreign = socket(flags).expect("a socket");
+        bind(&foreign, &address).expect("a name");
+        listen(&foreign, 0).expect("a queue");
+        let waiting: Vec<OwnedFd> = std::iter::repeat_with(|| socket(flags).expect("a socket"))
+            .take_while(|socket| connect(socket, &address).is_ok())
+            .collect();
+        // A search that waits for that socket has no end.
+        let find = |deadline| connect_to(&number, owner, &[], deadline).expect("a list");
+        let alone = find(Instant::now() + LIMIT);
+        let holder = ControlSocket::listen(&number).expect("a socket");
+        let both = find(Instant::now() + LIMIT);
+        let late = find(Instant::now());
+        assert!(matches!(alone, HolderSearch::Busy) && matches!(late, HolderSearch::Busy));
+        let HolderSearch::Found(found) = both else { panic!("the holder was not found") };
+        assert!(!found.name.ends_with(b"/0000000000000000"));
+        assert!(holder.accept().is_some());
+        drop(waiting);
+    }
+
+    /// The kernel reports that messages were left unread before it gives out what was sent.
+    #[test]
+    fn the_last_message_of_a_socket_that_was_closed_with_unread_ones_arrives() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
+        send(own.as_fd(), GO, 0, "").expect("sent");
+        send(other.as_fd(), REFUSED, 0, "too late").expect("sent");
+        drop(other);
+        let message = receive_now(own.as_fd()).expect("a message");
+        assert_eq!((message.kind, message.text.as_str()), (REFUSED, "too late"));
+        assert_eq!(receive_now(own.as_fd()).expect("the end").kind, 0);
+    }
+
+    /// The kernel cuts the descriptors at the limit of open files, too.
+    #[test]
+    fn a_message_whose_descriptors_are_cut_says_so() {
+        const MANY: usize = DESCRIPTORS_MAX + 8;
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
+        for (count, is_cut) in [(DESCRIPTORS_MAX, false), (MANY, true)] {
+            let descriptors = vec![own.as_fd(); count];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let bytes = bytes(OFFER, 0, "");
+            let flags = SendFlags::NOSIGNAL;
+            sendmsg(&other, &[IoSlice::new(&bytes)], &mut control, flags).expect("sent");
+            let message = receive_now(own.as_fd()).expect("a message");
+            assert_eq!((message.kind, message.is_cut), (OFFER, is_cut), "{count}");
+        }
     }
 
     #[test]

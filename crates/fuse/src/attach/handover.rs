@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_cre
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::control::{self, ConnectedHolder, Peer};
+use super::control::{self, ConnectedHolder, HolderSearch, Peer};
 use super::direct::DirectUnmount;
 use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
@@ -47,6 +47,8 @@ pub enum HandoverError {
     NotOwner(Option<u32>),
     /// Nobody holds the mount.
     NoHolder,
+    /// No holder was found, but a socket with a name like that of a holder takes no connection.
+    Busy,
     /// The holder refuses.
     Refused(String),
     /// The holder does not answer.
@@ -74,6 +76,10 @@ impl fmt::Display for HandoverError {
                 "no process holds the mount: it was not mounted with --keep, or its holder has ended; unmount it and \
                  mount it with --keep",
             ),
+            Self::Busy => f.write_str(
+                "the process that holds the mount takes no connection, or another user has a socket with a name like its \
+                 own (as root, `ss -xlp` shows both: @ferrofs/MAJOR:MINOR/NUMBER); try again when that has ended",
+            ),
             Self::Refused(text) => f.write_str(text),
             Self::NoAnswer => f.write_str("the process that holds the mount does not answer"),
             Self::OtherVersion(version) => write!(
@@ -84,6 +90,9 @@ impl fmt::Display for HandoverError {
             Self::Malformed => f.write_str("malformed answer of the process that holds the mount"),
             Self::OtherNamespace => {
                 f.write_str("the mount was made in another mount namespace; run the command there")
+            }
+            Self::System(error) if Errno::from_io_error(error) == Some(Errno::MFILE) => {
+                write!(f, "{error}: raise the limit of open files (ulimit -n)")
             }
             Self::System(error) => write!(f, "{error}"),
         }
@@ -121,9 +130,8 @@ pub struct HeldRecord {
 impl HeldRecord {
     fn encode(&self) -> Vec<u8> {
         let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let version = if crate::session::is_another_version() { u64::MAX } else { VERSION };
         let numbers = [
-            version,
+            own_version(),
             u64::from(self.program.is_some()),
             u64::from(self.auto_unmount),
             u64::from(self.has_unmount),
@@ -146,7 +154,7 @@ impl HeldRecord {
     fn decode(bytes: &[u8]) -> Result<Self, HandoverError> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(HandoverError::Malformed)?;
         let version = take_number(&mut rest)?;
-        if version != VERSION {
+        if version != own_version() {
             return Err(HandoverError::OtherVersion(version));
         }
         let mut numbers = [0; 5 + InitParameters::WORDS];
@@ -200,6 +208,11 @@ impl HeldRecord {
         file.take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
         Self::decode(&bytes)
     }
+}
+
+/// The version of this program.
+fn own_version() -> u64 {
+    if crate::session::is_another_version() { u64::MAX } else { VERSION }
 }
 
 fn take_number(rest: &mut &[u8]) -> Result<u64, HandoverError> {
@@ -261,7 +274,11 @@ struct HolderConnection {
 }
 
 impl HolderConnection {
-    fn open(directory: &Path, except: &[Vec<u8>]) -> Result<Self, HandoverError> {
+    fn open(
+        directory: &Path,
+        except: &[Vec<u8>],
+        deadline: Instant,
+    ) -> Result<Self, HandoverError> {
         // O_PATH sends no request to the mount, which may have no server.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(directory, flags, Mode::empty()).map_err(HandoverError::Open)?;
@@ -274,12 +291,15 @@ impl HolderConnection {
         let identity =
             MountIdentity::of_file(root.as_fd()).map_err(|_| HandoverError::NotFerrofs)?;
         let owner = entry.user_id.unwrap_or(own);
-        let found = control::connect_to(&identity.device(), owner, except)?;
-        Ok(Self { holder: found.ok_or(HandoverError::NoHolder)?, identity })
+        match control::connect_to(&identity.device(), owner, except, deadline)? {
+            HolderSearch::Found(holder) => Ok(Self { holder, identity }),
+            HolderSearch::Busy => Err(HandoverError::Busy),
+            HolderSearch::Absent => Err(HandoverError::NoHolder),
+        }
     }
 
     /// Opens it and asks. A holder that has just handed the mount over, or whose mount has ended, ends the connection without
-    /// an answer; another one has the mount, or will have it soon.
+    /// an answer; another one has the mount, or will have it soon. One whose queue is full will take connections soon.
     fn open_and_request(
         directory: &Path,
         kind: u8,
@@ -288,9 +308,10 @@ impl HolderConnection {
         let is_over = || Instant::now() >= deadline;
         let mut silent = Vec::new();
         loop {
-            match Self::open(directory, &silent) {
+            match Self::open(directory, &silent, deadline) {
                 // The next holder is not there yet. Or one that was asked can answer now.
                 Err(HandoverError::NoHolder) if !silent.is_empty() && !is_over() => silent.clear(),
+                Err(HandoverError::Busy) if !is_over() => silent.clear(),
                 Err(error) => return Err(error),
                 Ok(connection) => match connection.exchange(kind) {
                     Err(HandoverError::NoAnswer) if !is_over() => {
@@ -350,6 +371,9 @@ impl OfferedMount {
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         loop {
             let message = control::receive(holder.socket.as_fd(), ANSWER_LIMIT);
+            if message.is_cut {
+                return Err(HandoverError::System(Errno::MFILE.into()));
+            }
             if message.kind != control::OFFER || message.descriptors.is_empty() {
                 return Err(HandoverError::Malformed);
             }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -250,7 +251,7 @@ struct RunningServer {
     is_connected: bool,
 }
 
-/// A program that has connected.
+/// The program that has connected last.
 struct Candidate {
     socket: OwnedFd,
     process: i32,
@@ -379,12 +380,17 @@ impl MountHolder<'_> {
             let is_first = !self.was_ready;
             let server = match self.fork(ServerPlace { is_first, predecessor }, held) {
                 Ok(server) => server,
-                Err(error) if self.number == first => return Err(error),
+                // What a service has kept is not given up: the cause may go away.
+                Err(error) if self.number == first && !self.is_resumed => return Err(error),
                 Err(error) => {
                     let cause = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
                     held.report(&HolderEvent::ForkFailed { cause });
                     let pause = limiter.pause_after(EndedServer::NeverReady, Instant::now());
                     self.pause(pause, held);
+                    match self.after_pause(KILLED_STATUS, held) {
+                        ControlFlow::Break(end) => return Ok(end),
+                        ControlFlow::Continue(retired) => predecessor = retired.or(predecessor),
+                    }
                     continue;
                 }
             };
@@ -419,20 +425,34 @@ impl MountHolder<'_> {
                 let pause = limiter.pause_after(ended, Instant::now());
                 self.pause(pause, held);
             }
-            if self.is_handing_over {
-                if self.hand_over(held) {
-                    held.report(&HolderEvent::HandedOver);
-                    return Ok(HoldEnd::HandedOver);
-                }
-                held.report(&HolderEvent::NotTaken);
-                predecessor = Some(ServerEnd::Retired);
+            match self.after_pause(code, held) {
+                ControlFlow::Break(end) => return Ok(end),
+                ControlFlow::Continue(retired) => predecessor = retired.or(predecessor),
             }
-            if self.is_unmounting {
-                return Ok(HoldEnd::Ended(code));
-            }
-            self.withdraw_offer();
             self.number = self.number.saturating_add(1);
         }
+    }
+
+    /// What comes before the next server: the mount is handed over if a program has asked for it, or holding ends with the
+    /// status `code`. Otherwise, how the last server ended, if a program has given the mount back.
+    fn after_pause(
+        &mut self,
+        code: i32,
+        held: &mut dyn HeldMount,
+    ) -> ControlFlow<HoldEnd, Option<ServerEnd>> {
+        let is_given_back = self.is_handing_over;
+        if is_given_back {
+            if self.hand_over(held) {
+                held.report(&HolderEvent::HandedOver);
+                return ControlFlow::Break(HoldEnd::HandedOver);
+            }
+            held.report(&HolderEvent::NotTaken);
+        }
+        if self.is_unmounting || !self.attachment.is_connected() {
+            return ControlFlow::Break(HoldEnd::Ended(code));
+        }
+        self.withdraw_offer();
+        ControlFlow::Continue(is_given_back.then_some(ServerEnd::Retired))
     }
 
     /// An offer is for one server: a program that watches that one must know before there is another one.
@@ -502,6 +522,11 @@ impl MountHolder<'_> {
         let all = [self.signals.descriptor()].into_iter().chain(others).chain(control);
         let mut polled: Vec<PollFd<'_>> =
             all.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+        if server.is_none() {
+            // Nobody else sees the end of the mount. Requests, which nobody reads, are no reason to wake up.
+            let device = self.attachment.device.as_fd();
+            polled.push(PollFd::from_borrowed_fd(device, PollFlags::empty()));
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec::try_from(left).unwrap_or_default());
         poll(&mut polled, left.as_ref()).ok();
@@ -537,10 +562,11 @@ impl MountHolder<'_> {
         }
     }
 
-    /// Waits, and keeps to signals and requests. A request for the mount or a server ends the pause.
+    /// Waits, and keeps to signals and requests. A request for the mount or a server ends the pause, and so does the end of
+    /// the mount.
     fn pause(&mut self, time: Duration, held: &mut dyn HeldMount) {
         let until = Instant::now() + time;
-        while Instant::now() < until && !self.is_unmounting {
+        while Instant::now() < until && !self.is_unmounting && self.attachment.is_connected() {
             self.poll(None, Some(until));
             while let Some(signal) = self.signals.next() {
                 if i32::try_from(signal) != Ok(libc::SIGCHLD) {
@@ -682,13 +708,30 @@ impl MountHolder<'_> {
         server: Option<&RunningServer>,
         held: &mut dyn HeldMount,
     ) -> CandidateRequest {
-        if let Some((socket, peer)) = self.control.as_ref().and_then(ControlSocket::accept) {
-            if self.candidate.is_some() {
-                refuse(&socket, "another program is taking the mount over");
-            } else {
-                self.candidate = Some(Candidate { socket, process: peer.process, number: 0 });
-            }
+        let request = self.take_candidate_messages(server, held);
+        if request != CandidateRequest::Nothing {
+            return request;
         }
+        let accepted = self.control.as_ref().and_then(ControlSocket::accept);
+        let Some((socket, peer)) = accepted else { return CandidateRequest::Nothing };
+        if self.is_handing_over {
+            refuse(&socket, "another program is taking the mount over");
+            return CandidateRequest::Nothing;
+        }
+        // R2: nothing has changed for the mount, and the former one may have been stopped.
+        let newer = Candidate { socket, process: peer.process, number: 0 };
+        if let Some(former) = self.candidate.replace(newer) {
+            refuse(&former.socket, "another program has asked for the mount since then; try again");
+        }
+        self.take_candidate_messages(server, held)
+    }
+
+    /// What the program that has connected last wants.
+    fn take_candidate_messages(
+        &mut self,
+        server: Option<&RunningServer>,
+        held: &mut dyn HeldMount,
+    ) -> CandidateRequest {
         let Some(candidate) = &mut self.candidate else { return CandidateRequest::Nothing };
         while let Some(message) = control::receive_now(candidate.socket.as_fd()) {
             match (message.kind, &self.refusal) {

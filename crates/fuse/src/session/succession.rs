@@ -123,7 +123,7 @@ pub(crate) fn is_resend_masked() -> bool {
     cfg!(debug_assertions) && std::env::var_os("FERROFS_NO_RESEND").is_some()
 }
 
-/// Whether a holder says that it has another version (`FERROFS_OTHER_VERSION`).
+/// Whether this program has another version of the record (`FERROFS_OTHER_VERSION`).
 #[must_use]
 pub(crate) fn is_another_version() -> bool {
     cfg!(debug_assertions) && std::env::var_os("FERROFS_OTHER_VERSION").is_some()

@@ -108,7 +108,7 @@ impl State {
         if self.kills > 0 {
             self.deaths(&mut all);
         }
-        self.former_steps(&mut all);
+        self.former_steps(setting, &mut all);
         self.new_steps(setting, &mut all);
         self.new_server_steps(&mut all);
         all
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    fn former_steps(&self, all: &mut Vec<Self>) {
+    fn former_steps(&self, setting: Setting, all: &mut Vec<Self>) {
         let message = self.to_former.front().copied();
         let take = |change: fn(&mut Self)| {
             self.with(|next| {
@@ -155,6 +155,13 @@ impl State {
             })
         };
         let is_other_end_closed = self.new == New::Ended && self.new_server == Server::Dead;
+        // R2: a newer program takes the place of this one.
+        if self.former == Former::Holds && setting.has_rival && !self.is_offer_used {
+            all.push(self.with(|next| {
+                next.is_offer_used = true;
+                next.to_new.push_back(Message::Refused);
+            }));
+        }
         match (self.former, message) {
             // Its server has ended by itself: D3, after the offer was withdrawn.
             (Former::Holds, _) if self.former_server == Server::Dead => {
@@ -299,6 +306,8 @@ struct Setting {
     kills: u8,
     /// Whether the new program knows the server of the former holder. It does not if that is an older version.
     is_server_watched: bool,
+    /// Whether a newer program asks for the mount.
+    has_rival: bool,
 }
 
 /// Tries everything; returns the number of states, and the final ones in which the mount is dead.
@@ -330,20 +339,24 @@ fn explore(setting: Setting) -> (usize, Vec<State>) {
 #[test]
 fn no_death_in_a_handover_leaves_two_servers_or_none() {
     let began = std::time::Instant::now();
-    let (states, dead) = explore(Setting { kills: 3, is_server_watched: true });
-    eprintln!("{states} states of a handover, {:?}", began.elapsed());
-    assert!(states > 400, "{states}");
-    // One death never costs the mount. Two do if they are those of a holder and of what it needs.
-    for state in &dead {
-        assert!(state.killed_holders > 0, "{state:?}");
-        assert!(state.killed_holders + state.killed_servers > 1, "{state:?}");
+    for has_rival in [false, true] {
+        let setting = |kills| Setting { kills, is_server_watched: true, has_rival };
+        let (states, dead) = explore(setting(3));
+        eprintln!("{states} states of a handover, {:?}", began.elapsed());
+        assert!(states > 400, "{states}");
+        // One death never costs the mount. Two do if they are those of a holder and of what it needs.
+        for state in &dead {
+            assert!(state.killed_holders > 0, "{state:?}");
+            assert!(state.killed_holders + state.killed_servers > 1, "{state:?}");
+        }
+        let (_, dead) = explore(setting(1));
+        assert!(dead.is_empty(), "{dead:?}");
     }
-    let (_, dead) = explore(Setting { kills: 1, is_server_watched: true });
-    assert!(dead.is_empty(), "{dead:?}");
 }
 
 #[test]
 fn a_former_holder_of_an_older_version_can_take_the_mount_with_it() {
-    let (_, dead) = explore(Setting { kills: 1, is_server_watched: false });
+    let setting = Setting { kills: 1, is_server_watched: false, has_rival: false };
+    let (_, dead) = explore(setting);
     assert!(!dead.is_empty() && dead.iter().all(|state| state.killed_holders == 1), "{dead:?}");
 }
