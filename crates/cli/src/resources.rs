@@ -78,9 +78,7 @@ impl Resources {
         if reserve.prefault {
             memory.prefault(threads).context("--prefault")?;
         }
-        // With a positive nice value, the workers that decode ahead are not raised, either.
-        let is_nice = work.nice.is_some_and(|nice| nice > 0);
-        let priority = if is_nice { PriorityRequest::Normal } else { PriorityRequest::Raised };
+        let priority = worker_priority();
         let workers = match threads {
             1 => DecodeWorkers::none(),
             _ => DecodeWorkers::with_max_threads(
@@ -114,6 +112,15 @@ impl Resources {
         let threads = u64::try_from(self.threads).unwrap_or(1);
         let most = self.memory.budget().limit_bytes() / 4;
         SHARED_BYTES.saturating_mul(threads.saturating_add(1)).min(most)
+    }
+}
+
+/// The priority of the workers that decode ahead. A process with a positive nice value, from `--nice` or from whoever
+/// started it, is to give way to others, so its workers are not raised.
+fn worker_priority() -> PriorityRequest {
+    match rustix::process::getpriority_process(None) {
+        Ok(nice) if nice > 0 => PriorityRequest::Normal,
+        _ => PriorityRequest::Raised,
     }
 }
 
@@ -178,6 +185,16 @@ mod tests {
         assert_eq!(split_memory(32 << 20, 16).unwrap(), (6, 20 << 20));
         assert_eq!(split_memory(32 << 20, 2).unwrap(), (2, 24 << 20));
         assert_eq!(split_memory(1 << 30, 16).unwrap().0, 16);
+    }
+
+    #[test]
+    fn a_nice_process_has_no_raised_workers_whoever_made_it_nice() {
+        // Of a thread that ends: a process may not take a nice value back.
+        let requested = std::thread::spawn(|| {
+            rustix::process::setpriority_process(None, 19).unwrap();
+            worker_priority()
+        });
+        assert_eq!(requested.join().unwrap(), PriorityRequest::Normal);
     }
 
     #[test]
