@@ -32,7 +32,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{BuildOutputs, BuildReport, ErrorKind};
-use ferrofs_workers::memory::set_mmap_threshold;
 use import::ImportedTree;
 use monitor::BuildMonitor;
 use outputs::TextTargets;
@@ -112,8 +111,6 @@ fn run_request(
     hints: Option<&Path>,
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    // Before there are threads, as large buffers move between them.
-    set_mmap_threshold();
     let began = Instant::now();
     let image = escape(request.image.as_os_str().as_bytes());
     let outputs = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;

@@ -4,6 +4,7 @@
 use anyhow::{Context, anyhow};
 use ferrofs_image::{DecodeWorkers, MemoryPool};
 use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
+use ferrofs_workers::memory::set_mmap_threshold;
 use ferrofs_workers::percpu::PerCpuSettings;
 use ferrofs_workers::priority::PriorityRequest;
 
@@ -16,6 +17,11 @@ use crate::exit_status::usage_error;
 const PROCESS_BYTES: u64 = 6 << 20;
 /// Memory of a thread besides the budget, in bytes: stack, allocator, and its write buffer.
 const THREAD_BYTES: u64 = 1 << 20;
+/// What a mount has beside that, in bytes: more code, and the threads that watch, release and prefetch.
+const MOUNT_BYTES: u64 = 512 << 10;
+/// Memory of a thread that reads requests, besides the budget, in bytes. Stack and allocator have about 48 KiB of it
+/// resident.
+const LISTENER_BYTES: u64 = 64 << 10;
 /// Cache for clusters that several files share, for each thread, in bytes, when every file is read
 /// once.
 const SHARED_BYTES: u64 = 4 << 20;
@@ -50,17 +56,28 @@ impl Resources {
     /// # Errors
     /// As [`Resources::of`].
     pub(crate) fn of_machine(work: &MachineArguments) -> anyhow::Result<Self> {
-        Self::with_reserve(work, &ReserveArguments::default())
+        Self::with_overhead(work, &ReserveArguments::default(), ProcessOverhead::OfVerb)
     }
 
-    /// The same with a reserve of memory, which is faulted in with `--prefault`.
+    /// The same for a mount, with a reserve of memory, which is faulted in with `--prefault`.
     ///
     /// # Errors
     /// As [`Resources::of`].
-    pub(crate) fn with_reserve(
+    pub(crate) fn of_mount(
         work: &MachineArguments,
         reserve: &ReserveArguments,
     ) -> anyhow::Result<Self> {
+        Self::with_overhead(work, reserve, ProcessOverhead::OfMount)
+    }
+
+    fn with_overhead(
+        work: &MachineArguments,
+        reserve: &ReserveArguments,
+        overhead: ProcessOverhead,
+    ) -> anyhow::Result<Self> {
+        // Before there are threads. Else a decoder that is freed stays resident in the heap of the thread that made it,
+        // while the budget counts it as returned.
+        set_mmap_threshold();
         if let Some(cpus) = &work.cpus {
             let bound = CpuSet::parse(cpus).and_then(|cpus| cpus.bind_current_thread());
             bound.map_err(|error| usage_error(format_args!("--cpus={cpus}: {error}")))?;
@@ -72,15 +89,13 @@ impl Resources {
         let granted = AvailableCpus::read().parallelism();
         // More threads than CPUs would only take memory.
         let wanted = work.jobs.unwrap_or(granted).min(granted);
-        let bytes = work.memory.unwrap_or_else(default_bytes);
-        let (threads, limit) = split_memory(bytes, wanted)?;
+        let bytes = work.memory.unwrap_or_else(|| default_bytes(overhead));
+        let (threads, limit) = split_memory(bytes, wanted, overhead)?;
         let memory = memory(limit, listeners(threads), reserve)?;
         if reserve.prefault {
             memory.prefault(threads).context("--prefault")?;
         }
-        // With a positive nice value, the workers that decode ahead are not raised, either.
-        let is_nice = work.nice.is_some_and(|nice| nice > 0);
-        let priority = if is_nice { PriorityRequest::Normal } else { PriorityRequest::Raised };
+        let priority = worker_priority();
         let workers = match threads {
             1 => DecodeWorkers::none(),
             _ => DecodeWorkers::with_max_threads(
@@ -99,9 +114,7 @@ impl Resources {
     /// Threads of a mount that read requests at most, if the storage of the image is slow. Each may
     /// hold a read of a mebibyte, and they must not use up the memory.
     pub(crate) fn listeners_max(&self) -> usize {
-        let affordable = self.memory.budget().limit_bytes() / LISTENER_SHARE_BYTES;
-        let affordable = usize::try_from(affordable).unwrap_or(usize::MAX);
-        affordable.min(LISTENERS_MAX).max(self.listeners())
+        affordable_listeners(self.memory.budget().limit_bytes()).max(self.listeners())
     }
 
     /// Memory of all threads besides the budget, in bytes.
@@ -117,15 +130,56 @@ impl Resources {
     }
 }
 
-/// The memory of the whole process without `--memory`; where an eighth of the system's is too
-/// little, what an image needs.
-fn default_bytes() -> u64 {
-    MemoryPool::default_limit_bytes().max(least_bytes())
+/// The priority of the workers that decode ahead. A process with a positive nice value, from `--nice` or from whoever
+/// started it, is to give way to others, so its workers are not raised.
+fn worker_priority() -> PriorityRequest {
+    match rustix::process::getpriority_process(None) {
+        Ok(nice) if nice > 0 => PriorityRequest::Normal,
+        _ => PriorityRequest::Raised,
+    }
 }
 
-/// The least memory of a process that reads images.
-const fn least_bytes() -> u64 {
-    PROCESS_BYTES + THREAD_BYTES + MemoryPool::MIN_BYTES
+/// What a process takes besides its budget and [`THREAD_BYTES`] for each of its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProcessOverhead {
+    /// A verb that ends when it has done its work.
+    OfVerb,
+    /// A mount, which has listeners, too.
+    OfMount,
+}
+
+impl ProcessOverhead {
+    /// Its bytes in a process that may use `bytes`.
+    fn bytes(self, bytes: u64) -> u64 {
+        match self {
+            Self::OfVerb => PROCESS_BYTES,
+            Self::OfMount => {
+                let listeners = u64::try_from(affordable_listeners(bytes)).unwrap_or(u64::MAX);
+                PROCESS_BYTES + MOUNT_BYTES + LISTENER_BYTES.saturating_mul(listeners)
+            }
+        }
+    }
+
+    /// The least memory of a process that reads images, in bytes: a whole number of MiB.
+    const fn least_bytes(self) -> u64 {
+        let of_mount = match self {
+            Self::OfVerb => 0,
+            Self::OfMount => 1 << 20,
+        };
+        PROCESS_BYTES + THREAD_BYTES + MemoryPool::MIN_BYTES + of_mount
+    }
+}
+
+/// Threads that read requests of the kernel at most with so much memory.
+fn affordable_listeners(bytes: u64) -> usize {
+    let affordable = usize::try_from(bytes / LISTENER_SHARE_BYTES).unwrap_or(usize::MAX);
+    affordable.min(LISTENERS_MAX)
+}
+
+/// The memory of the whole process without `--memory`; where an eighth of the system's is too
+/// little, what an image needs.
+fn default_bytes(overhead: ProcessOverhead) -> u64 {
+    MemoryPool::default_limit_bytes().max(overhead.least_bytes())
 }
 
 /// At least two: with one, a request that waits for the image would block all others.
@@ -135,18 +189,25 @@ fn listeners(threads: usize) -> usize {
 
 /// Splits `bytes`, the memory of the whole process, into a number of threads and the budget; if it
 /// is scarce, there are fewer threads.
-fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
-    let least = least_bytes();
-    let spare = bytes.checked_sub(least).ok_or_else(|| {
-        usage_error(format_args!(
-            "--memory: reading an image needs at least {}",
-            human_bytes(least)
-        ))
-    })?;
-    let affordable = usize::try_from(spare / THREAD_BYTES).unwrap_or(usize::MAX).saturating_add(1);
+fn split_memory(
+    bytes: u64,
+    wanted: usize,
+    overhead: ProcessOverhead,
+) -> anyhow::Result<(usize, u64)> {
+    let least = overhead.least_bytes();
+    if bytes < least {
+        let verb = match overhead {
+            ProcessOverhead::OfVerb => "reading",
+            ProcessOverhead::OfMount => "mounting",
+        };
+        let least = human_bytes(least);
+        return Err(usage_error(format_args!("--memory: {verb} an image needs at least {least}")));
+    }
+    let left = bytes.saturating_sub(overhead.bytes(bytes));
+    let spare = left.saturating_sub(MemoryPool::MIN_BYTES);
+    let affordable = usize::try_from(spare / THREAD_BYTES).unwrap_or(usize::MAX).max(1);
     let threads = wanted.min(affordable);
-    let others = PROCESS_BYTES + THREAD_BYTES * threads as u64;
-    Ok((threads, bytes - others))
+    Ok((threads, left.saturating_sub(THREAD_BYTES.saturating_mul(threads as u64))))
 }
 
 /// Memory with the requested reserve; `--prefault` without a number of pages reserves an
@@ -173,11 +234,41 @@ mod tests {
 
     #[test]
     fn scarce_memory_takes_threads_and_never_the_room_for_an_image() {
-        split_memory(26 << 20, 1).unwrap_err();
-        assert_eq!(split_memory(27 << 20, 16).unwrap(), (1, 20 << 20));
-        assert_eq!(split_memory(32 << 20, 16).unwrap(), (6, 20 << 20));
-        assert_eq!(split_memory(32 << 20, 2).unwrap(), (2, 24 << 20));
-        assert_eq!(split_memory(1 << 30, 16).unwrap().0, 16);
+        let split =
+            |mebibytes: u64, wanted| split_memory(mebibytes << 20, wanted, ProcessOverhead::OfVerb);
+        split(26, 1).unwrap_err();
+        assert_eq!(split(27, 16).unwrap(), (1, 20 << 20));
+        assert_eq!(split(32, 16).unwrap(), (6, 20 << 20));
+        assert_eq!(split(32, 2).unwrap(), (2, 24 << 20));
+        assert_eq!(split(1 << 10, 16).unwrap().0, 16);
+    }
+
+    #[test]
+    fn a_mount_has_room_for_all_threads_that_it_may_start() {
+        let split = |bytes, wanted| split_memory(bytes, wanted, ProcessOverhead::OfMount);
+        let least = ProcessOverhead::OfMount.least_bytes();
+        let error = split(least - 1, 1).unwrap_err();
+        assert!(error.to_string().contains("mounting an image needs at least 28.0 MiB"), "{error}");
+        for mebibytes in 28..=512 {
+            let bytes = mebibytes << 20;
+            for wanted in [1, 2, 16] {
+                let (threads, limit) = split(bytes, wanted).unwrap();
+                let listeners = affordable_listeners(limit) as u64;
+                let all = LISTENER_BYTES * listeners + THREAD_BYTES * threads as u64;
+                assert!(limit >= MemoryPool::MIN_BYTES && threads >= 1);
+                assert!(limit + PROCESS_BYTES + MOUNT_BYTES + all <= bytes, "{mebibytes} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_nice_process_has_no_raised_workers_whoever_made_it_nice() {
+        // Of a thread that ends: a process may not take a nice value back.
+        let requested = std::thread::spawn(|| {
+            rustix::process::setpriority_process(None, 19).unwrap();
+            worker_priority()
+        });
+        assert_eq!(requested.join().unwrap(), PriorityRequest::Normal);
     }
 
     #[test]

@@ -79,7 +79,10 @@ impl OpenFile {
             Err(TryLockError::Poisoned(left)) => left.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        if let Some(range) = ahead.advance(offset, bytes, self.inode.size()) {
+        let most = window_bytes_max(&self.image);
+        if let Some(range) =
+            ahead.advance(offset, bytes, ReadaheadBounds { size: self.inode.size(), most })
+        {
             ahead.prefetch(&self.image, &self.inode, range);
         }
     }
@@ -89,6 +92,26 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).cancel();
     }
+}
+
+/// The largest window of a reader, in bytes of the file.
+fn window_bytes_max(image: &ImageInner) -> u64 {
+    let cpus = u64::try_from(image.engine.parallelism()).unwrap_or(1);
+    let memory = &image.engine.memory;
+    let most = memory.budget().limit_bytes() / MEMORY_SHARE;
+    // More of a reserve would evict prefetched clusters before they are read.
+    let most = most.min(memory.reserve_share().unwrap_or(u64::MAX));
+    let most = most.min(cpus.saturating_mul(LARGEST_BYTES_A_CPU)).min(LARGEST_BYTES);
+    most.max(FIRST_BYTES)
+}
+
+/// What bounds the readahead of one read.
+#[derive(Clone, Copy, Debug)]
+struct ReadaheadBounds {
+    /// Bytes of the file.
+    size: u64,
+    /// The largest window, in bytes.
+    most: u64,
 }
 
 /// What is known of a reader, as in Linux's `struct file_ra_state`.
@@ -115,7 +138,8 @@ impl ReadaheadState {
     }
 
     /// Records a read; returns which bytes of the file to prefetch.
-    fn advance(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
+    fn advance(&mut self, offset: u64, bytes: u64, bounds: ReadaheadBounds) -> Option<Range<u64>> {
+        let ReadaheadBounds { size, most } = bounds;
         let end = offset.saturating_add(bytes).min(size);
         // Threads that share the work on a file are a little early or late.
         let slack = self.window.max(bytes);
@@ -134,6 +158,8 @@ impl ReadaheadState {
             self.window = FIRST_BYTES.max(bytes);
             self.requested_until = end;
         }
+        // A read may be longer than any window, and memory may be less than before.
+        self.window = self.window.min(most);
         self.requested_until = self.requested_until.max(end);
         let left = self.requested_until.saturating_sub(self.next);
         let goal = self.next.saturating_add(self.window).min(size);
@@ -143,7 +169,7 @@ impl ReadaheadState {
         }
         let range = self.requested_until..goal;
         self.requested_until = goal;
-        self.window = self.window.saturating_mul(2).min(LARGEST_BYTES);
+        self.window = self.window.saturating_mul(2).min(most);
         Some(range)
     }
 
@@ -166,13 +192,6 @@ impl ReadaheadState {
             return;
         }
         self.shrink_if_refused(image);
-        let cpus = u64::try_from(image.engine.parallelism()).unwrap_or(1);
-        let memory = &image.engine.memory;
-        let most = memory.budget().limit_bytes() / MEMORY_SHARE;
-        // More of a reserve would evict prefetched clusters before they are read.
-        let most = most.min(memory.reserve_share().unwrap_or(u64::MAX));
-        let most = most.min(cpus.saturating_mul(LARGEST_BYTES_A_CPU)).max(FIRST_BYTES);
-        self.window = self.window.min(most);
         self.try_prefetch(image, inode, range).ok();
     }
 
@@ -301,13 +320,14 @@ mod tests {
     }
 
     const SIZE: u64 = 1 << 30;
+    const BOUNDS: ReadaheadBounds = ReadaheadBounds { size: SIZE, most: LARGEST_BYTES };
 
     #[test]
     fn the_window_grows_while_the_reader_goes_on_in_order() {
         let mut ahead = ReadaheadState::new();
         let mut requested_until = 0;
         for step in 0..400u64 {
-            if let Some(range) = ahead.advance(step << 17, 1 << 17, SIZE) {
+            if let Some(range) = ahead.advance(step << 17, 1 << 17, BOUNDS) {
                 assert!(range.start >= requested_until && range.start < range.end);
                 requested_until = range.end;
             }
@@ -318,22 +338,33 @@ mod tests {
     }
 
     #[test]
+    fn a_long_first_read_asks_for_no_more_than_the_largest_window() {
+        for most in [FIRST_BYTES, 1 << 20, LARGEST_BYTES] {
+            let mut ahead = ReadaheadState::new();
+            let bounds = ReadaheadBounds { size: 2 << 30, most };
+            let range = ahead.advance(0, 512 << 20, bounds).unwrap();
+            assert_eq!(range, 512 << 20..(512 << 20) + most);
+        }
+    }
+
+    #[test]
     fn a_jump_gives_up_what_was_asked_for() {
         let mut ahead = ReadaheadState::new();
-        assert!(ahead.advance(0, 4096, SIZE).is_some());
+        assert!(ahead.advance(0, 4096, BOUNDS).is_some());
         let token = GenerationToken::new(&ahead.generation);
-        assert!(ahead.advance(SIZE / 2, 4096, SIZE).is_none());
+        assert!(ahead.advance(SIZE / 2, 4096, BOUNDS).is_none());
         assert!(token.is_stale());
         assert_eq!(ahead.window, 0);
         // From there on it may be in order again.
-        assert!(ahead.advance(SIZE / 2 + 4096, 4096, SIZE).is_some());
+        assert!(ahead.advance(SIZE / 2 + 4096, 4096, BOUNDS).is_some());
     }
 
     #[test]
     fn nothing_is_asked_for_behind_the_end() {
+        let bounds = ReadaheadBounds { size: 1_000_000, ..BOUNDS };
         let mut ahead = ReadaheadState::new();
         for step in 0..20u64 {
-            if let Some(range) = ahead.advance(step * 50_000, 50_000, 1_000_000) {
+            if let Some(range) = ahead.advance(step * 50_000, 50_000, bounds) {
                 assert!(range.end <= 1_000_000);
             }
         }

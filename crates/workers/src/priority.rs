@@ -54,6 +54,9 @@ impl fmt::Display for PriorityLevel {
 /// Gives the calling thread the priority that it asks for, as far as the system allows, and returns the level that
 /// holds then.
 ///
+/// A thread whose policy is `SCHED_IDLE` keeps it, whatever the request: only somebody who wants a process to give way to
+/// all others sets that policy, and a thread inherits it.
+///
 /// It never fails: a refusal means the next lower level. [`PriorityRequest::Normal`] changes nothing, and
 /// [`PriorityRequest::Batch`] needs no privilege. A raised thread never passes its priority on to threads and processes that it starts.
 ///
@@ -61,6 +64,8 @@ impl fmt::Display for PriorityLevel {
 pub fn apply(request: PriorityRequest) -> PriorityLevel {
     match request {
         PriorityRequest::Normal => {}
+        // L6.
+        PriorityRequest::Raised | PriorityRequest::Batch if is_idle() => {}
         PriorityRequest::Raised => {
             if !raise_to_real_time() {
                 raise_to_nice();
@@ -79,9 +84,14 @@ pub fn apply(request: PriorityRequest) -> PriorityLevel {
 pub struct InheritedPriority(());
 
 impl InheritedPriority {
-    /// Raises the calling thread. `None` if the system refuses, or the thread has a priority of its own already.
+    /// Raises the calling thread. `None` if the system refuses, or the thread has a priority of its own already, or the
+    /// policy `SCHED_IDLE`.
     #[must_use]
     pub fn raise() -> Option<Self> {
+        // L6.
+        if is_idle() {
+            return None;
+        }
         if sys::has_real_time_limit() != Ok(false) || of_current_thread() != PriorityLevel::Normal {
             return None;
         }
@@ -115,6 +125,11 @@ pub fn of_current_thread() -> PriorityLevel {
         // SCHED_IDLE and policies to come: their nice value does not mean a priority.
         Ok(_) => PriorityLevel::Normal,
     }
+}
+
+/// Whether the policy of the calling thread is `SCHED_IDLE`.
+fn is_idle() -> bool {
+    sys::scheduler() == Ok(sys::POLICY_IDLE)
 }
 
 fn level_of_nice(otherwise: PriorityLevel) -> PriorityLevel {
@@ -235,15 +250,33 @@ mod tests {
         });
     }
 
+    /// Runs on a thread of its own with the policy `SCHED_IDLE`.
+    fn aside_idle(body: impl FnOnce() + Send + 'static) {
+        aside(|| match sys::set_scheduler(sys::POLICY_IDLE, 0) {
+            Ok(()) => body(),
+            Err(errno) => println!("skipped: the idle policy is refused: {errno}"),
+        });
+    }
+
     #[test]
     fn an_idle_thread_is_never_taken_for_a_raised_one() {
-        const POLICY_IDLE: i32 = 5;
-        aside(|| {
+        aside_idle(|| {
             setpriority_process(Some(gettid()), NICE).ok();
-            match sys::set_scheduler(POLICY_IDLE, 0) {
-                Ok(()) => assert_eq!(of_current_thread(), PriorityLevel::Normal),
-                Err(errno) => println!("skipped: the idle policy is refused: {errno}"),
+            assert_eq!(of_current_thread(), PriorityLevel::Normal);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_is_to_give_way_to_all_others_goes_on_to() {
+        aside_idle(|| {
+            let before = shown();
+            for request in [PriorityRequest::Raised, PriorityRequest::Batch] {
+                assert_eq!(apply(request), PriorityLevel::Normal);
+                assert_eq!(shown(), before, "{request:?}");
             }
+            assert!(InheritedPriority::raise().is_none());
+            assert_eq!(shown(), before);
+            assert_eq!(aside(shown), before, "and what it starts");
         });
     }
 

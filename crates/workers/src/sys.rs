@@ -14,6 +14,8 @@ pub(crate) const POLICY_FIFO: c_int = 1;
 pub(crate) const POLICY_ROUND_ROBIN: c_int = 2;
 /// `SCHED_BATCH`.
 pub(crate) const POLICY_BATCH: c_int = 3;
+/// `SCHED_IDLE`.
+pub(crate) const POLICY_IDLE: c_int = 5;
 /// `SCHED_DEADLINE`.
 pub(crate) const POLICY_DEADLINE: c_int = 6;
 /// `SCHED_RESET_ON_FORK`: threads and processes that this thread starts begin as ordinary ones.

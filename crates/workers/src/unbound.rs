@@ -206,13 +206,20 @@ impl UnboundPool {
     /// U6. Refuses new work, runs what waits, and ends the threads. Waits for that, except on a thread of the
     /// pool, which lets them end by themselves.
     pub(crate) fn shut_down(&self) {
-        let mut state = lock(&self.shared.state);
-        state.is_closing = true;
-        let owned =
-            if is_pool_thread(self.id()) { Vec::new() } else { std::mem::take(&mut state.owned) };
-        drop(state);
+        lock(&self.shared.state).is_closing = true;
         self.shared.work_available.notify_all();
-        owned.into_iter().for_each(OwnedThread::join);
+        if is_pool_thread(self.id()) {
+            return;
+        }
+        // A thread that runs an item may be starting another one, which it adds before it ends itself. No thread adds
+        // one after the round that finds none.
+        loop {
+            let owned = std::mem::take(&mut lock(&self.shared.state).owned);
+            if owned.is_empty() {
+                return;
+            }
+            owned.into_iter().for_each(OwnedThread::join);
+        }
     }
 }
 
@@ -528,7 +535,9 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::{SubmitOutcome, UnboundPool, UnboundSettings};
+    use std::time::Instant;
+
+    use super::{SubmitOutcome, UnboundPool, UnboundSettings, WorkItem};
     use crate::wake_event::WakeEvent;
 
     fn pool(threads: usize) -> UnboundPool {
@@ -590,6 +599,33 @@ mod loom_tests {
             other.join().unwrap();
             drop(pool);
             assert_eq!(ran.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_is_started_while_the_pool_is_shut_down_has_ended_when_it_is_gone() {
+        model(|| {
+            let pool = Arc::new(pool(2));
+            let ran = Arc::new(AtomicUsize::new(0));
+            let [outer_begun, inner_begun] = [(), ()].map(|()| Arc::new(WakeEvent::new()));
+            let signal = Arc::clone(&outer_begun);
+            let (inner, counted) = (Arc::clone(&pool), Arc::clone(&ran));
+            // As a thread of the fallback requeues what waited for a CPU that goes.
+            pool.submit(move || {
+                let _: bool = signal.set();
+                let signal = Arc::clone(&inner_begun);
+                let work = move || {
+                    let _: bool = signal.set();
+                    counted.fetch_add(1, Ordering::Relaxed);
+                };
+                let _: SubmitOutcome = inner.enqueue(WorkItem::new(work, Instant::now()));
+                // So that another thread has the item.
+                let _: bool = inner_begun.wait();
+            });
+            let _: bool = outer_begun.wait();
+            // As the owner of the per-CPU workers does: it waits for all threads, wherever the last handle is dropped.
+            pool.shut_down();
+            assert_eq!(ran.load(Ordering::Relaxed), 1);
         });
     }
 

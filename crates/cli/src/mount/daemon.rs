@@ -70,7 +70,7 @@ pub(super) fn run(
     request: &MountRequest,
     notifier: &mut Option<ReadyNotifier>,
 ) -> anyhow::Result<CommandStatus> {
-    let resources = Resources::with_reserve(&request.machine, &request.reserve)?;
+    let resources = Resources::of_mount(&request.machine, &request.reserve)?;
     let (image, remote) = source::open_for_mount(&request.image, &request.read, &resources)?;
     if request.invocation.is_dry_run {
         return Ok(CommandStatus::Success);

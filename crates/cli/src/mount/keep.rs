@@ -381,7 +381,7 @@ fn open_and_describe(held: &MountRequest) -> anyhow::Result<String> {
 }
 
 fn resources(machine: &MachineArguments, reserve: &ReserveArguments) -> anyhow::Result<Resources> {
-    Resources::with_reserve(machine, reserve)
+    Resources::of_mount(machine, reserve)
 }
 
 impl Kept<'_> {

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -408,4 +409,59 @@ fn root_can_have_a_mount_served_by_another_user_to_whom_it_belongs() {
     mount(&point).args(["--user", "65534:65533", "--allow-other"]).succeeds();
     assert!(point.join("sub").is_dir());
     assert!(point.unmount());
+}
+
+/// Text of so many bytes that compresses to a third, each time the same.
+fn words(count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut text = Vec::with_capacity(count + 16);
+    while text.len() < count {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        text.extend_from_slice(format!("{:x} ", (state >> 52).pow(3)).as_bytes());
+    }
+    text.truncate(count);
+    text
+}
+
+// Decoders that readers beyond the limit had made stayed in the heaps of their threads, which the budget did not count.
+#[test]
+fn many_readers_of_long_extents_stay_within_the_memory_limit() {
+    const LIMIT_KIB: u64 = 28 << 10;
+    /// What the limit has for code, which is more in a build for tests.
+    const CODE_KIB: u64 = 6 << 10;
+    if !has_fuse() {
+        return;
+    }
+    let (dir, point) = (Dir::new(), MountPoint::new());
+    let (source, image) = (dir.join("source"), dir.join("image"));
+    fs::create_dir(&source).unwrap();
+    let names = ["a", "b", "c"];
+    names.iter().for_each(|name| fs::write(source.join(name), words(8 << 20)).unwrap());
+    let build =
+        ferrofs().args(["build", "-q", "-z", "zstd,level=1", "-C", "1m", "--max-extent=4m"]);
+    build.arg(&image).arg(&source).succeeds();
+    let memory = format!("--memory={LIMIT_KIB}k");
+    ferrofs().arg("mount").arg(memory).arg(&image).arg(point.path()).succeeds();
+    let daemon = point.process(None);
+    std::thread::scope(|scope| {
+        for reader in 0..16_usize {
+            let path = point.join(names[reader % names.len()]);
+            scope.spawn(move || {
+                let file = File::open(path).unwrap();
+                let mut buffer = vec![0; 128 << 10];
+                for block in (0..64).map(|block| (block + reader * 7) % 64) {
+                    file.read_exact_at(&mut buffer, block as u64 * (128 << 10)).unwrap();
+                    // The next reader of it asks the daemon again.
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                }
+            });
+        }
+    });
+    let status = status(daemon.pid());
+    let kib = |name| field(&status, name).trim_end_matches(" kB").trim().parse::<u64>().unwrap();
+    let (peak, code) = (kib("VmHWM"), kib("RssFile"));
+    println!("{peak} KiB at most, {code} of files");
+    assert!(peak - code <= LIMIT_KIB - CODE_KIB, "{peak} KiB at most, {code} of files");
+    assert!(point.unmount());
+    daemon.wait();
 }
