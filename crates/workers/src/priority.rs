@@ -251,6 +251,7 @@ mod tests {
     }
 
     /// Runs on a thread of its own with the policy `SCHED_IDLE`.
+    #[allow(clippy::print_stdout, reason = "a test says what it skips")]
     fn aside_idle(body: impl FnOnce() + Send + 'static) {
         aside(|| match sys::set_scheduler(sys::POLICY_IDLE, 0) {
             Ok(()) => body(),
