@@ -264,11 +264,12 @@ mod tests {
     #[test]
     fn a_nice_process_has_no_raised_workers_whoever_made_it_nice() {
         // Of a thread that ends: a process may not take a nice value back.
-        let requested = std::thread::spawn(|| {
+        let named = std::thread::Builder::new().name("nice".to_owned());
+        let requested = named.spawn(|| {
             rustix::process::setpriority_process(None, 19).unwrap();
             worker_priority()
         });
-        assert_eq!(requested.join().unwrap(), PriorityRequest::Normal);
+        assert_eq!(requested.unwrap().join().unwrap(), PriorityRequest::Normal);
     }
 
     #[test]
