@@ -133,7 +133,7 @@ impl Transfer {
 }
 
 /// How long somebody waits for chunks.
-pub(crate) struct Patience<'a> {
+pub(crate) struct WaitOptions<'a> {
     /// Since the last one that has come.
     pub(crate) limit: Option<Duration>,
     /// Called when one has come.
@@ -330,11 +330,11 @@ impl SharedObject {
         ranges: &[Range<u32>],
         urgency: FetchUrgency,
         past_caches: bool,
-        patience: &Patience<'_>,
+        options: &WaitOptions<'_>,
     ) -> Result<(), FetchError> {
         let mut waiting = Vec::new();
         if past_caches {
-            self.wait_for_older(ranges, patience).await;
+            self.wait_for_older(ranges, options).await;
         } else {
             self.take_filled(ranges);
         }
@@ -345,14 +345,14 @@ impl SharedObject {
             if urgency == FetchUrgency::Demand {
                 ongoing.demanded.notify_one();
             }
-            self.wait_for(&ongoing, chunk, patience).await?;
+            self.wait_for(&ongoing, chunk, options).await?;
         }
         Ok(())
     }
 
     /// Waits for the end of requests that have brought, or may bring, what the reader has found damaged: they
     /// store chunks before they have ended.
-    async fn wait_for_older(&self, ranges: &[Range<u32>], patience: &Patience<'_>) {
+    async fn wait_for_older(&self, ranges: &[Range<u32>], options: &WaitOptions<'_>) {
         let older: Vec<_> = {
             let in_flight = locked(&self.in_flight);
             let chunks = ranges.iter().cloned().flatten();
@@ -362,7 +362,7 @@ impl SharedObject {
         for ongoing in older {
             ongoing.demanded.notify_one();
             // Whatever its outcome is.
-            self.wait_for(&ongoing, u32::MAX, patience).await.ok();
+            self.wait_for(&ongoing, u32::MAX, options).await.ok();
         }
     }
 
@@ -372,7 +372,7 @@ impl SharedObject {
         &self,
         ongoing: &InFlightFetch,
         chunk: u32,
-        patience: &Patience<'_>,
+        options: &WaitOptions<'_>,
     ) -> Result<(), FetchError> {
         let mut progress = ongoing.progress.subscribe();
         loop {
@@ -385,9 +385,9 @@ impl SharedObject {
                     return outcome.clone();
                 }
             }
-            let limit = patience.limit.unwrap_or(Duration::MAX);
+            let limit = options.limit.unwrap_or(Duration::MAX);
             match tokio::time::timeout(limit, progress.changed()).await {
-                Ok(Ok(())) => (patience.on_progress)(),
+                Ok(Ok(())) => (options.on_progress)(),
                 Ok(Err(_)) => {
                     return Err(self.error(FetchErrorKind::Unreachable, "the request was dropped"));
                 }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::fetcher::{Fetcher, OpeningRequest};
 use crate::lock::locked;
-use crate::object::{Patience, SharedObject};
+use crate::object::{SharedObject, WaitOptions};
 use crate::space::CacheSpace;
 
 /// Objects of one connection: an image and its devices, of several images.
@@ -263,8 +263,8 @@ impl Peer {
         if !is_offline {
             let told = Mutex::new(Instant::now());
             let on_progress = || self.tell_progress(id, &told);
-            let patience = Patience { limit, on_progress: &on_progress };
-            return shared.fetch(&ranges, urgency, past_caches, &patience).await;
+            let options = WaitOptions { limit, on_progress: &on_progress };
+            return shared.fetch(&ranges, urgency, past_caches, &options).await;
         }
         if past_caches {
             let detail = "a cached chunk is damaged, and --offline forbids requests to its server";

@@ -178,8 +178,8 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     refused(mount(&image, &point).arg("--log=stderr"), 2, "--log stderr needs --foreground", "");
     let log = dir.join("none/log");
     refused(mount(&image, &point).arg("--log").arg(log), 1, "--log ", "No such file");
-    refused(mount(&image, &point).arg("--memory=1m"), 2, "--memory: ", "27.0 MiB");
-    refused(mount(&image, &point).arg("-f").arg("--memory=1m"), 2, "--memory: ", "27.0 MiB");
+    refused(mount(&image, &point).arg("--memory=1m"), 2, "--memory: ", "28.0 MiB");
+    refused(mount(&image, &point).arg("-f").arg("--memory=1m"), 2, "--memory: ", "28.0 MiB");
     let reserve = mount(&image, &point).args(["--memory=64m", "--reserved-pages=100000"]);
     refused(reserve, 2, "--reserved-pages=100000: ", "raise --memory");
     refused(mount(&image, &point).args(["-o", "reserved_pages=x"]), 2, "-o reserved_pages=x: ", "");
