@@ -520,9 +520,7 @@ impl ImageInner {
             drop(permit);
             return engine.decode_window(slot, cluster, segment.skip, target);
         }
-        if self.decodes_again(segment, cluster)
-            || self.decodes_front_alone(segment, cluster, target)
-        {
+        if self.decodes_again(segment, cluster, target) {
             return self.decode_front(slot, permit, segment, cluster, target, run_bytes);
         }
         let policy = AllocPolicy::MustSucceed;
@@ -560,26 +558,17 @@ impl ImageInner {
     /// Whether a part of a cluster is decoded for its reader alone, and again for the next one. The
     /// caller keeps what it reads, so few clusters are read twice, and a kept one needs a buffer of
     /// its own: mapping it takes three calls of the system and longer than decoding a short LZ4
-    /// extent. Buffers of a reserve are mapped already.
-    fn decodes_again(&self, segment: &ReadSegment, cluster: &Cluster) -> bool {
-        self.caller_caches
-            && segment.is_short
+    /// extent. Of a long one this holds for the front, which is read for the page that it shares
+    /// with the extent before it. Buffers of a reserve are mapped already.
+    fn decodes_again(&self, segment: &ReadSegment, cluster: &Cluster, target: &[u8]) -> bool {
+        let is_worth_it = match cluster.decoded_length() <= SHORT_READ_BYTES {
+            true => segment.is_short,
+            false => segment.skip == 0 && target.len() <= FRONT_BYTES,
+        };
+        is_worth_it
+            && self.caller_caches
             && !segment.is_shared
             && is_quick(cluster.id.coding)
-            && cluster.decoded_length() <= SHORT_READ_BYTES
-            && self.engine.memory.reserve_share().is_none()
-    }
-
-    /// Whether the front of a long LZ4 extent is decoded for its reader alone. The reader wants the
-    /// page in which the extent begins, mostly for the extent before it, and the caller keeps it.
-    /// The whole extent would take dozens of times as long, and a buffer.
-    fn decodes_front_alone(&self, segment: &ReadSegment, cluster: &Cluster, target: &[u8]) -> bool {
-        self.caller_caches
-            && segment.skip == 0
-            && target.len() <= FRONT_BYTES
-            && !segment.is_shared
-            && is_quick(cluster.id.coding)
-            && cluster.decoded_length() > SHORT_READ_BYTES
             && self.engine.memory.reserve_share().is_none()
     }
 
