@@ -174,14 +174,6 @@ impl Image {
         Ok(self.inner.read_in_mode(file, offset, buffer, self.inner.mode)?.bytes)
     }
 
-    /// Whether byte `offset` of a file can be read now without decoding anything: it is stored as it
-    /// is, or its cluster is cached. A moment later the cache may have evicted it. False behind the
-    /// end of the file, and where the metadata is damaged.
-    #[must_use]
-    pub fn is_decoded(&self, file: &Inode, offset: u64) -> bool {
-        self.inner.is_decoded(file, offset)
-    }
-
     /// Calls `sink` with a whole file piece by piece, in order and without gaps.
     ///
     /// While `sink` runs, its thread holds a [decode slot](Image::decode_slots). It may read from

@@ -34,9 +34,6 @@ const SMALL_READ_BYTES: usize = 12_288;
 /// The longest read that may decode an extent of which it needs a part for itself alone, and the
 /// longest such extent, in bytes. The two extents at the ends of a longer read matter less.
 const SHORT_READ_BYTES: usize = 32 << 10;
-/// The longest front of a long LZ4 extent that is decoded alone, in bytes: of the page in which the
-/// extent begins.
-const FRONT_BYTES: usize = 4 << 10;
 
 /// What a read did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,26 +50,15 @@ pub struct ReadOutcome {
     pub extents_start: u64,
     /// Where the last of them ends.
     pub extents_end: u64,
-    /// All of those extents can be decoded in part, for little more than that part takes: they are
-    /// LZ4.
-    pub is_partly_decodable: bool,
 }
 
 impl ReadOutcome {
     /// The plans of a read follow each other in the file.
-    fn add_extents(&mut self, plan: &ReadPlan) {
-        let is_first = self.extents_end == 0;
-        let Some(extents) = plan.extents.as_ref().filter(|_| !plan.is_packed) else {
-            if plan.is_packed {
-                (self.extents_start, self.extents_end) = (0, 0);
-            }
-            return;
-        };
-        let mut clusters = plan.segments.iter().filter_map(ReadSegment::cluster);
-        let is_quick = clusters.all(|cluster| is_quick(cluster.id.coding));
-        self.extents_start = if is_first { extents.start } else { self.extents_start };
+    fn add_extents(&mut self, extents: Range<u64>) {
+        if self.extents_end == 0 {
+            self.extents_start = extents.start;
+        }
         self.extents_end = extents.end;
-        self.is_partly_decodable = is_quick && (is_first || self.is_partly_decodable);
     }
 }
 
@@ -253,6 +239,7 @@ impl ImageInner {
         let mut target = buffer.get_mut(..count).unwrap_or_default();
         let mut at = offset;
         let mut outcome = ReadOutcome { bytes: count, ..ReadOutcome::default() };
+        let mut is_packed = false;
         while !target.is_empty() {
             let plan = ReadPlan::build(self, inode, at, target.len())?;
             let (now, rest) = target.split_at_mut(plan.length.min(target.len()));
@@ -260,21 +247,17 @@ impl ImageInner {
             let missing = self.execute(&plan, now, mode)?;
             outcome.extent_bytes = outcome.extent_bytes.saturating_add(needed);
             outcome.missing_bytes = outcome.missing_bytes.saturating_add(missing);
-            outcome.add_extents(&plan);
+            is_packed |= plan.is_packed;
+            if let Some(extents) = plan.extents {
+                outcome.add_extents(extents);
+            }
             at = at.saturating_add(u64::try_from(now.len()).unwrap_or(u64::MAX));
             target = rest;
         }
-        Ok(outcome)
-    }
-
-    /// Whether a byte of `inode` can be read now without decoding.
-    pub(crate) fn is_decoded(&self, inode: &Inode, offset: u64) -> bool {
-        if offset >= inode.size() {
-            return false;
+        if is_packed {
+            (outcome.extents_start, outcome.extents_end) = (0, 0);
         }
-        let Ok(plan) = ReadPlan::build(self, inode, offset, 1) else { return false };
-        let is_cached = |cluster: &Cluster| self.engine.clusters.get(cluster.id, 1).is_some();
-        plan.segments.iter().filter_map(ReadSegment::cluster).all(is_cached)
+        Ok(outcome)
     }
 
     /// Carries a plan out. Returns the decoded length of the extents that had to be decoded.
@@ -520,7 +503,7 @@ impl ImageInner {
             drop(permit);
             return engine.decode_window(slot, cluster, segment.skip, target);
         }
-        if self.decodes_again(segment, cluster, target) {
+        if self.decodes_again(segment, cluster) {
             return self.decode_front(slot, permit, segment, cluster, target, run_bytes);
         }
         let policy = AllocPolicy::MustSucceed;
@@ -558,17 +541,13 @@ impl ImageInner {
     /// Whether a part of a cluster is decoded for its reader alone, and again for the next one. The
     /// caller keeps what it reads, so few clusters are read twice, and a kept one needs a buffer of
     /// its own: mapping it takes three calls of the system and longer than decoding a short LZ4
-    /// extent. Of a long one this holds for the front, which is read for the page that it shares
-    /// with the extent before it. Buffers of a reserve are mapped already.
-    fn decodes_again(&self, segment: &ReadSegment, cluster: &Cluster, target: &[u8]) -> bool {
-        let is_worth_it = match cluster.decoded_length() <= SHORT_READ_BYTES {
-            true => segment.is_short,
-            false => segment.skip == 0 && target.len() <= FRONT_BYTES,
-        };
-        is_worth_it
-            && self.caller_caches
+    /// extent. Buffers of a reserve are mapped already.
+    fn decodes_again(&self, segment: &ReadSegment, cluster: &Cluster) -> bool {
+        self.caller_caches
+            && segment.is_short
             && !segment.is_shared
             && is_quick(cluster.id.coding)
+            && cluster.decoded_length() <= SHORT_READ_BYTES
             && self.engine.memory.reserve_share().is_none()
     }
 
@@ -586,8 +565,7 @@ impl ImageInner {
         let policy = AllocPolicy::MustSucceed;
         let front_bytes = segment.skip.saturating_add(target.len());
         engine.prepare(slot, cluster, run_bytes, policy)?;
-        let output_bytes = cluster.decoded_length().min(SHORT_READ_BYTES).max(front_bytes);
-        let mut output = slot.take_output(&engine.memory, output_bytes)?;
+        let mut output = slot.take_output(&engine.memory, cluster.decoded_length())?;
         let front = output.get_mut(..front_bytes).unwrap_or_default();
         engine.decode_data(slot, cluster, run_bytes, front, policy)?;
         copy(front, segment.skip, target)?;

@@ -6,6 +6,7 @@
 )]
 
 mod node;
+mod partial_pages;
 mod predictor;
 mod prefetch_queue;
 mod read;
@@ -23,6 +24,7 @@ use ferrofs_workers::priority::{self, PriorityLevel};
 
 use crate::settings::{LogCallback, MountLogEvent, MountSettings};
 use crate::stats::{MountMetrics, OperationKind, StatsCollector, is_stats_ioctl, respond};
+use partial_pages::PartialPages;
 use predictor::ReadPredictor;
 use prefetch_queue::{PrefetchQueue, PrefetchTask};
 use read::RecentFiles;
@@ -43,6 +45,7 @@ pub(crate) struct ImageFs {
     nodes: NodeMap,
     settings: MountSettings,
     files: RecentFiles,
+    partial_pages: PartialPages,
     predictor: ReadPredictor,
     /// Files that are predicted, and what is around reads of long extents.
     prefetch_queue: PrefetchQueue,
@@ -80,6 +83,7 @@ impl ImageFs {
             };
             Self {
                 nodes,
+                partial_pages: PartialPages::new(image.memory().budget()),
                 image,
                 settings,
                 files: RecentFiles::new(),

@@ -465,3 +465,43 @@ fn many_readers_of_long_extents_stay_within_the_memory_limit() {
     assert!(point.unmount());
     daemon.wait();
 }
+
+// A page that two extents share was decoded with both of them, and with their neighbours.
+#[test]
+fn random_reads_of_all_pages_decode_each_extent_about_once() {
+    const PAGES: usize = 2048;
+    if !has_fuse() {
+        return;
+    }
+    let (dir, point) = (Dir::new(), MountPoint::new());
+    let (source, image) = (dir.join("source"), dir.join("image"));
+    fs::create_dir(&source).unwrap();
+    let bytes = words(PAGES * 4096);
+    fs::write(source.join("file"), &bytes).unwrap();
+    ferrofs().args(["build", "-q", "-z", "zstd", "-C", "64k"]).arg(&image).arg(&source).succeeds();
+    let decoded_by = |read: &dyn Fn(&File)| {
+        ferrofs().arg("mount").arg(&image).arg(point.path()).succeeds();
+        let file = File::open(point.join("file")).unwrap();
+        read(&file);
+        let stats = ferrofs().args(["stats", "--json"]).arg(point.path()).succeeds().json();
+        drop(file);
+        assert!(point.unmount());
+        stats["clusters"]["decoded"].as_u64().unwrap()
+    };
+    let extents = decoded_by(&|file| {
+        let mut read = vec![0; bytes.len()];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == bytes);
+    });
+    assert!(extents > 20, "{extents} extents");
+    let decoded = decoded_by(&|file| {
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random).unwrap();
+        for at in (0..PAGES).map(|number| number * 1103 % PAGES * 4096) {
+            let mut page = [0; 4096];
+            file.read_exact_at(&mut page, at as u64).unwrap();
+            assert!(page == bytes[at..at + 4096], "the page at {at}");
+        }
+    });
+    println!("{decoded} decoded of {extents} extents");
+    assert!(decoded <= extents + extents / 4, "{decoded} decoded of {extents} extents");
+}

@@ -155,43 +155,21 @@ fn readers_in_every_way_get_a_cluster_of_many_files_from_one_decoder() {
     assert!(decoded * 100 <= distinct * MOST, "{decoded} decoded, {distinct} are there");
 }
 
-/// The extents of a read, and what is cached of them, tell a caller what it can have without decoding more.
+/// The extents of a read tell a caller what it can have without decoding more.
 #[test]
 fn the_outcome_of_a_read_names_its_extents() {
     let written = Lz4Image::of_extents(65_535, &[3], 100_000);
     let image = written.open(&OpenOptions::new().caller_caches(true));
     let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
-    let inode = file.inode();
     let mut buffer = [0u8; 4096];
     let first = file.read_with_outcome(40_960, &mut buffer).unwrap();
     assert_eq!((first.bytes, first.extents_start), (4096, 0));
     assert!((100_000..200_000).contains(&first.extents_end), "{}", first.extents_end);
     assert_eq!(first.extent_bytes, first.extents_end);
-    assert!(first.is_partly_decodable);
-    assert!(image.is_decoded(inode, 0) && image.is_decoded(inode, first.extents_end - 1));
-    assert!(!image.is_decoded(inode, first.extents_end));
-    assert!(!image.is_decoded(inode, inode.size()) && !image.is_decoded(inode, u64::MAX));
-    // Behind the first extent: one that is not cached, and both of them.
+    // Behind the first extent, and at its end: both of them.
     let second = file.read_with_outcome(first.extents_end + 20_000, &mut buffer).unwrap();
     assert_eq!(second.extents_start, first.extents_end);
     let both = file.read_with_outcome(first.extents_end - 5, &mut buffer).unwrap();
     assert_eq!((both.extents_start, both.extents_end), (0, second.extents_end));
     assert_eq!(both.extent_bytes, both.extents_end);
-}
-
-/// What a caller that caches wants behind a long LZ4 extent, the rest of its last page, costs neither the next extent as a
-/// whole nor memory for it.
-#[test]
-fn the_front_of_a_long_lz4_extent_is_decoded_alone() {
-    let written = Lz4Image::of_extents(65_535, &[2], 100_000);
-    let image = written.open(&OpenOptions::new().caller_caches(true));
-    let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
-    let mut buffer = vec![0u8; 4096];
-    let extent = file.read_with_outcome(8192, &mut buffer).unwrap().extents_end;
-    let end = extent.next_multiple_of(4096);
-    let mut around = vec![0u8; usize::try_from(end).unwrap()];
-    assert_eq!(image.read_at(file.inode(), 0, &mut around).unwrap(), around.len());
-    assert!(around == written.texts[0][..around.len()]);
-    assert!(!image.is_decoded(file.inode(), extent), "the next extent is cached");
-    assert_eq!(image.stats().bytes_decoded, end, "{:?}", image.stats());
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ferrofs_fuse::{Errno, Notifier, Reply};
 use ferrofs_image::{ErrorKind, FileType, Nid, OpenFile, ReadOutcome};
 
+use super::partial_pages::{page_end, page_start};
 use super::prefetch_queue::PrefetchTask;
 use super::{FsResult, ImageFs};
 
@@ -18,13 +19,10 @@ use super::{FsResult, ImageFs};
 const SMALL_READ_BYTES: usize = 16 << 10;
 /// The size of a readaround among short extents, in bytes of the file: that of the decoded extents, but at least this.
 const MIN_READAROUND_BYTES: u64 = 32 << 10;
-/// The most that one readaround stores, in bytes. Two extents of 128 KiB, when the read needs both, and the page behind
-/// them fit in.
+/// The most that one readaround stores, in bytes: two extents of 128 KiB, when the read needs both, and more.
 const MAX_READAROUND_BYTES: u64 = 320 << 10;
 /// What is stored of longer extents, in bytes.
 const READAROUND_PART_BYTES: u64 = 128 << 10;
-/// The unit of the page cache, in bytes. Where pages are larger, the kernel takes parts of pages, too.
-const PAGE_BYTES: u64 = 4096;
 /// The longest extents, in bytes, whose readaround is left to a thread of its own. It takes as long as the reader needs
 /// for its next request. A listener that did it would occupy the CPU that the reader is woken on.
 const SHORT_EXTENT_BYTES: u64 = 64 << 10;
@@ -58,8 +56,12 @@ impl ImageFs {
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let read = self.image.demand_buffer(bytes).and_then(|mut buffer| {
-            let read =
-                file.read_with_outcome(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
+            let read = self.read_missing(
+                node,
+                &file,
+                offset,
+                buffer.get_mut(..bytes).unwrap_or_default(),
+            )?;
             Ok((buffer, read))
         });
         match read {
@@ -76,6 +78,25 @@ impl ImageFs {
                 Err((reply, if is_memory { Errno::NOMEM } else { Errno::IO }))
             }
         }
+    }
+
+    /// Reads what is not kept of the first and last page.
+    fn read_missing(
+        &self,
+        node: u64,
+        file: &OpenFile,
+        offset: u64,
+        target: &mut [u8],
+    ) -> ferrofs_image::Result<ReadOutcome> {
+        let missing = self.partial_pages.take(node, offset, target);
+        let at = offset.saturating_add(u64::try_from(missing.start).unwrap_or(u64::MAX));
+        let bytes = target.len();
+        let mut read =
+            file.read_with_outcome(at, target.get_mut(missing.clone()).unwrap_or_default())?;
+        // The image is shorter than the range of it that is missing only if it changes while it is mounted.
+        let is_whole = read.bytes == missing.len();
+        read.bytes = if is_whole { bytes } else { missing.start.saturating_add(read.bytes) };
+        Ok(read)
     }
 
     /// The open file of a node, from the cache if it was read recently.
@@ -116,8 +137,7 @@ impl ImageFs {
     /// Stores what is around a read.
     pub(super) fn store_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
         let inode = file.inode();
-        let is_decoded = |at| self.image.is_decoded(inode, at);
-        let range = readaround(offset, read, inode.size(), is_decoded);
+        let range = readaround(offset, read, inode.size());
         let length = range.end.saturating_sub(range.start);
         let Ok(bytes) = usize::try_from(length) else { return };
         let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
@@ -128,13 +148,31 @@ impl ImageFs {
             return;
         }
         let node = self.nodes.node(file.inode().nid());
-        let before = usize::try_from(offset.saturating_sub(range.start)).unwrap_or(usize::MAX);
-        let until = before.saturating_add(read.bytes);
-        // The kernel has the bytes of the read itself already.
-        for (part, start) in [(around.get(..before), 0), (around.get(until..), until)] {
-            if let Some(part) = part.filter(|part| !part.is_empty()) {
-                let start = range.start.saturating_add(u64::try_from(start).unwrap_or(u64::MAX));
-                self.store(node, start, part);
+        let read_bytes = u64::try_from(read.bytes).unwrap_or(u64::MAX);
+        // The kernel has the pages of the read itself already.
+        let read = page_start(offset)..page_end(offset.saturating_add(read_bytes));
+        let pages = page_end(range.start)..match range.end >= inode.size() {
+            true => range.end,
+            false => page_start(range.end),
+        };
+        let part = |from: u64, to: u64| {
+            let index = |at: u64| usize::try_from(at.saturating_sub(range.start)).ok();
+            around.get(index(from)?..index(to)?).filter(|part| !part.is_empty())
+        };
+        for (from, to) in
+            [(pages.start, pages.end.min(read.start)), (pages.start.max(read.end), pages.end)]
+        {
+            if let Some(part) = part(from, to) {
+                self.store(node, from, part);
+            }
+        }
+        let ends =
+            [(range.start, pages.start.min(range.end)), (pages.end.max(pages.start), range.end)];
+        for (from, to) in ends.into_iter().filter(|(from, _)| !read.contains(from)) {
+            if let Some(part) = part(from, to)
+                && let Some((page, bytes)) = self.partial_pages.add(node, from, part, inode.size())
+            {
+                self.store(node, page, &bytes);
             }
         }
     }
@@ -176,40 +214,19 @@ fn crash_point(nid: Nid) {
     let _nid = nid;
 }
 
-/// The range to store around a read, within the file.
-///
-/// Short extents: an aligned range, which several of them share. Long ones: the pages that lie completely within them, so
-/// that no other extent is decoded. Their first and last page belong to other extents, too. They are part of it if these
-/// are decoded (`is_decoded` tells for a byte); in LZ4 the last page in any case, since its other part can be decoded
-/// alone ([`ReadOutcome::is_partly_decodable`]). So dense reads find those pages, too.
-fn readaround(
-    offset: u64,
-    read: ReadOutcome,
-    size: u64,
-    is_decoded: impl Fn(u64) -> bool,
-) -> Range<u64> {
+/// The range to read around a read, within the file: an aligned one among short extents, which several of them share; of
+/// long ones the extents themselves, so that no other one is decoded.
+fn readaround(offset: u64, read: ReadOutcome, size: u64) -> Range<u64> {
     let ReadOutcome { extent_bytes, extents_start, extents_end, .. } = read;
-    let is_long = extent_bytes > SHORT_EXTENT_BYTES && extents_end > extents_start;
-    if !is_long {
+    let range = extents_start..extents_end.min(size);
+    if extent_bytes <= SHORT_EXTENT_BYTES || range.is_empty() {
         return aligned(offset, extent_bytes, size);
     }
-    let page_start = |at: u64| at & !(PAGE_BYTES - 1);
-    let page_end = |at: u64| at.checked_next_multiple_of(PAGE_BYTES).unwrap_or(at);
-    let is_before_decoded = extents_start.checked_sub(1).is_some_and(&is_decoded);
-    let start = match is_before_decoded {
-        true => page_start(extents_start),
-        false => page_end(extents_start).min(offset),
-    };
-    // The last page of a file belongs to nothing else.
-    let has_last_page = extents_end >= size || read.is_partly_decodable || is_decoded(extents_end);
-    let end = if has_last_page { page_end(extents_end) } else { page_start(extents_end) };
-    let read_end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
-    let range = start..end.max(read_end).min(size);
     if range.end.saturating_sub(range.start) <= MAX_READAROUND_BYTES {
         return range;
     }
     let part = aligned(offset, READAROUND_PART_BYTES, size);
-    part.start.max(range.start)..part.end.min(range.end).max(read_end.min(size))
+    part.start.max(range.start)..part.end.min(range.end)
 }
 
 /// An aligned range around a byte, within the file.
@@ -285,39 +302,25 @@ mod tests {
         assert_eq!(aligned(200_000, u64::MAX, 1 << 20), 131_072..262_144);
     }
 
-    /// Of 100,000 to 250,000, in a file of 1 MiB.
-    fn long(is_partly_decodable: bool) -> ReadOutcome {
+    #[test]
+    fn a_readaround_of_long_extents_is_those_or_a_part_of_them() {
+        let around = |offset, start, end, size| {
+            let mut read = ReadOutcome::default();
+            (read.bytes, read.extent_bytes) = (4096, end - start);
+            (read.extents_start, read.extents_end) = (start, end);
+            readaround(offset, read, size)
+        };
+        assert_eq!(around(131_072, 100_000, 250_000, 1 << 20), 100_000..250_000);
+        // The read has the page in which the extent starts.
+        assert_eq!(around(98_304, 100_000, 250_000, 1 << 20), 100_000..250_000);
+        assert_eq!(around(131_072, 100_000, 900_000, 1 << 20), 131_072..262_144);
+        assert_eq!(around(102_400, 100_000, 900_000, 1 << 20), 100_000..131_072);
+        assert_eq!(around(897_024, 100_000, 900_000, 1 << 20), 786_432..900_000);
+        assert_eq!(around(131_072, 0, u64::MAX, u64::MAX), 131_072..262_144);
+        // Nothing is known about extents of the packed file.
         let mut read = ReadOutcome::default();
         (read.bytes, read.extent_bytes) = (4096, 150_000);
-        (read.extents_start, read.extents_end) = (100_000, 250_000);
-        read.is_partly_decodable = is_partly_decodable;
-        read
-    }
-
-    #[test]
-    fn a_readaround_of_a_long_extent_needs_no_other_extent() {
-        let size = 1 << 20;
-        let around = |read, is_decoded: bool| readaround(131_072, read, size, |_| is_decoded);
-        assert_eq!(around(long(false), false), 102_400..249_856);
-        assert_eq!(around(long(false), true), 98_304..253_952);
-        assert_eq!(around(long(true), false), 102_400..253_952);
-        // The file ends with the extent.
-        assert_eq!(readaround(131_072, long(false), 250_000, |_| false), 102_400..250_000);
-        // The pages of the read itself are in it.
-        assert_eq!(readaround(98_304, long(false), size, |_| false), 98_304..249_856);
-        assert_eq!(readaround(249_856, long(false), size, |_| false), 102_400..253_952);
-    }
-
-    #[test]
-    fn a_part_of_a_very_long_extent_is_stored() {
-        let mut read = long(false);
-        (read.extents_end, read.extent_bytes) = (900_000, 800_000);
-        let around = |offset| readaround(offset, read, 1 << 20, |_| false);
-        assert_eq!(around(131_072), 131_072..262_144);
-        assert_eq!(around(102_400), 102_400..131_072);
-        assert_eq!(around(897_024), 786_432..901_120);
-        (read.extents_end, read.extent_bytes) = (u64::MAX, u64::MAX);
-        assert_eq!(readaround(131_072, read, u64::MAX, |_| false), 131_072..262_144);
+        assert_eq!(readaround(131_072, read, 1 << 20), 131_072..262_144);
     }
 
     #[test]
