@@ -26,7 +26,8 @@ pub fn build_image(bytes: &[u8]) {
     }
     let opened = open(&(Arc::new(image) as _), 0).expect("an image that was just built");
     assert_eq!(problems(&opened), 0, "a new image is not sound");
-    let found = listing::of_image(&opened).expect("a small tree");
+    // The hard links of one large file can have more bytes than a listing takes.
+    let Some(found) = listing::of_image(&opened) else { return };
     assert!(!found.has_problems);
     let mut found = found.listing;
     let mut wanted = listing::of_tree(&case.tree);

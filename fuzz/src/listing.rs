@@ -1,7 +1,7 @@
 //! What a tree looks like, whoever shows it: an image, an archive, a directory of the host. The targets that write a tree
 //! in one form and read it in another compare listings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferrofs_builder::tree::{Content, Metadata, NodeKind, Tree};
 use ferrofs_image::{FilePiece, FileType, Image, Inode, WalkEntry, WalkEvent};
@@ -82,6 +82,8 @@ pub(crate) struct ListedImage {
     pub(crate) listing: Listing,
     /// The size of the largest file in bytes, also of one that could not be read.
     pub(crate) largest_file: u64,
+    /// Paths of entries that could not be read. The listing does not have them.
+    pub(crate) damaged: BTreeSet<Vec<u8>>,
     /// Whether anything could not be read.
     pub(crate) has_problems: bool,
 }
@@ -102,10 +104,12 @@ impl From<ferrofs_image::Error> for Stop {
 pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
     let mut has_problems = image.truncation().is_some();
     let mut entries = Vec::new();
+    let mut damaged = BTreeSet::new();
     let mut bytes_left = CONTENTS_MAX_BYTES;
     let mut largest_file = 0;
     let Ok(walk) = image.walk(b"/") else {
-        return Some(ListedImage { listing: Listing::new(), largest_file, has_problems: true });
+        let (listing, damaged) = (Listing::new(), BTreeSet::new());
+        return Some(ListedImage { listing, largest_file, damaged, has_problems: true });
     };
     for (number, event) in walk.enumerate() {
         if number >= NAMES_MAX {
@@ -116,12 +120,10 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
                 if node.inode.file_type() == FileType::Regular {
                     largest_file = node.inode.size().max(largest_file);
                 }
+                let path = node.path.strip_prefix(b"/").unwrap_or(&node.path).to_vec();
                 match entry_of(image, &node, &mut bytes_left) {
-                    Ok(entry) => {
-                        let path = node.path.strip_prefix(b"/").unwrap_or(&node.path).to_vec();
-                        entries.push((path, node.inode.nid().raw(), entry));
-                    }
-                    Err(Stop::Damage) => has_problems = true,
+                    Ok(entry) => entries.push((path, node.inode.nid().raw(), entry)),
+                    Err(Stop::Damage) => drop(damaged.insert(path)),
                     Err(Stop::TooMuch) => return None,
                 }
             }
@@ -129,7 +131,10 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
             WalkEvent::Problem(_) => has_problems = true,
         }
     }
-    Some(ListedImage { listing: name_first(entries), largest_file, has_problems })
+    // It may have been the damaged one of several entries with this name that was extracted.
+    has_problems |= !damaged.is_empty();
+    entries.retain(|(path, ..)| !damaged.contains(path));
+    Some(ListedImage { listing: name_first(entries), largest_file, damaged, has_problems })
 }
 
 fn entry_of(image: &Image, node: &WalkEntry, bytes_left: &mut u64) -> Result<Entry, Stop> {
