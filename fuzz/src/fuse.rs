@@ -225,7 +225,9 @@ impl Client {
             let length = usize::try_from(length).expect("a length");
             let start = entry_bytes + DIRENT_BYTES;
             let name = body[start..start + length].to_vec();
-            assert!((1..=255).contains(&length) && !name.contains(&0) && !name.contains(&b'/'));
+            let is_name =
+                (1..=255).contains(&length) && !name.contains(&0) && !name.contains(&b'/');
+            assert!(is_name, "an entry of the name {}", name.escape_ascii());
             self.remember(node, &name);
             body = &body[(start + length).next_multiple_of(8)..];
         }

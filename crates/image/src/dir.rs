@@ -3,7 +3,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use ferrofs_ondisk::dirent::{DirBlock, Dirent};
+use ferrofs_ondisk::dirent::{DirBlock, Dirent, check_name};
 use ferrofs_ondisk::{FileType, Nid};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, parsed};
@@ -28,7 +28,7 @@ pub struct DirEntry {
     /// if the directory holds none, or an unknown one.
     pub type_hint: Option<FileType>,
     pub(crate) type_number: u8,
-    /// Its name: bytes, 1 to 255 of them.
+    /// Its name: bytes, 1 to 255 of them, without a slash and a NUL.
     pub name: Box<[u8]>,
 }
 
@@ -60,7 +60,7 @@ pub struct DirEntryRef<'a> {
     pub nid: Nid,
     /// The file type that the directory holds for the inode.
     pub type_hint: Option<FileType>,
-    /// Its name. `.` and `..` are listed, too; a directory that does not store `.` is listed with
+    /// Its name, as in [`DirEntry::name`]. `.` and `..` are listed, too; a directory that does not store `.` is listed with
     /// it at the end.
     pub name: &'a [u8],
     /// The position from which [`Image::list`](crate::Image::list) continues behind it.
@@ -81,18 +81,33 @@ impl Iterator for RawEntries<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.cursor.next() {
-                return Some(Ok(DirEntry {
+                let checked = valid_name(entry.name, &self.dir).map(|name| DirEntry {
                     nid: entry.nid,
                     type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
                     type_number: entry.type_number,
-                    name: entry.name.into(),
-                }));
+                    name: name.into(),
+                });
+                if checked.is_err() {
+                    self.cursor.end();
+                }
+                return Some(checked);
             }
             match self.cursor.load(self.inner, &self.dir) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => return Some(Err(error)),
             }
+        }
+    }
+}
+
+/// The name of an entry, unless it has a slash or a NUL: what it leads to for a caller that joins it to a path is anywhere.
+fn valid_name<'a>(name: &'a [u8], dir: &Inode) -> Result<&'a [u8]> {
+    match check_name(name) {
+        Ok(()) => Ok(name),
+        Err(error) => {
+            let error = Error::new(ErrorKind::Format(error.into_kind()));
+            Err(error.in_inode(dir.nid()).at(dir.offset()))
         }
     }
 }
@@ -216,7 +231,7 @@ impl ImageInner {
                 let listed = DirEntryRef {
                     nid: entry.nid,
                     type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
-                    name: entry.name,
+                    name: valid_name(entry.name, dir)?,
                     next: if is_last { range.end } else { next },
                 };
                 if visit(&listed).is_break() {

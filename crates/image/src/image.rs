@@ -111,8 +111,8 @@ impl Image {
     /// [`DirEntryRef::next`] has the other positions, which are the same in every listing.
     ///
     /// # Errors
-    /// `dir` is not a directory, or a block of it is damaged; entries before that block have been
-    /// visited.
+    /// `dir` is not a directory, a block of it is damaged, or a name has a slash or a NUL; entries
+    /// before that block or name have been visited.
     pub fn list(
         &self,
         dir: &Inode,

@@ -32,8 +32,7 @@ pub struct Dirent<'a> {
     /// What the entry says the inode is, for [`FileType::from_dirent`](crate::FileType::from_dirent): a hint, the inode's mode
     /// decides.
     pub type_number: u8,
-    /// The name: 1 to 255 bytes, without a NUL. It may hold a slash or be `..`: see
-    /// [`check_name`].
+    /// The name: 1 to 255 bytes. It may have a slash or a NUL, or be `..`: see [`check_name`].
     pub name: &'a [u8],
 }
 

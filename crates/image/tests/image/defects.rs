@@ -1,5 +1,6 @@
 //! Known defects of other readers of the format. Each test is one of them.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ferrofs_image::{
@@ -244,4 +245,31 @@ fn a_symlink_target_that_linux_would_cut_is_an_error() {
     };
     assert_eq!(link(4095).unwrap(), vec![b'x'; 4095]);
     assert!(matches!(link(4096).unwrap_err().kind(), ErrorKind::SymlinkTarget(4096)));
+}
+
+/// A mount showed them: programs saw a part of the name, or could not read the directory.
+#[test]
+fn a_name_with_a_slash_or_a_nul_ends_a_listing_with_an_error() {
+    for byte in [0, b'/'] {
+        let mut bytes = bytes_of("plain");
+        let at = bytes.windows(6).position(|part| part == b"b.txtb").unwrap();
+        bytes[at + 1] = byte;
+        let image = open_unchecked(bytes);
+        let root = image.root().unwrap();
+        let is_expected = |error: &ferrofs_image::Error| {
+            let kind = ferrofs_ondisk::ErrorKind::NameBytes(byte);
+            matches!(error.kind(), ErrorKind::Format(found) if *found == kind)
+        };
+        let mut names = Vec::new();
+        let mut add = |entry: &ferrofs_image::DirEntryRef<'_>| {
+            names.push(entry.name.to_vec());
+            ControlFlow::Continue(())
+        };
+        let error = image.list(&root, 0, &mut add).unwrap_err();
+        assert!(is_expected(&error) && error.nid() == Some(root.nid()), "{error}");
+        assert_eq!(names, [&b"."[..], b"..", b"a.txt"]);
+        let entries: Vec<_> = image.read_dir(&root).unwrap().collect();
+        assert!(entries.len() == 2 && entries[0].as_ref().unwrap().name == b"a.txt"[..].into());
+        assert!(is_expected(entries[1].as_ref().unwrap_err()));
+    }
 }
