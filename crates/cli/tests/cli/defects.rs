@@ -114,7 +114,7 @@ fn defect_3_an_image_that_is_added_to_has_the_old_files_and_the_new_ones() {
 fn defect_4_directories_are_compressed_where_that_is_said_and_only_there() {
     let dir = Dir::new();
     let tree = plain_tree(&dir);
-    for number in 0..2000 {
+    for number in 0..500 {
         fs::write(tree.join(format!("a-file-with-a-long-name-{number}")), "").unwrap();
     }
     let built = |options: &[&str]| {

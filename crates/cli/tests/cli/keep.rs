@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mounted::{has_fuse, may_mount};
 use crate::support::{Dir, TestCommand, ferrofs, is_root, skip};
@@ -257,8 +257,16 @@ pub(crate) fn leave_without_server(scene: &Scene, kept: &Kept) {
     let open: Vec<u64> =
         open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let free = (0..).find(|number| !open.contains(number)).unwrap();
-    let limit = Rlimit { current: Some(free), maximum: Some(free) };
-    prlimit(Some(kept.holder), Resource::Nofile, limit).unwrap();
+    // As the user of the holder: root needs CAP_SYS_RESOURCE for it, which it may lack in a container.
+    let mut limit = Command::new("prlimit");
+    limit.args([
+        format!("--pid={}", kept.holder.as_raw_nonzero()),
+        format!("--nofile={free}:{free}"),
+    ]);
+    if scene.is_ordinary {
+        limit.uid(NOBODY).gid(NOBODY);
+    }
+    assert!(limit.status().unwrap().success());
     kill_process(kept.server(None), Signal::KILL).unwrap();
     let until = Instant::now() + LIMIT;
     while !scene.log().contains("cannot start a process that serves") {

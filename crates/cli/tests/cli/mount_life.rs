@@ -292,27 +292,33 @@ fn a_kept_mount_whose_starter_was_killed_does_not_stay() {
     if !has_fuse() {
         return;
     }
-    for delay_ms in 0..25 {
-        let (point, dir) = (MountPoint::new(), Dir::new());
-        let log = dir.join("log");
-        let mut asking = mount(&point).arg("--keep").arg("--log").arg(&log).spawn();
-        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
-        asking.kill().unwrap();
-        asking.wait().unwrap();
-        let began = std::time::Instant::now();
-        let mut quiet = 0;
-        // For half a second nothing is mounted and nobody is there who could; or the starter was killed after it got the
-        // message that the mount is ready, and the first server serves.
-        while quiet < 100 {
-            if began.elapsed().as_secs() >= 5 && point.mount().is_some() {
-                let said = fs::read_to_string(&log).unwrap();
-                assert!(!said.contains("restart"), "{delay_ms} ms: {said}");
-                assert!(point.unmount());
-            }
-            assert!(began.elapsed().as_secs() < 30, "{delay_ms} ms: {:?}", point.mount());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            quiet = if point.mount().is_none() && !point.has_process() { quiet + 1 } else { 0 };
+    std::thread::scope(|scope| {
+        for first_ms in 0..5 {
+            scope.spawn(move || (first_ms..25).step_by(5).for_each(kill_a_starter_after));
         }
+    });
+}
+
+fn kill_a_starter_after(delay_ms: u64) {
+    let (point, dir) = (MountPoint::new(), Dir::new());
+    let log = dir.join("log");
+    let mut asking = mount(&point).arg("--keep").arg("--log").arg(&log).spawn();
+    std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+    asking.kill().unwrap();
+    asking.wait().unwrap();
+    let began = std::time::Instant::now();
+    let mut quiet = 0;
+    // For half a second nothing is mounted and nobody is there who could; or the starter was killed after it got the
+    // message that the mount is ready, and the first server serves.
+    while quiet < 100 {
+        if began.elapsed().as_secs() >= 5 && point.mount().is_some() {
+            let said = fs::read_to_string(&log).unwrap();
+            assert!(!said.contains("restart"), "{delay_ms} ms: {said}");
+            assert!(point.unmount());
+        }
+        assert!(began.elapsed().as_secs() < 30, "{delay_ms} ms: {:?}", point.mount());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        quiet = if point.mount().is_none() && !point.has_process() { quiet + 1 } else { 0 };
     }
 }
 
