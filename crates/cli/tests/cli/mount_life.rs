@@ -417,6 +417,40 @@ fn root_can_have_a_mount_served_by_another_user_to_whom_it_belongs() {
     assert!(point.unmount());
 }
 
+// A server that waits for a page when it is killed cannot end by itself; the sandbox kept the kernel's message from the helper.
+#[test]
+fn the_helper_of_a_confined_mount_hears_that_its_server_was_killed() {
+    if !has_fuse() || !has_mount_right() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&point).succeeds();
+    let daemon = point.process(None);
+    let helper = unmount_helper(daemon.pid());
+    let signal_helper = |signal| {
+        let helper = rustix::process::Pid::from_raw(helper).unwrap();
+        rustix::process::kill_process(helper, signal).unwrap();
+    };
+    // It takes no signal meanwhile.
+    signal_helper(Signal::STOP);
+    daemon.signal(Signal::KILL);
+    let is_pending = || {
+        let pending = u64::from_str_radix(&field(&status(helper), "ShdPnd"), 16).unwrap();
+        pending & 1 << (Signal::USR1.as_raw() - 1) != 0
+    };
+    let began = std::time::Instant::now();
+    while !is_pending() {
+        assert!(began.elapsed().as_secs() < 10, "{}", status(helper));
+        std::thread::yield_now();
+    }
+    signal_helper(Signal::CONT);
+    daemon.wait();
+    while point.mount().is_some() {
+        assert!(began.elapsed().as_secs() < 20, "it is mounted");
+        std::thread::yield_now();
+    }
+}
+
 /// Text of so many bytes that compresses to a third, each time the same.
 fn words(count: usize) -> Vec<u8> {
     let mut state = 1_u64;

@@ -137,9 +137,9 @@ impl PredictorTable {
         if run == 0 {
             return None;
         }
-        let most = 4usize
-            .checked_shl(u32::from(run))
-            .map_or(MAX_PREDICTED, |most| most.min(MAX_PREDICTED));
+        // Of a longer run no bit of the number would be left.
+        let most = 4usize.checked_shl(u32::from(run.min(16))).unwrap_or(MAX_PREDICTED);
+        let most = most.min(MAX_PREDICTED);
         let mut predicted = self.predict(position, run, most);
         if predicted.len() > 1 {
             let left_out = predicted.remove(predicted.len() / 2);
@@ -209,6 +209,20 @@ mod tests {
         assert!(predictor.on_read(Nid::new(20)).is_empty());
         let predicted = predictor.on_read(Nid::new(11));
         assert_eq!(raw(&predicted), [12, 13, 14, 15, 17, 18, 19]);
+    }
+
+    #[test]
+    fn a_long_run_predicts_as_much_as_a_short_one() {
+        for run in [5, 62, 63, 64, 255] {
+            let predictor = shown(300);
+            {
+                let mut table = predictor.table.lock().unwrap();
+                let before = table.position(Nid::new(9)).unwrap();
+                table.ring[before].state |= READ;
+                table.ring[before].run = run - 1;
+            }
+            assert_eq!(predictor.on_read(Nid::new(10)).len(), MAX_PREDICTED - 1, "{run}");
+        }
     }
 
     /// The read of the file that was left out continues the prediction. No file is predicted twice.

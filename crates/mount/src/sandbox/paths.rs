@@ -44,8 +44,8 @@ pub enum PathConfinement {
         version: u32,
         /// Whether TCP connections are denied (version 4).
         network: bool,
-        /// Whether signals and abstract Unix sockets do not reach other processes (version 6).
-        scopes: bool,
+        /// Whether abstract Unix sockets of other processes are denied (version 6).
+        abstract_sockets: bool,
     },
     /// All that the user can read, as requested.
     Off,
@@ -59,9 +59,10 @@ pub enum PathConfinement {
 impl fmt::Display for PathConfinement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::On { version, network, scopes } => {
+            Self::On { version, network, abstract_sockets } => {
                 write!(f, "confined to /proc, /sys and the program (Landlock {version}")?;
-                for (is_on, what) in [(network, "network"), (scopes, "signals, abstract sockets")] {
+                for (is_on, what) in [(network, "network"), (abstract_sockets, "abstract sockets")]
+                {
                     let denied = if *is_on { "denied" } else { "left to the filter" };
                     write!(f, "; {what} {denied}")?;
                 }
@@ -94,10 +95,10 @@ pub(super) fn confine(
         (_, LandlockStatus::Available { effective_abi, .. }) => {
             let version = effective_abi as u32;
             let has = |first: ABI| version >= first as u32;
-            PathConfinement::On { version, network: has(ABI::V4), scopes: has(ABI::V6) }
+            PathConfinement::On { version, network: has(ABI::V4), abstract_sockets: has(ABI::V6) }
         }
         // Rules are enforced, so there is a version.
-        (_, _) => PathConfinement::On { version: 1, network: false, scopes: false },
+        (_, _) => PathConfinement::On { version: 1, network: false, abstract_sockets: false },
     })
 }
 
@@ -112,7 +113,9 @@ fn restrict(
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
-        .scope(Scope::from_all(NEWEST))?
+        // Not the scope of signals: the kernel's message to the unmounting helper that a thread of the server has ended
+        // is a signal of that thread. The filter denies signals to other processes.
+        .scope(Scope::AbstractUnixSocket)?
         .create()?;
     let file = BitFlags::from(AccessFs::ReadFile);
     let directory = file | AccessFs::ReadDir;
@@ -140,11 +143,11 @@ mod tests {
 
     #[test]
     fn the_text_says_what_is_confined() {
-        let on = PathConfinement::On { version: 4, network: true, scopes: false };
+        let on = PathConfinement::On { version: 4, network: true, abstract_sockets: false };
         assert_eq!(
             on.to_string(),
-            "confined to /proc, /sys and the program (Landlock 4; network denied; signals, abstract sockets left \
-             to the filter)"
+            "confined to /proc, /sys and the program (Landlock 4; network denied; abstract sockets left to the \
+             filter)"
         );
         assert_eq!(unavailable("x").to_string(), "not confined: x");
     }
