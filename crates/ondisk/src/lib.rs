@@ -58,7 +58,7 @@ pub use device::DeviceSlot;
 pub use error::{Error, ErrorKind, Result};
 pub use feature::{Compat, Incompat};
 pub use inode::{DataLayout, DiskInode, FileType, InodeForm, Payload, TimeBase, Timestamp};
-pub use superblock::{SUPERBLOCK_OFFSET, Superblock};
+pub use superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, Superblock};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

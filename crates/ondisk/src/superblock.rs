@@ -12,7 +12,8 @@ use crate::feature::{Compat, Incompat};
 /// Where the superblock starts, in bytes from the start of the image.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
 
-const MAGIC: u32 = 0xE0F5_E1E2;
+/// The magic number at its start.
+pub const SUPERBLOCK_MAGIC: u32 = 0xE0F5_E1E2;
 const BASE_BYTES: u16 = 128;
 const EXTSLOT_BYTES: u16 = 16;
 /// The root and the block count have these many bits unless 48BIT widens both.
@@ -162,7 +163,7 @@ impl Superblock {
         }
         let places = self.root_and_blocks_fields()?;
         let raw = RawSuperblock {
-            magic: MAGIC.into(),
+            magic: SUPERBLOCK_MAGIC.into(),
             checksum: self.checksum.into(),
             feature_compat: self.compat.bits().into(),
             blkszbits: self.block_size.bits(),
@@ -281,7 +282,7 @@ impl Superblock {
     /// fields that contradict each other.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let raw: &RawSuperblock = view(bytes)?;
-        if raw.magic.get() != MAGIC {
+        if raw.magic.get() != SUPERBLOCK_MAGIC {
             return Err(Error::new(ErrorKind::BadMagic(raw.magic.get()), 0));
         }
         let block_size = BlockSize::from_bits(raw.blkszbits)?;
@@ -454,7 +455,7 @@ mod tests {
 
     fn image() -> [u8; 144] {
         let mut bytes = [0u8; 144];
-        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[..4].copy_from_slice(&SUPERBLOCK_MAGIC.to_le_bytes());
         bytes[12] = 12;
         bytes[14] = 36;
         bytes

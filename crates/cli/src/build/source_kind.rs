@@ -4,14 +4,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use ferrofs_ondisk::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
+
 use super::request::SourceKind;
 use crate::arguments::{BuildArguments, WhiteoutChoice};
 use crate::container::is_container;
 use crate::output::escape;
 use crate::source::foreign;
-
-/// The magic number of an EROFS image, and where it is.
-const EROFS_MAGIC: (usize, [u8; 4]) = (1024, [0xe2, 0xe1, 0xf5, 0xe0]);
 
 /// The kind of source that the options need: some are only for one kind.
 pub(super) fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
@@ -98,8 +97,8 @@ pub(super) fn check(typed: &BuildArguments) -> Result<(), String> {
 
 /// Names what a file is that is no archive, by its first bytes.
 pub(super) fn foreign_name(start: &[u8]) -> Option<&'static str> {
-    let (at, magic) = EROFS_MAGIC;
-    if start.get(at..).is_some_and(|rest| rest.starts_with(&magic)) {
+    let superblock = usize::try_from(SUPERBLOCK_OFFSET).ok().and_then(|at| start.get(at..));
+    if superblock.is_some_and(|bytes| bytes.starts_with(&SUPERBLOCK_MAGIC.to_le_bytes())) {
         return Some("an EROFS image");
     }
     // The remedy is for commands that want an image.
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(foreign_name(&start), Some("a super image of Android"));
         start[1080..1082].copy_from_slice(&[0x53, 0xef]);
         assert_eq!(foreign_name(&start), Some("an ext2, ext3 or ext4 file system"));
-        start[1024..1028].copy_from_slice(&EROFS_MAGIC.1);
+        start[1024..1028].copy_from_slice(&SUPERBLOCK_MAGIC.to_le_bytes());
         assert_eq!(foreign_name(&start), Some("an EROFS image"));
     }
 }

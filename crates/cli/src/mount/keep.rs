@@ -130,7 +130,10 @@ pub(super) fn run(
         false => None,
     };
     if let Some(kept) = service.as_mut().map(Service::take_mount).transpose()?.flatten() {
-        let taken = TakenMount::of(kept, &request.directory)?;
+        // The next start of this program would understand it no better.
+        let taken = TakenMount::of(kept, &request.directory).map_err(|error| {
+            usage_error(format_args!("the mount of the service manager, which is kept: {error:#}"))
+        })?;
         return status_of(&hold_taken(taken, &mut None, service)?);
     }
     let files = HeldFiles::open(request)?;
@@ -440,7 +443,7 @@ impl Kept<'_> {
         let kept = kept.chain(self.notifier.as_ref().map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
         let kept = kept.chain(self.service.as_ref().map(Service::descriptor));
-        let kept = kept.chain(plan.control.as_ref().map(AsFd::as_fd));
+        let kept = kept.chain(plan.control.iter().flat_map(ControlSocket::descriptors));
         let kept = kept.chain(plan.handover.iter().flat_map(HandoverSocket::descriptors));
         let kept = kept.chain([self.record.as_fd(), self.journal.descriptor()]);
         let sandbox = Sandbox::new().role(role).streams(streams).may_raise_priority(true);

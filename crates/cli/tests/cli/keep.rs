@@ -250,9 +250,8 @@ impl Kept {
     }
 }
 
-/// Lets each fork of a holder fail, and ends its server: a fork needs two descriptors, and only that of the server becomes
-/// free. Returns when the first fork has failed.
-pub(crate) fn leave_without_server(scene: &Scene, kept: &Kept) {
+/// Lets a holder open nothing more.
+pub(crate) fn deny_descriptors(scene: &Scene, kept: &Kept) {
     let open = fs::read_dir(format!("/proc/{}/fd", kept.holder.as_raw_nonzero())).unwrap();
     let open: Vec<u64> =
         open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
@@ -267,6 +266,12 @@ pub(crate) fn leave_without_server(scene: &Scene, kept: &Kept) {
         limit.uid(NOBODY).gid(NOBODY);
     }
     assert!(limit.status().unwrap().success());
+}
+
+/// Lets each fork of a holder fail, and ends its server: a fork needs two descriptors, and only that of the server becomes
+/// free. Returns when the first fork has failed.
+pub(crate) fn leave_without_server(scene: &Scene, kept: &Kept) {
+    deny_descriptors(scene, kept);
     kill_process(kept.server(None), Signal::KILL).unwrap();
     let until = Instant::now() + LIMIT;
     while !scene.log().contains("cannot start a process that serves") {

@@ -13,7 +13,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
-    Kept, LIMIT, Scene, has_ordinary_mounts, has_resend, holder_of, is_mounted,
+    Kept, LIMIT, Scene, deny_descriptors, has_ordinary_mounts, has_resend, holder_of, is_mounted,
     leave_without_server, wait_for,
 };
 use crate::mounted::has_fuse;
@@ -334,6 +334,22 @@ fn a_mount_whose_holder_cannot_start_a_server_is_taken_over() {
         fs::read(scene.point.join("file1")).unwrap()
             == fs::read(scene.dir.join("tree/file1")).unwrap()
     );
+}
+
+/// Such a holder span, and the program waited.
+#[test]
+fn a_holder_that_may_open_nothing_more_refuses_programs() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let kept = scene.mount(&[]);
+    deny_descriptors(&scene, &kept);
+    for _ in 0..3 {
+        let refused = replace(&scene).ends_with(1);
+        assert!(refused.stderr.contains("may open no more files"), "{}", refused.stderr);
+    }
+    fs::read(scene.point.join("file1")).unwrap();
 }
 
 /// A program that has connected and was stopped, such as one of a shell with job control.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -61,6 +61,9 @@ pub(super) struct ControlMessage {
     pub(super) is_cut: bool,
 }
 
+const NO_DESCRIPTORS: &str =
+    "the process that holds the mount may open no more files: raise its limit (prlimit --nofile)";
+
 /// Who is on the other side of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
@@ -74,6 +77,9 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: OwnedFd,
+    /// Closed to take a program from the queue where this process may open nothing more: a program that is left there would
+    /// wake it up without end.
+    spare: Option<OwnedFd>,
 }
 
 impl ControlSocket {
@@ -88,13 +94,37 @@ impl ControlSocket {
         let listener = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         listen(&listener, BACKLOG)?;
-        Ok(Self { listener })
+        let spare = fcntl_dupfd_cloexec(&listener, 0).ok();
+        Ok(Self { listener, spare })
     }
 
-    /// The next program that waits, if it is of root or of the user of this process.
-    pub(super) fn accept(&self) -> Option<(OwnedFd, Peer)> {
+    /// The descriptors that it needs.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.listener.as_fd()].into_iter().chain(self.spare.as_ref().map(AsFd::as_fd))
+    }
+
+    /// The next program that waits, if it is of root or of the user of this process. It is refused where this process may
+    /// open nothing more.
+    pub(super) fn accept(&mut self) -> Option<(OwnedFd, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = accept_with(&self.listener, flags).ok()?;
+        let socket = match accept_with(&self.listener, flags) {
+            Ok(socket) => socket,
+            // Also where no program waits.
+            Err(Errno::MFILE | Errno::NFILE) => {
+                let mut polled = [PollFd::new(&self.listener, PollFlags::IN)];
+                if !poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                    return None;
+                }
+                drop(self.spare.take());
+                // The next spare one. If the program has gone, its number stays free for the next program.
+                self.spare = accept_with(&self.listener, flags).ok();
+                if let Some(socket) = &self.spare {
+                    send(socket.as_fd(), REFUSED, 0, NO_DESCRIPTORS).ok();
+                }
+                return None;
+            }
+            Err(_) => return None,
+        };
         let peer = peer(socket.as_fd()).ok()?;
         may_control(peer.user, rustix::process::geteuid().as_raw()).then_some((socket, peer))
     }
@@ -340,7 +370,7 @@ mod tests {
         let owner = rustix::process::geteuid().as_raw();
         let find = |except: &[Vec<u8>]| find(&number, owner, except);
         assert!(find(&[]).is_none());
-        let holder = ControlSocket::listen(&number).expect("a socket");
+        let mut holder = ControlSocket::listen(&number).expect("a socket");
         let ConnectedHolder { socket: client, peer, name } = find(&[]).expect("a holder");
         assert_eq!(peer.user, owner);
         assert!(find(std::slice::from_ref(&name)).is_none());
@@ -378,7 +408,7 @@ mod tests {
         // A search that waits for that socket has no end.
         let find = |deadline| connect_to(&number, owner, &[], deadline).expect("a list");
         let alone = find(Instant::now() + LIMIT);
-        let holder = ControlSocket::listen(&number).expect("a socket");
+        let mut holder = ControlSocket::listen(&number).expect("a socket");
         let both = find(Instant::now() + LIMIT);
         let late = find(Instant::now());
         assert!(matches!(alone, HolderSearch::Busy) && matches!(late, HolderSearch::Busy));

@@ -712,7 +712,7 @@ impl MountHolder<'_> {
         if request != CandidateRequest::Nothing {
             return request;
         }
-        let accepted = self.control.as_ref().and_then(ControlSocket::accept);
+        let accepted = self.control.as_mut().and_then(ControlSocket::accept);
         let Some((socket, peer)) = accepted else { return CandidateRequest::Nothing };
         if self.is_handing_over {
             refuse(&socket, "another program is taking the mount over");

@@ -275,6 +275,14 @@ impl DecodeTask {
         run_bytes: usize,
     ) -> Result<DecodedCluster> {
         let Self { cluster, permit, output } = self;
+        let is_demanded = permit.is_demanded();
+        // No thread holds an output while it waits for a window (docs/memory.md).
+        if is_demanded
+            && output.is_some()
+            && engine.prepare(slot, cluster, run_bytes, AllocPolicy::MayFail).is_err()
+        {
+            *output = None;
+        }
         let mut attempt = |policy| {
             let mut buffer = match output.take() {
                 Some(buffer) => buffer,
@@ -290,7 +298,7 @@ impl DecodeTask {
             engine.decode_data(slot, cluster, run_bytes, &mut buffer, policy)?;
             Ok(DecodedCluster::from(buffer))
         };
-        if permit.is_demanded() {
+        if is_demanded {
             return attempt(AllocPolicy::MustSucceed);
         }
         match attempt(AllocPolicy::MayFail) {
@@ -398,5 +406,30 @@ mod tests {
                 assert!(bytes == expected);
             }
         }
+    }
+    #[test]
+    fn a_demanded_cluster_waits_for_a_window_without_its_output() {
+        let image = image();
+        let inner = image.inner();
+        let (inode, clusters) = file(&image);
+        let (cluster, start) = clusters[0];
+        let (memory, budget) = (&inner.engine.memory, inner.engine.memory.budget());
+        let policy = AllocPolicy::MustSucceed;
+        let output = memory.buffer(cluster.decoded_length(), policy).unwrap();
+        let stats = memory.buffer_stats();
+        let rest = budget.charge(budget.limit_bytes() - budget.used_bytes(), policy).unwrap();
+        let mut batch = DecodeBatch::new(&inner.engine, BatchPurpose::Assist);
+        let permit = permit(inner, &cluster, Urgency::Demand);
+        let waiter = batch.add(cluster, permit, Some(output));
+        batch.dispatch(0);
+        // The window takes the memory of the output, or other memory that was free.
+        let began = std::time::Instant::now();
+        while memory.buffer_stats() == stats {
+            assert!(began.elapsed().as_secs() < 5, "the output is held");
+            std::thread::yield_now();
+        }
+        drop(rest);
+        let decoded = waiter.wait().expect("a demanded cluster is decoded");
+        assert!(*decoded == *expected(&inode, &cluster, start));
     }
 }
