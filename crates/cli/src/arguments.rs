@@ -65,7 +65,7 @@ pub(crate) struct ReadArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Read this partition; IMAGE is a super image of Android
+    /// Read this partition of IMAGE, which is a super image of Android
     #[arg(long, value_name = "NAME")]
     pub(crate) partition: Option<String>,
 
@@ -73,7 +73,7 @@ pub(crate) struct ReadArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Print errors only: no notices, no summary
+    /// Print errors only, without notices and without a summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -181,9 +181,9 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work: what several inodes share is read again for each of them. A byte of
-    /// the limit allows about a nanosecond of such work; undamaged images cause almost none
-    /// [default: 256m and 512 bytes for each byte of IMAGE]
+    /// Limit of repeated work. Damaged images can make ferrofs read data that several inodes share
+    /// again for each of them. One byte of the limit allows about a nanosecond of such work;
+    /// undamaged images cause almost none [default: 256m plus 512 bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -318,9 +318,10 @@ pub(crate) struct ExtractArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
-    /// The directory to extract into. If it does not exist, it appears at the end (until then, it is
-    /// .DEST.part): complete if the exit status is 0, otherwise with what could be extracted. If it
-    /// exists, it must be empty. With --tar, do not give DEST: all words after IMAGE are PATHs
+    /// The directory to extract into. If it does not exist, it has the temporary name .DEST.part
+    /// until the end. If the exit status is 0, DEST is complete; otherwise it has the files that
+    /// could be extracted. If DEST exists, it must be empty. With --tar, leave out DEST: then all
+    /// words after IMAGE are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -357,7 +358,7 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_devices: bool,
 
-    /// Set no extended attributes, ACLs and capabilities among them
+    /// Set no extended attributes, and thus no ACLs and no capabilities
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_xattrs: bool,
 
@@ -366,7 +367,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) android_config: Option<PathBuf>,
 
-    /// The path at which paths in the files of --android-config begin, such as /vendor
+    /// The path at which the image is mounted, such as /vendor; paths in the files of
+    /// --android-config begin with it
     #[arg(long, value_name = "PATH", requires = "android_config")]
     pub(crate) mount_point: Option<OsString>,
 
@@ -379,7 +381,7 @@ pub(crate) struct ExtractArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Maximum number of bytes to write, without holes [default: 16g and 8 KiB for each byte of
+    /// Maximum number of bytes to write, without holes [default: 16g plus 8 KiB for each byte of
     /// IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Resources")]
     pub(crate) max_output: Option<u64>,
@@ -454,7 +456,7 @@ pub(crate) struct BuildArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print errors only: no notices, no summary
+    /// Print errors only, without notices and without a summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -525,7 +527,7 @@ pub(crate) struct BuildCompression {
     #[arg(default_missing_value = "tails", value_enum)]
     pub(crate) fragments: Option<FragmentChoice>,
 
-    /// Maximum size of a pcluster of the packed inode [default: --pcluster]
+    /// Maximum size of a pcluster of the packed inode [default: that of --pcluster]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "fragments")]
     pub(crate) fragments_pcluster: Option<u64>,
 
@@ -647,7 +649,7 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) reproducible: bool,
 
-    /// Byte of IMAGE at which the image starts; the file is a hole before it
+    /// Byte of IMAGE at which the image starts; the bytes before it are a hole
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 

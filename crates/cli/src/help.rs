@@ -34,9 +34,9 @@ Examples:
   ferrofs push app.erofs oci://HOST/APP:V1 publish it in a registry
   ferrofs pull oci://HOST/APP:V1 app.erofs download it again
 
-Exit status: 0 success, 1 the image or the output is bad, 2 wrong usage, 129 SIGHUP, 130 SIGINT,
-143 SIGTERM.
-Run `ferrofs VERB --help` for more about a verb.";
+Exit status: 0 success, 1 an error of the image or the output, 2 wrong usage; 129, 130 or 143 after
+SIGHUP, SIGINT or SIGTERM.
+Run `ferrofs VERB --help` for all options of a verb.";
 
 pub(crate) const INFO: &str = "\
 This verb reads only the superblock and its tables, so it takes the same short time for an image of
@@ -73,15 +73,15 @@ ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
 pub(crate) const EXTRACT: &str = "\
 A PATH selects the entry with this path, everything below it, and the directories above it. In a
 pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches any number of
-directories, and a backslash makes the next character literal. A name with such characters can be
-given as it is, also if it is no valid pattern, as usr/bin/[ is. Quote patterns to protect them from
-the shell.
+directories, and a backslash makes the next character literal. A name that contains such characters
+can be given unchanged, even if it is no valid pattern, for example usr/bin/[. Quote patterns to
+protect them from the shell.
 
 Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.
 SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not complete. SIGKILL can
-leave hidden entries that end with .part, in DEST or beside it; nothing else is incomplete. Remove
-them.
+leave hidden entries whose names end with .part, in DEST or beside it. Only these entries are
+incomplete; remove them.
 
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits
@@ -89,9 +89,10 @@ are cleared on files whose owner is not preserved. For an image from someone you
 can use --no-set-id and --no-devices. A directory that exists keeps its permissions until everything
 in it is extracted.
 
-A tar archive holds everything for every user, except for sockets, which tar cannot store. It uses
-PAX headers, nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The
-same image always gives the same bytes. To extract all of it with GNU tar, run as root:
+With --tar, owners, device nodes and all attributes are written for every user, not only for root.
+Sockets are left out, because tar cannot store them. The archive uses PAX headers, nanosecond times,
+SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The same image always gives the
+same bytes. To extract all of it with GNU tar, run as root:
 tar --xattrs --xattrs-include='*' -xpf FILE. FILE is created, or replaced, only when the archive is
 complete. A file that cannot be read completely is reported and left out. If the file is too long
 to be held in memory, it stays in the archive, and zeros replace the bytes that cannot be read. In
@@ -106,6 +107,9 @@ Examples:
   ferrofs extract app.erofs --tar - etc usr | zstd > part.tar.zst";
 
 pub(crate) const CHECK: &str = "\
+Exit status: 0 no damage, 1 damage was found or the image cannot be read, 2 wrong usage; 129, 130 or
+143 after SIGHUP, SIGINT or SIGTERM.
+
 Examples:
   ferrofs check app.erofs && echo undamaged
   ferrofs check --json app.erofs | jq -r '.problems[].path'";
@@ -168,8 +172,8 @@ Examples:
 pub(crate) const CACHE: &str = "\
 The cache keeps the parts of remote images that were read. --cache-size of the verbs that read
 limits it, so pruning is seldom needed. An image that a mount or a running verb has open is not
-removed, but --to may evict parts of it, which are fetched again when they are read. The fetcher
-removes the files; the command starts it if it does not run.
+removed, but --to may evict parts of it, which are fetched again when they are read. The process
+ferrofs-fetch removes the files; the command starts it if it is not running.
 
 verify reads all cached chunks and exits with 1 if any was damaged. Damaged chunks are never used;
 they are fetched again when they are read.
@@ -190,18 +194,19 @@ immediately. A second process waits for the end of the first one, and unmounts i
 it. With -o noauto_unmount, a mount that root made stays after SIGKILL: every access fails with
 \"transport endpoint is not connected\" until `umount DIR` removes it.
 
-With --keep or -o keep, the mount survives the death of the process that serves it. A small process
-holds the mount and starts the other one again, as often as necessary. Open files and working
-directories stay valid, and running calls wait for some milliseconds. On kernels before 6.9, calls
-that were running when the process died fail with EIO. A file whose data crashes the process
+With --keep or -o keep, the mount survives the death of the process that serves it. A second, small
+process holds the mount and starts the serving process again, as often as necessary. Open files and
+working directories stay valid, and running calls wait for some milliseconds. On kernels before 6.9,
+calls that were running when the process died fail with EIO. A file whose data crashes the process
 repeatedly gives EIO, and the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either
 process unmounts.
 
 --replace DIR takes over a mount of --keep: from then on this program serves it, for example after
 an upgrade. No call fails, and open files stay valid. Only root and the user who made the mount may
 do this. It needs Linux 6.9 or later, and a mount without --foreground. A version of ferrofs that
-cannot serve the mount refuses, and the mount stays as it was. If processes that serve the mount
-fail, the holder waits before the next attempt; --reattach DIR makes it try at once.
+cannot serve the mount refuses, and the mount stays as it was. If the process that serves the mount
+cannot be started, the process that holds the mount waits before the next attempt; --reattach DIR
+makes it try at once.
 
 The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
 capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
@@ -209,15 +214,15 @@ describes the sandbox. With --user NAME, a process of NAME serves a mount that r
 mount belongs to NAME.
 
 Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
-nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (in /etc/fstab
-the last, since mount(8) makes a loop device for offset=), partition= (of a super image of Android),
-device= (repeatable), no_checksum; memory=, reserved_pages=, prefault, jobs=, cpus=, nice=;
-timeout=, busy_poll=, log=; user_xattr, nouser_xattr, acl, noacl; for remote images cache=,
-cache_size=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which succeeds if
-nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user,
-noauto, _netdev, x-…) are accepted. Options about access times (noatime and similar ones) are
-accepted without effect, because an image has no access times. Every other option is an error,
-including rw, because an EROFS image cannot be written.
+nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (use
+image_offset= in /etc/fstab, because mount(8) creates a loop device for offset=), partition= (of a
+super image of Android), device= (repeatable), no_checksum; memory=, reserved_pages=, prefault,
+jobs=, cpus=, nice=; timeout=, busy_poll=, log=; user_xattr, nouser_xattr, acl, noacl; for remote
+images cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which
+succeeds only if it changes nothing that /proc/mounts shows. Options that only mount(8) interprets
+(nofail, user, noauto, _netdev, x-…) are accepted. Options about access times (noatime and similar
+ones) are accepted without effect, because an image has no access times. Every other option is an
+error, including rw, because an EROFS image cannot be written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
@@ -234,10 +239,10 @@ Examples:
   mount -t fuse.ferrofs app.erofs dir/";
 
 pub(crate) const EROFSFUSE: &str = "\
-This is ferrofs, called as erofsfuse. As the original, it ends with 1 after --help and --version.
-See `ferrofs mount --help` for the options of -o. The options kernel_cache, async_read, clone_fd,
-big_writes and nonempty of libfuse are accepted; their behaviour is always on. max_threads=N is the
-same as jobs=N.
+This is ferrofs, called as erofsfuse. Like the original, it ends with exit status 1 after --help and
+--version. See `ferrofs mount --help` for the options of -o. The options kernel_cache, async_read,
+clone_fd, big_writes and nonempty of libfuse are accepted; ferrofs always behaves as if they were
+given. max_threads=N is the same as jobs=N.
 
 Examples:
   erofsfuse app.erofs dir/
@@ -275,8 +280,8 @@ pub(crate) const DEMO: &str = "\
 The demonstration mounts an image with FUSE as the current user, compares every file of the mount
 with the expected contents and metadata, and measures how fast the mount is read. Without arguments
 it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with a
-direct read of the image. With SOURCE, it compares the mount with that directory. It works in a
-temporary directory, which it removes at the end, also after a signal.
+direct read of the image. With SOURCE, it compares the mount with that directory. It uses a
+temporary directory, and removes it at the end, also after a signal.
 
 Each measurement mounts the image again, so that the page cache is empty, and then opens, reads and
 closes the files. The first measurement uses one reader. The second uses one reader for each CPU,
@@ -368,8 +373,8 @@ names, or else in that of IMAGE. The summary has the size of the file. With litt
 --dedupe and --fragments find fewer equal parts. Archives that are compressed with a window of more
 than about 5/8 of --memory are refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
 
-If SOURCE_DATE_EPOCH is set, it is the build time also without --reproducible, and newer files get
-that time. --time always sets the build time.
+If the environment variable SOURCE_DATE_EPOCH is set, it is the build time also without
+--reproducible, and files that are newer get that time, too. --time always sets the build time.
 
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
 result.

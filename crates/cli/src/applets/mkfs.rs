@@ -41,11 +41,13 @@ pub(crate) struct MkfsArguments {
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
-    /// Block size in bytes: a power of two from 512 to 65536, or the next lower one [default: 4096]
+    /// Block size in bytes: a power of two from 512 to 65536; other numbers are rounded down to
+    /// the next power of two [default: 4096]
     #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 errors only, 1 or more also a summary; at 1 and 2 the name of each file
+    /// Verbosity: 0 prints only errors, 1 or more also a summary; 1 and 2 also the name of each
+    /// file
     #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
@@ -72,8 +74,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'L', value_name = "LABEL")]
     pub(crate) label: Option<OsString>,
 
-    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size. -x shares
-    /// nothing then, since Linux loses shared attributes of such inodes
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size. Then -x
+    /// shares no extended attributes, because Linux loses shared attributes of such inodes
     #[arg(short = 'm', value_name = "#[:X]")]
     pub(crate) metabox: Option<String>,
 
@@ -103,8 +105,8 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "id", value_parser = parse_metadata_zone)]
     metadata_zone: Option<String>,
 
-    /// Make root the owner and group of everything, as --force-uid=0 --force-gid=0: of these options
-    /// the last one counts
+    /// Make root the owner and group of everything, like --force-uid=0 --force-gid=0. If several of
+    /// these options are given, the last one counts
     #[arg(long)]
     all_root: bool,
 
@@ -241,9 +243,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     gzinfo: bool,
 
-    /// Most bytes of an archive after decompression, with the holes of sparse files that the image
-    /// stores as zeros, which erofs-utils does not limit [default: 1g, or 1,000 times the size of
-    /// the compressed archive if that is more, and at most 1 TiB]
+    /// Maximum size of an archive after decompression, with the holes of sparse files that the
+    /// image stores as zeros. erofs-utils has no such limit [default: 1g, or 1,000 times the size
+    /// of the compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 

@@ -58,8 +58,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// Start the process that serves the mount of DIR, which was made with --keep, without waiting
-    /// for the next attempt
+    /// For a mount that was made with --keep and that no process serves at the moment: start the
+    /// process at once, without waiting for the next attempt
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
@@ -80,8 +80,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
     pub(crate) timeout: u64,
 
-    /// How long a thread looks for the next request of a program before it sleeps, at most. It saves
-    /// the time of a wake-up, and costs CPU time; 0 turns it off [default: 50]
+    /// Maximum time for which a thread polls for the next request of a program before it sleeps.
+    /// Polling saves the time of a wake-up, and costs CPU time; 0 turns it off [default: 50]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
@@ -102,8 +102,9 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 
-    /// Serve the mount as this user, who then owns it: without --allow-other no other user, not
-    /// even root, has access. Only root may use it. The image and the log are opened as root
+    /// Serve the mount as this user, who then owns the mount. Without --allow-other, no other user
+    /// has access, not even root. Only root may use this option. The image and the log are opened
+    /// as root
     #[arg(long, value_name = "NAME|UID:GID", conflicts_with = "no_sandbox")]
     pub(crate) user: Option<String>,
 
