@@ -22,6 +22,8 @@ const MAX_READ_BYTES: u32 = 1 << 20;
 const READS_AHEAD: u32 = 2;
 /// The largest read where the memory reserve is small, in bytes: shorter reads cost more requests than they save memory.
 const MIN_READ_BYTES: u32 = 64 << 10;
+/// The least that the kernel makes of the mount option `max_read`, in bytes.
+const PAGE_BYTES: u32 = 4096;
 
 /// A mount after FUSE_INIT. No thread runs yet, so the process can enter its sandbox.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ fn init_request(settings: &MountSettings) -> InitRequest {
     };
     let listeners = u16::try_from(listeners).unwrap_or(u16::MAX);
     InitRequest::new(capabilities)
-        .max_read(max_read)
+        .max_read(settings.max_read.map_or(max_read, |most| most.max(PAGE_BYTES).min(max_read)))
         .max_readahead(max_read.saturating_mul(READS_AHEAD))
         .max_background(listeners.saturating_mul(8).clamp(16, 256))
 }
@@ -230,6 +232,19 @@ mod tests {
         assert_eq!(init_request(&settings).max_background, 16);
         let settings = settings.growth(ListenerGrowth::AtOnce(32));
         assert_eq!(init_request(&settings).max_background, 256);
+    }
+
+    /// Statistics reported the largest read without it.
+    #[test]
+    fn the_mount_option_limits_reads_and_not_readahead() {
+        let largest = |bytes| {
+            let init_request = init_request(&MountSettings::default().max_read(Some(bytes)));
+            assert_eq!(init_request.max_readahead, 2 * MAX_READ_BYTES);
+            init_request.max_read
+        };
+        assert_eq!(largest(65_536), 65_536);
+        assert_eq!(largest(u32::MAX), MAX_READ_BYTES);
+        assert_eq!(largest(1), 4096);
     }
 
     #[test]

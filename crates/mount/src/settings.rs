@@ -25,6 +25,9 @@ pub struct MountSettings {
     /// How many bytes of the memory reserve one read should take; `None` without a reserve. Larger reads are split,
     /// but not below 64 KiB.
     pub reserve_share: Option<u64>,
+    /// The largest read in bytes, if the mount option `max_read` limits it: the kernel keeps to it, so it is what statistics
+    /// report. At least 4 KiB hold.
+    pub max_read: Option<u32>,
     /// Whether extended attributes are shown.
     pub has_xattrs: bool,
     /// Whether those of `user.` are shown, too.
@@ -45,6 +48,7 @@ impl Default for MountSettings {
             time_limit: Some(Duration::from_secs(120)),
             busy_poll: Duration::from_micros(50),
             reserve_share: None,
+            max_read: None,
             has_xattrs: true,
             has_user_xattrs: true,
             has_acls: true,
@@ -93,6 +97,13 @@ impl MountSettings {
     #[must_use]
     pub fn reserve_share(mut self, bytes: Option<u64>) -> Self {
         self.reserve_share = bytes;
+        self
+    }
+
+    /// Sets the limit of the mount option `max_read`, in bytes.
+    #[must_use]
+    pub fn max_read(mut self, bytes: Option<u32>) -> Self {
+        self.max_read = bytes;
         self
     }
 

@@ -271,7 +271,8 @@ fn negotiate(
         .settings
         .listeners(resources.listeners())
         .growth(growth)
-        .reserve_share(resources.memory.reserve_share());
+        .reserve_share(resources.memory.reserve_share())
+        .max_read(request.attach.max_read);
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
     NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))
 }

@@ -88,7 +88,7 @@ impl CheckedImage {
     fn settings(self, request: &MountRequest) -> MountSettings {
         let growth = ListenerGrowth::IfSlow(self.listeners_max);
         let settings = request.settings.listeners(self.listeners).growth(growth);
-        settings.reserve_share(self.reserve_share)
+        settings.reserve_share(self.reserve_share).max_read(request.attach.max_read)
     }
 }
 
