@@ -137,6 +137,15 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
     Some(ListedImage { listing: name_first(entries), largest_file, damaged, has_problems })
 }
 
+/// Whether an image with these entries can have too much for [`of_image`]: hard links of a large file count again.
+pub(crate) fn may_be_too_much(listing: &Listing) -> bool {
+    let bytes = |entry: &Entry| {
+        entry.size + entry.xattrs.values().map(|value| value.len() as u64).sum::<u64>()
+    };
+    let bytes = listing.values().map(bytes).fold(0, u64::saturating_add);
+    listing.len() >= NAMES_MAX / 2 || bytes > CONTENTS_MAX_BYTES
+}
+
 fn entry_of(image: &Image, node: &WalkEntry, bytes_left: &mut u64) -> Result<Entry, Stop> {
     let inode = &node.inode;
     let mut xattrs = BTreeMap::new();
