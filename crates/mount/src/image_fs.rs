@@ -83,7 +83,9 @@ impl ImageFs {
             };
             Self {
                 nodes,
-                partial_pages: PartialPages::new(image.memory().budget()),
+                partial_pages: PartialPages::new(
+                    settings.readaround.then(|| image.memory().budget()),
+                ),
                 image,
                 settings,
                 files: RecentFiles::new(),

@@ -58,11 +58,12 @@ pub(super) struct PartialPages {
 }
 
 impl PartialPages {
-    pub(super) fn new(budget: &Budget) -> Self {
+    /// Keeps nothing without a budget.
+    pub(super) fn new(budget: Option<&Budget>) -> Self {
         Self {
             pages: Mutex::default(),
             count: AtomicUsize::new(0),
-            charge: budget.charge(MAX_BYTES, AllocPolicy::MayFail).ok(),
+            charge: budget.and_then(|budget| budget.charge(MAX_BYTES, AllocPolicy::MayFail).ok()),
         }
     }
 
@@ -161,7 +162,7 @@ mod tests {
     const SIZE: u64 = 1 << 20;
 
     fn partial_pages() -> PartialPages {
-        PartialPages::new(&Budget::new(1 << 20))
+        PartialPages::new(Some(&Budget::new(1 << 20)))
     }
 
     #[test]
@@ -239,7 +240,7 @@ mod tests {
         let pages = kept.pages.lock().unwrap();
         assert_eq!(pages.len() as u64, MAX_BYTES / 4000);
         assert_eq!(pages.back().unwrap().start, 299 * PAGE_BYTES);
-        let none = PartialPages::new(&Budget::new(MAX_BYTES - 1));
+        let none = PartialPages::new(Some(&Budget::new(MAX_BYTES - 1)));
         assert_eq!(none.add(7, 0, &[1; 100], SIZE), None);
         assert_eq!(none.take(7, 0, &mut [0; 4096]), 0..4096);
     }
