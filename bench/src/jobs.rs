@@ -48,7 +48,7 @@ const READY: &str = "ready";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JobsArguments {
-    /// Memory to fault in, in GiB; half of one with --quick
+    /// Memory to fault in, in GiB; an eighth of one with --quick
     #[arg(short, long, value_name = "GIB", default_value_t = 4, value_parser = up_to(u16::MAX))]
     gib: u16,
     /// Threads, one line for each number; 1, 2, 4 and so on up to what the system runs at once if none is named
@@ -106,7 +106,7 @@ impl Experiment for JobsArguments {
         }
         let most = threads.iter().copied().max().unwrap_or(1);
         ensure!(most <= threads_max, "{most} threads, but the system runs {threads_max} at once");
-        let bytes = if context.is_quick { GIB / 2 } else { usize::from(self.gib) * GIB };
+        let bytes = if context.is_quick { GIB / 8 } else { usize::from(self.gib) * GIB };
         let (needed, available) = (u64::try_from(bytes / 1024)? + SPARE_KIB, available_kib());
         ensure!(
             available >= needed,

@@ -5,6 +5,10 @@
 //! so that one input takes less than a second. `fuzz_targets/` calls them under libFuzzer,
 //! `tests/replay.rs` with the inputs that are kept.
 
+/// Instrumented crates call functions of libFuzzer, also in a replay.
+#[cfg(feature = "libfuzzer")]
+use libfuzzer_sys as _;
+
 mod android;
 mod build_case;
 mod build_image;

@@ -112,6 +112,7 @@ impl Scene {
             while [ ! -e "$1" ]; do
                 ls -l >/dev/null || echo FAILED; stat -f . >/dev/null || echo FAILED
                 test -e "no-$(date +%N)" && echo FAILED; test -e . || echo FAILED
+                sleep .02
             done"#;
         let expected = r#"cd "${1%/*}/tree" || exit 1; cat file* | cksum"#;
         let sums = |script: &str| self.shell(script).wait_with_output().unwrap().stdout;

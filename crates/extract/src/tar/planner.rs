@@ -167,7 +167,11 @@ impl<'a> TarPlanner<'a> {
     fn leaf(&mut self, node: WalkEntry) -> Result<(), Error> {
         if let Some(first) = self.first_name(&node)? {
             let bytes = path_bytes(&node) + first.len() as u64;
-            self.add(TarItem::Link(node, first), bytes);
+            // A directory that has a name twice: programs refuse a hard link to itself.
+            let is_same = first == node.path;
+            let failed = || TarItem::Failed(Error::new(ErrorKind::Exists, &node.path));
+            let item = if is_same { failed() } else { TarItem::Link(node, first) };
+            self.add(item, bytes);
             return Ok(());
         }
         let is_regular = node.inode.file_type() == FileType::Regular;
