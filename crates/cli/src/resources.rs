@@ -86,7 +86,8 @@ impl Resources {
             rustix::process::setpriority_process(None, nice)
                 .map_err(|errno| anyhow!("--nice={nice}: {errno}"))?;
         }
-        let granted = AvailableCpus::read().parallelism();
+        let available = AvailableCpus::read();
+        let granted = available.parallelism();
         // More threads than CPUs would only take memory.
         let wanted = work.jobs.unwrap_or(granted).min(granted);
         let bytes = work.memory.unwrap_or_else(|| default_bytes(overhead));
@@ -100,7 +101,7 @@ impl Resources {
             1 => DecodeWorkers::none(),
             _ => DecodeWorkers::with_max_threads(
                 threads,
-                PerCpuSettings::new("erofs_worker").priority(priority),
+                PerCpuSettings::new("erofs_worker").priority(priority).available(available),
             ),
         };
         Ok(Self { threads, memory, workers, stats: false })

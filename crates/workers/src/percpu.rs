@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use crate::cache_padded::CachePadded;
 use crate::counters::{Counter, HistogramSnapshot};
-use crate::cpus::{self, CpuSet};
+use crate::cpus::{self, AvailableCpus, CpuSet};
 use crate::error::CallOutcome;
 use crate::priority::PriorityRequest;
 use crate::sync::{
@@ -37,6 +37,7 @@ pub struct PerCpuSettings {
     name: String,
     priority: PriorityRequest,
     cpus: Option<CpuSet>,
+    available: Option<AvailableCpus>,
     spawner: ThreadSpawner,
 }
 
@@ -48,6 +49,7 @@ impl PerCpuSettings {
             name: name.to_owned(),
             priority: PriorityRequest::Raised,
             cpus: None,
+            available: None,
             spawner: ThreadSpawner::default(),
         }
     }
@@ -63,6 +65,19 @@ impl PerCpuSettings {
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.cpus = Some(cpus);
         self
+    }
+
+    /// The available CPUs, for a caller who has just read them: making the pool then opens some ten files less. Later
+    /// changes are followed all the same.
+    pub fn available(mut self, available: AvailableCpus) -> Self {
+        self.available = Some(available);
+        self
+    }
+
+    /// The CPUs that were given to [`available`](Self::available), else those that are available now.
+    #[must_use]
+    pub fn available_cpus(&self) -> AvailableCpus {
+        self.available.clone().unwrap_or_else(hotplug::available_cpus)
     }
 }
 
@@ -141,8 +156,8 @@ impl PerCpuPool {
     /// A pool without threads.
     #[must_use]
     pub fn new(settings: PerCpuSettings) -> Self {
-        let PerCpuSettings { name, priority, cpus, spawner } = settings;
-        let available = hotplug::available_cpus();
+        let available = settings.available_cpus();
+        let PerCpuSettings { name, priority, cpus, available: _, spawner } = settings;
         let mut fallback = UnboundSettings::new(&name).max_threads(available.parallelism());
         fallback.spawner = spawner.clone();
         let numbers = registry::cpu_numbers(&available);

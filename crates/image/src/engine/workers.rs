@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use ferrofs_workers::cpus::{self, AvailableCpus, CpuSet};
+use ferrofs_workers::cpus::{self, CpuSet};
 use ferrofs_workers::memory::{AllocPolicy, Buffer};
 use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
 
@@ -61,9 +61,9 @@ impl DecodeWorkers {
     /// A new set, which ends with its last handle and image.
     #[must_use]
     pub fn new(settings: PerCpuSettings) -> Self {
-        let granted = AvailableCpus::read();
+        let granted = settings.available_cpus();
         Self(Arc::new(WorkersInner {
-            pool: PerCpuPool::new(settings),
+            pool: PerCpuPool::new(settings.available(granted.clone())),
             cpus: granted.cpus().iter().collect(),
             parallelism: granted.parallelism(),
         }))
@@ -72,12 +72,12 @@ impl DecodeWorkers {
     /// A new set on the first `most` available CPUs, at least one.
     #[must_use]
     pub fn with_max_threads(most: usize, settings: PerCpuSettings) -> Self {
-        let granted = AvailableCpus::read();
+        let granted = settings.available_cpus();
         let cpus: CpuSet = granted.cpus().iter().take(most.max(1)).collect();
         Self(Arc::new(WorkersInner {
             cpus: cpus.iter().collect(),
             parallelism: granted.parallelism().min(most).max(1),
-            pool: PerCpuPool::new(settings.cpus(cpus)),
+            pool: PerCpuPool::new(settings.cpus(cpus).available(granted)),
         }))
     }
 

@@ -142,10 +142,11 @@ fn is_file_to_read(number: u32) -> io::Result<bool> {
 }
 
 fn access(number: u32) -> io::Result<DescriptorAccess> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
-    let digits = text.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok());
-    Ok(DescriptorAccess::of(OFlags::from_bits_retain(flags.ok_or_else(unreadable)?)))
+    let raw = RawFd::try_from(number).map_err(|_| Errno::BADF)?;
+    // SAFETY: fcntl below is the only use and changes nothing. The number is not -1, as `numbers` parses it as unsigned. It
+    // is open: it was just listed, and no other thread exists before the sandbox. If it were not, fcntl would fail.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
+    Ok(DescriptorAccess::of(rustix::fs::fcntl_getfl(borrowed)?))
 }
 
 fn link(number: u32) -> PathBuf {
