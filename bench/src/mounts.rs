@@ -292,7 +292,8 @@ fn names_of(what: Pattern, image: &ImageInfo) -> Vec<String> {
     match what {
         Pattern::Large if image.is_lz4_4k() => vec!["large-lz4-4k".to_owned()],
         Pattern::Large => vec!["large".to_owned()],
-        Pattern::Find | Pattern::List => vec!["names".to_owned()],
+        Pattern::Find => vec!["names".to_owned()],
+        Pattern::List => vec!["names".to_owned(), "list".to_owned()],
         Pattern::Sizes => vec!["sizes".to_owned()],
         Pattern::Small => vec!["small".to_owned()],
         _ => vec!["tree".to_owned(), format!("tree-{}", image.codec())],
