@@ -42,6 +42,9 @@ pub(crate) const INFO: &str = "\
 This verb reads only the superblock and its tables, so it takes the same short time for an image of
 any size.
 
+Exit status: 0 success, 1 an error of the image or the output, 2 wrong usage; 129, 130 or 143 after
+SIGHUP, SIGINT or SIGTERM.
+
 Examples:
   ferrofs info app.erofs
   ferrofs info --offset=64k appimage.bin
@@ -51,17 +54,26 @@ pub(crate) const LS: &str = "\
 If the output is a terminal, unprintable bytes of names are shown as \\xNN; otherwise names are
 written unchanged. In JSON, a name that is not UTF-8 is an object {\"hex\": \"…\"} with its bytes.
 
+Exit status: 0 success, 1 there is no such path or the image is damaged, 2 wrong usage; 129, 130 or
+143 after SIGHUP, SIGINT or SIGTERM.
+
 Examples:
   ferrofs ls app.erofs /usr/bin
   ferrofs ls -l app.erofs
   ferrofs ls -R --json app.erofs | jq -r 'select(.size > 1000000).path'";
 
 pub(crate) const CAT: &str = "\
+Exit status: 0 success, 1 there is no such file, or not all of it could be read, 2 wrong usage; 129,
+130 or 143 after SIGHUP, SIGINT or SIGTERM.
+
 Examples:
   ferrofs cat app.erofs /etc/passwd
   ferrofs cat app.erofs /usr/share/words | head";
 
 pub(crate) const STAT: &str = "\
+Exit status: 0 success, 1 there is no such path or the image is damaged, 2 wrong usage; 129, 130 or
+143 after SIGHUP, SIGINT or SIGTERM.
+
 Examples:
   ferrofs stat app.erofs /bin/ping
   ferrofs stat --json app.erofs / /etc | jq .xattrs";
@@ -99,6 +111,9 @@ to be held in memory, it stays in the archive, and zeros replace the bytes that 
 both cases the exit status is 1. With --tar -, check the exit status: it is the only sign that the
 archive is complete. --json then prints its summary on stderr.
 
+Exit status: 0 everything was extracted, 1 something was not (each failure is reported), 2 wrong
+usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
+
 Examples:
   ferrofs extract app.erofs tree/
   ferrofs extract app.erofs tree/ etc 'usr/lib/**/*.so'
@@ -123,6 +138,9 @@ An image of a registry is always compared with its digest, also with --verify=of
 web server has a digest only if its URL ends with #index=sha256:…, the digest of its chunk index.
 Otherwise ferrofs trusts the transport, or refuses the object with --verify=require.
 
+Exit status: 0 FILE is complete, 1 it was not created, 2 wrong usage; 129, 130 or 143 after SIGHUP,
+SIGINT or SIGTERM.
+
 Examples:
   ferrofs pull https://example.org/app.erofs app.erofs
   ferrofs pull oci://ghcr.io/owner/app:v1 app.erofs
@@ -134,6 +152,9 @@ The image becomes the only layer of a container image, with the media type appli
 --chunk-index`, or else one that this verb appends to the blob. The same IMAGE always gets the same
 manifest. Blobs that the registry has already are not uploaded again. Log in with docker, podman or
 skopeo.
+
+Exit status: 0 the image is in the registry, 1 it is not, 2 wrong usage; 129, 130 or 143 after
+SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs push app.erofs oci://ghcr.io/owner/app:v1
@@ -153,6 +174,8 @@ read files shows inode numbers; `find DIR -inum N -print -quit` prints the path.
 the sum is the largest quantile of any mount. With --prometheus, it prints the samples of each mount
 instead. Mounts that do not answer within two seconds are only counted.
 
+Exit status: 0 success, 1 DIR is no mount of ferrofs or does not answer, 2 wrong usage.
+
 Examples:
   ferrofs stats mnt
   ferrofs stats --all
@@ -164,6 +187,8 @@ The list has the mounts of this user in this mount namespace, with the resident 
 process that serves each mount, the age of the mount, and how often the process was started again.
 The state is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR`
 removes such a mount), or \"no answer\" if it does not answer within two seconds.
+
+Exit status: 0 success, also if there is no mount, 1 the list cannot be read, 2 wrong usage.
 
 Examples:
   ferrofs list
@@ -177,6 +202,8 @@ ferrofs-fetch removes the files; the command starts it if it is not running.
 
 verify reads all cached chunks and exits with 1 if any was damaged. Damaged chunks are never used;
 they are fetched again when they are read.
+
+Exit status: 0 success, 1 an error of the cache, or verify has found damage, 2 wrong usage.
 
 Examples:
   ferrofs cache list
@@ -231,6 +258,9 @@ error, including rw, because an EROFS image cannot be written.
 If root mounts the image, the kernel's readahead is set to the size that ferrofs requests. For other
 users it stays at the system's limit, usually 128 KiB per file; --explain prints the command that
 raises it.
+
+Exit status: 0 the image is mounted (with --foreground: it was unmounted), 1 it could not be
+mounted, or the mount had to be given up, 2 wrong usage.
 
 Examples:
   ferrofs mount app.erofs dir/
@@ -287,6 +317,9 @@ Each measurement mounts the image again, so that the page cache is empty, and th
 closes the files. The first measurement uses one reader. The second uses one reader for each CPU,
 but at least four. Only a part of a large image is read. If FUSE is not available, the
 demonstration prints the reason and compares a direct read of the image with the expected contents.
+
+Exit status: 0 all that was compared is right, 1 something was different or could not be read, 2
+wrong usage.
 
 Examples:
   ferrofs demo
@@ -381,6 +414,9 @@ result.
 
 A container image becomes one tree: ferrofs merges its layers and applies their whiteouts. Each
 layer must have the digests that the image states, before and after decompression.
+
+Exit status: 0 IMAGE is complete and verified, 1 it was not created, 2 wrong usage; 129, 130 or 143
+after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs build app.erofs tree/
