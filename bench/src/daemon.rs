@@ -117,10 +117,10 @@ pub(crate) fn listeners() -> usize {
     AvailableCpus::read().parallelism().max(2)
 }
 
-fn log(notice: &MountLogEvent<'_>) {
+fn log(event: &MountLogEvent<'_>) {
     // This process unmounts, and need not be told.
-    if !matches!(notice, MountLogEvent::Session(SessionEvent::Unmounted)) {
-        writeln!(stderr(), "ferrofs-bench: mount: {notice}").unwrap_or_default();
+    if !matches!(event, MountLogEvent::Session(SessionEvent::Unmounted)) {
+        writeln!(stderr(), "ferrofs-bench: mount: {event}").unwrap_or_default();
     }
 }
 

@@ -1,4 +1,4 @@
-//! A job that faults memory in, chunk by chunk, on simulated CPUs: the rule of the chunks, the tickets
+//! A job that faults memory in, chunk by chunk, on simulated CPUs: the rule of the chunks, their cursor
 //! and the helpers are those of ferrofs-workers; what the kernel does for a chunk is a stated cost.
 //! Called by the `model jobs` experiment.
 

@@ -267,14 +267,14 @@ impl ImageWriter {
     /// Errors of the host.
     pub(crate) fn remove_previous(&self) -> Result<()> {
         let ImageOutput::New(new) = &self.output else { return Ok(()) };
-        let removed = new.remove_former();
+        let removed = new.remove_previous();
         removed.map_err(|source| output_error("cannot remove the former image", &self.path, source))
     }
 
     /// Whether publishing replaces something.
     pub(crate) fn replaces(&self) -> bool {
         match &self.output {
-            ImageOutput::New(new) => new.has_former(),
+            ImageOutput::New(new) => new.has_previous(),
             ImageOutput::InPlace(_) => true,
             ImageOutput::Temporary(_) => false,
         }

@@ -69,7 +69,7 @@ pub(crate) struct MetadataWriter<'t> {
     pub(crate) inode_order: InodeOrder,
     xattrs: XattrPlan<'t>,
     pub(crate) times: SuperblockTimes,
-    layout: InodeAllocator,
+    allocator: InodeAllocator,
     root_at: u64,
     /// Bytes of the head: whole blocks.
     pub(crate) head_bytes: u64,
@@ -107,8 +107,8 @@ impl<'t> MetadataWriter<'t> {
             .map_err(|(id, error)| error.at(tree.first_path(id)))?;
         let of_inodes = inode_order.iter().map(|id| tree.record(id).mtime);
         let times = SuperblockTimes::choose(options.time, options.wide, of_inodes, tree.store());
-        let layout = InodeAllocator::new(options.block_size, 0);
-        Ok(Self { tree, options, inode_order, xattrs, times, layout, root_at: 0, head_bytes: 0 })
+        let allocator = InodeAllocator::new(options.block_size, 0);
+        Ok(Self { tree, options, inode_order, xattrs, times, allocator, root_at: 0, head_bytes: 0 })
     }
 
     /// Places the root behind the first `front_bytes` of the image, which belong to others, and sets the length
@@ -122,12 +122,12 @@ impl<'t> MetadataWriter<'t> {
             // How much it takes does not depend on where its fragment lies.
             data.set(0, &packed_directory(0, 0));
         }
-        let records = InodeRecords { prepared: self, data: &data };
+        let records = InodeRecords { writer: self, data: &data };
         let inode_extent = records.inode_extent(&records.record(&records.load(0)?, 0)?)?;
-        self.layout = InodeAllocator::new(self.options.block_size, front_bytes);
-        self.root_at = self.layout.place(inode_extent);
+        self.allocator = InodeAllocator::new(self.options.block_size, front_bytes);
+        self.root_at = self.allocator.place(inode_extent);
         let block = u64::from(self.options.block_size.bytes());
-        self.head_bytes = self.layout.end().next_multiple_of(block);
+        self.head_bytes = self.allocator.end().next_multiple_of(block);
         Ok(())
     }
 
@@ -176,14 +176,14 @@ impl<'t> MetadataWriter<'t> {
             self.pack_directories(data, packed.bytes())?;
         }
         let block_size = self.options.block_size;
-        let mut rest = std::mem::replace(&mut self.layout, InodeAllocator::new(block_size, 0));
+        let mut rest = std::mem::replace(&mut self.allocator, InodeAllocator::new(block_size, 0));
         rest.resume_at(image.bytes());
         // What the head has left over is kept for the internal files, if there will be any.
         let area = match self.has_special_files(&packed) {
             true => InodeAllocator::new(block_size, image.bytes()),
             false => std::mem::replace(&mut rest, InodeAllocator::new(block_size, 0)),
         };
-        let records = InodeRecords { prepared: self, data };
+        let records = InodeRecords { writer: self, data };
         let mut placement = records.place(area, context)?;
         let area = MetadataArea::new(image, self.empty_head());
         let head = records.write_area(&placement, None, area, context)?;
@@ -191,7 +191,7 @@ impl<'t> MetadataWriter<'t> {
         data.packed = self.write_packed(&placement, packed, image, context)?;
         let metabox = self.write_metabox(&placement, data, image, context)?;
         rest.resume_at(image.bytes());
-        let records = InodeRecords { prepared: self, data };
+        let records = InodeRecords { writer: self, data };
         let files = [data.packed.as_ref(), metabox.as_ref()];
         let (head, nids) = records.write_special(
             files,
@@ -222,9 +222,9 @@ impl<'t> MetadataWriter<'t> {
             context.observer.phase(BuildPhase::Metadata);
         }
         waiting.fill_block()?;
-        let mut area = std::mem::replace(&mut self.layout, InodeAllocator::new(block_size, 0));
+        let mut area = std::mem::replace(&mut self.allocator, InodeAllocator::new(block_size, 0));
         area.resume_at(image.bytes());
-        let records = InodeRecords { prepared: self, data };
+        let records = InodeRecords { writer: self, data };
         let packed_at = records.place_special(data.packed.as_ref(), &mut area)?;
         let mut placement = records.place(area, context)?;
         let end = block_size.offset_of(placement.end_block()).ok_or_else(too_large)?;
@@ -236,7 +236,7 @@ impl<'t> MetadataWriter<'t> {
             let what = "metadata in front of more than 2^32 blocks of data: use larger blocks";
             return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
         }
-        let records = InodeRecords { prepared: self, data };
+        let records = InodeRecords { writer: self, data };
         let special = match packed_at.zip(data.packed.as_ref()) {
             Some((start, file)) => {
                 let record = records.special(0, file)?;
@@ -346,7 +346,7 @@ impl<'t> MetadataWriter<'t> {
             return Ok(None);
         }
         let mut bytes =
-            MetaboxGenerator::new(InodeRecords { prepared: self, data }, placement, context);
+            MetaboxGenerator::new(InodeRecords { writer: self, data }, placement, context);
         let mut next = |count| bytes.next(count);
         let file = GeneratedFile::new("the metabox", placement.metabox_bytes, &mut next);
         write_metabox(file, context, image).map(Some)
@@ -395,7 +395,7 @@ impl InodeRecords<'_, '_> {
             }
             match item.checked_sub(1) {
                 Some(number) => area.put(start, &self.render(number as usize, placement)?)?,
-                None => area.put(start, &self.prepared.xattrs.shared)?,
+                None => area.put(start, &self.writer.xattrs.shared)?,
             }
         }
         if let Some((at, bytes)) = special {
@@ -406,16 +406,16 @@ impl InodeRecords<'_, '_> {
 
     /// The bytes of an inode with what stands behind it.
     fn render(&self, number: usize, placement: &InodePlacement) -> Result<Vec<u8>> {
-        let prepared = self.prepared;
+        let writer = self.writer;
         let loaded = self.load(number)?;
         let id = loaded.id;
         let record = self.record(&loaded, placement.block(id))?;
         let shared_at = self.block_size().within(placement.shared_at);
-        let xattrs = prepared.xattrs.body_of_node(id, shared_at)?;
+        let xattrs = writer.xattrs.body_of_node(id, shared_at)?;
         let directory_tail = match record.tail {
             InodeTail::DirectoryTail(_) => {
                 let mut last = Vec::new();
-                let directories = prepared.directories();
+                let directories = writer.directories();
                 directories.for_each_block(id, &|id| placement.nid(id), &mut |block| {
                     last.clear();
                     last.extend_from_slice(block);
@@ -425,8 +425,8 @@ impl InodeRecords<'_, '_> {
             }
             _ => Vec::new(),
         };
-        let memory_content = record.render(prepared.times.base, &xattrs, &directory_tail);
-        memory_content.map_err(|error| error.at(prepared.tree.first_path(id)))
+        let memory_content = record.render(writer.times.base, &xattrs, &directory_tail);
+        memory_content.map_err(|error| error.at(writer.tree.first_path(id)))
     }
 
     /// Writes the whole blocks of directories and of long symlinks.
@@ -436,9 +436,9 @@ impl InodeRecords<'_, '_> {
         image: &mut ImageWriter,
         context: &BuildContext<'_>,
     ) -> Result<()> {
-        for (number, id) in self.prepared.inode_order.iter().enumerate() {
+        for (number, id) in self.writer.inode_order.iter().enumerate() {
             check_cancelled(number, context)?;
-            let file_type = self.prepared.tree.file_type(id);
+            let file_type = self.writer.tree.file_type(id);
             if !matches!(file_type, FileType::Directory | FileType::Symlink) {
                 continue;
             }
@@ -450,7 +450,7 @@ impl InodeRecords<'_, '_> {
             }
             let NodeKind::Symlink(target) = &loaded.node.kind else {
                 let mut left = blocks;
-                let directories = self.prepared.directories();
+                let directories = self.writer.directories();
                 directories.for_each_block(id, &|id| placement.nid(id), &mut |block| {
                     if left > 0 {
                         left -= 1;

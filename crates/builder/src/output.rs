@@ -60,13 +60,13 @@ pub(crate) struct TargetName {
     directory: OwnedFd,
     name: OsString,
     /// The regular file that has the name.
-    former: Option<FormerFile>,
+    previous: Option<PreviousFile>,
     replaces: bool,
 }
 
 /// The regular file that is replaced.
 #[derive(Clone, Copy, Debug)]
-struct FormerFile {
+struct PreviousFile {
     device: u64,
     inode: u64,
     uid: u32,
@@ -74,7 +74,7 @@ struct FormerFile {
     permissions: u32,
 }
 
-impl From<&Stat> for FormerFile {
+impl From<&Stat> for PreviousFile {
     fn from(stat: &Stat) -> Self {
         Self {
             device: stat.st_dev,
@@ -185,7 +185,9 @@ impl OutputTarget {
     /// Device and inode of the file that is replaced or written in place.
     fn file_id(&self) -> Option<(u64, u64)> {
         match &self.place {
-            OutputPlace::Name(name) => name.former.map(|former| (former.device, former.inode)),
+            OutputPlace::Name(name) => {
+                name.previous.map(|previous| (previous.device, previous.inode))
+            }
             OutputPlace::InPlace(InPlaceFile { file, .. }) => {
                 file.metadata().ok().map(|found| (found.dev(), found.ino()))
             }
@@ -270,7 +272,7 @@ impl TargetEntry {
         let replaces = existing == ExistingOutput::Replace;
         let stat = match *kind {
             TargetKind::Missing => {
-                let name = TargetName { directory, name, former: None, replaces };
+                let name = TargetName { directory, name, previous: None, replaces };
                 return Ok(OutputPlace::Name(name));
             }
             _ if existing == ExistingOutput::Refuse => return Err(Error::new(ErrorKind::Exists)),
@@ -282,8 +284,8 @@ impl TargetEntry {
         };
         match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             Some(FileType::RegularFile) if replaces => {
-                let former = stat.as_ref().map(FormerFile::from);
-                Ok(OutputPlace::Name(TargetName { directory, name, former, replaces }))
+                let previous = stat.as_ref().map(PreviousFile::from);
+                Ok(OutputPlace::Name(TargetName { directory, name, previous, replaces }))
             }
             Some(FileType::RegularFile | FileType::BlockDevice) | None => {
                 Ok(OutputPlace::InPlace(open_in_place(&directory, &name, stat.as_ref())?))

@@ -35,16 +35,16 @@ impl SuperblockArea {
     ///
     /// # Errors
     /// [`ErrorKind::Format`] for parameters that a record cannot hold.
-    pub(crate) fn plan(prepared: &MetadataWriter<'_>, options: &BuildOptions) -> Result<Self> {
+    pub(crate) fn plan(writer: &MetadataWriter<'_>, options: &BuildOptions) -> Result<Self> {
         let records_at = SUPERBLOCK_OFFSET + u64::from(superblock_bytes(options));
         let all = compression(options, |_| true);
         let records = all.records(max_pcluster_blocks(options)).map_err(format)?;
-        let (prefixes, prefix_count) = prepared.prefixes()?;
+        let (prefixes, prefix_count) = writer.prefixes()?;
         let prefixes_at = (records_at + records.len() as u64).next_multiple_of(PREFIX_UNIT_BYTES);
-        let devices = prepared.devices()?;
+        let devices = writer.devices()?;
         let packs_prefixes = options.packs_xattr_prefixes();
-        let digest_prefix = prepared.digest_prefix();
-        let (has_xattrs, times) = (prepared.has_xattrs(), prepared.times);
+        let digest_prefix = writer.digest_prefix();
+        let (has_xattrs, times) = (writer.has_xattrs(), writer.times);
         Ok(Self {
             records_at,
             prefixes_at,

@@ -87,9 +87,9 @@ impl Resources {
                 .map_err(|errno| anyhow!("--nice={nice}: {errno}"))?;
         }
         let available = AvailableCpus::read();
-        let granted = available.parallelism();
+        let parallelism = available.parallelism();
         // More threads than CPUs would only take memory.
-        let wanted = work.jobs.unwrap_or(granted).min(granted);
+        let wanted = work.jobs.unwrap_or(parallelism).min(parallelism);
         let bytes = work.memory.unwrap_or_else(|| default_bytes(overhead));
         let (threads, limit) = split_memory(bytes, wanted, overhead)?;
         let memory = memory(limit, listeners(threads), reserve)?;

@@ -111,8 +111,8 @@ fn remedy(error: &StatsError, directory: &Path) -> String {
     }
 }
 
-/// The text of a notice, without the NULs behind it; not yet escaped.
-fn notice(text: &[u8]) -> String {
+/// The text of an event of the log, without the NULs behind it; not yet escaped.
+fn event_text(text: &[u8]) -> String {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }

@@ -84,19 +84,19 @@ impl Peer {
     }
 
     fn serve(self: Arc<Self>) {
-        let mut has_greeted = false;
+        let mut has_hello = false;
         while let Ok(Some((message, files))) = self.connection.receive() {
             match message {
-                ClientMessage::Settings { settings } if !has_greeted => {
+                ClientMessage::Settings { settings } if !has_hello => {
                     *locked(&self.settings) = Arc::new(settings);
                 }
-                ClientMessage::Hello { cache_limit, .. } if !has_greeted => {
-                    has_greeted = true;
+                ClientMessage::Hello { cache_limit, .. } if !has_hello => {
+                    has_hello = true;
                     self.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]);
                     self.ask_limit(cache_limit);
                 }
                 // A peer that breaks the protocol is disconnected.
-                _ if !has_greeted => break,
+                _ if !has_hello => break,
                 ClientMessage::Close { object } => drop(locked(&self.objects).remove(&object)),
                 ClientMessage::Used { object, chunks } => self.set_used(object, &chunks),
                 request => {

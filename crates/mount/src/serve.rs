@@ -49,17 +49,17 @@ impl NegotiatedMount {
     /// The kernel was granted something that this version does not know.
     pub fn resumed(
         channels: Vec<OwnedFd>,
-        terms: InitParameters,
+        init_parameters: InitParameters,
         settings: &MountSettings,
     ) -> Result<Self, SessionError> {
         let options = session_options(settings);
         let known = options.init_request.capabilities.union(Capabilities::INIT_EXT);
         // Earlier builds requested it. Listings are right either way.
         let known = known.union(Capabilities::READDIRPLUS_AUTO);
-        if terms.granted.0 & !known.0 != 0 {
+        if init_parameters.granted.0 & !known.0 != 0 {
             return Err(SessionError::Protocol);
         }
-        let negotiated = NegotiatedSession::resumed(channels, terms, &options);
+        let negotiated = NegotiatedSession::resumed(channels, init_parameters, &options);
         Ok(Self { negotiated, settings: *settings, process: ServingProcess::default() })
     }
 

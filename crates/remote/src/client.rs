@@ -22,8 +22,8 @@ use crate::protocol::{
 
 /// The pauses between attempts to reach a fetcher.
 const RETRY_MIN: Duration = Duration::from_millis(20);
-/// Fetchers that may end while they are greeted, before that is an error.
-const GREETINGS_MAX: u32 = 10;
+/// Fetchers that may end during the handshake, before that is an error.
+const HANDSHAKES_MAX: u32 = 10;
 /// How long a fetcher may take to say hello: before that it does nothing, unless it is stopped or hangs.
 const HELLO_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
 const RETRY_MAX: Duration = Duration::from_secs(3);
@@ -378,7 +378,10 @@ fn wait_until(connection: &Connection, until: Instant) -> io::Result<bool> {
 ///
 /// # Errors
 /// The fetcher refuses this client, and says why; it has another version; or it has ended.
-pub(crate) fn greeted(connection: Connection, cache_limit: Option<u64>) -> io::Result<Connection> {
+pub(crate) fn handshake(
+    connection: Connection,
+    cache_limit: Option<u64>,
+) -> io::Result<Connection> {
     let hello = ClientMessage::Hello { version: PROTOCOL_VERSION, cache_limit };
     match connection.send(&hello, &[]) {
         // A fetcher that refuses a client closes the connection at once. What it said is there to read.
@@ -489,14 +492,14 @@ impl Shared {
         let cache_limit = self.connector.cache_limit();
         let mut attempts = 0;
         loop {
-            let greeted = greeted(self.connector.connect()?, cache_limit);
-            let error = match greeted {
+            let connected = handshake(self.connector.connect()?, cache_limit);
+            let error = match connected {
                 Ok(connection) => return Ok(Arc::new(connection)),
                 Err(error) => error,
             };
             attempts += 1;
             // A fetcher that ends, as it was idle or was killed, takes connections until then.
-            if !has_ended(&error) || attempts == GREETINGS_MAX {
+            if !has_ended(&error) || attempts == HANDSHAKES_MAX {
                 return Err(error);
             }
             std::thread::sleep(RETRY_MIN);
@@ -837,7 +840,7 @@ mod tests {
     #[test]
     fn a_fetcher_that_says_nothing_is_not_waited_for() {
         let (ours, _silent) = Connection::pair().unwrap();
-        let error = greeted(ours, None).unwrap_err();
+        let error = handshake(ours, None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("ferrofs-fetch"), "{error}");
     }

@@ -194,7 +194,7 @@ impl Connector for FetcherProgram {
         if !self.settings.is_empty() {
             let settings = self.settings.clone();
             match connection.send(&ClientMessage::Settings { settings }, &[]) {
-                // Whoever greets the fetcher reads why it has closed the connection.
+                // The handshake reads why the fetcher has closed the connection.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 sent => sent?,
             }

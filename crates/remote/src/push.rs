@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::client::{Connector, greeted};
+use crate::client::{Connector, handshake};
 use crate::protocol::{ClientMessage, FetcherMessage, PushReport, PushRequest};
 
 /// How often a fetcher may end before the image is published. Blobs that it has uploaded are not
@@ -47,7 +47,7 @@ fn push_once(
     files: &[BorrowedFd<'_>],
     watch: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Option<PushReport>> {
-    let connection = greeted(connector.connect()?, connector.cache_limit())?;
+    let connection = handshake(connector.connect()?, connector.cache_limit())?;
     let message = ClientMessage::Push { id: ID, request: Box::new(request.clone()) };
     connection.send(&message, files)?;
     let mut done = 0;

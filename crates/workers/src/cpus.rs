@@ -223,36 +223,36 @@ mod tests {
         CpuSet::parse(list).unwrap()
     }
 
-    fn granted(affinity: &str, files: &[(&str, &str)]) -> AvailableCpus {
+    fn available(affinity: &str, files: &[(&str, &str)]) -> AvailableCpus {
         AvailableCpus::read_below(FakeRoot::new(files).root(), set(affinity))
     }
 
     #[test]
     fn a_system_that_says_nothing_grants_the_mask_on_one_node() {
-        let granted = granted("0-3,8", &[]);
-        assert_eq!(granted.cpus(), &set("0-3,8"));
-        assert_eq!(granted.quota_millicpus(), None);
-        assert_eq!(granted.parallelism(), 5);
-        assert_eq!(granted.nodes(), [NumaNode { id: 0, cpus: set("0-3,8") }]);
+        let available = available("0-3,8", &[]);
+        assert_eq!(available.cpus(), &set("0-3,8"));
+        assert_eq!(available.quota_millicpus(), None);
+        assert_eq!(available.parallelism(), 5);
+        assert_eq!(available.nodes(), [NumaNode { id: 0, cpus: set("0-3,8") }]);
     }
 
     #[test]
     fn no_mask_and_no_file_still_grant_one_cpu() {
-        let granted = granted("", &[]);
-        assert_eq!(granted.cpus().len(), 1);
-        assert_eq!(granted.parallelism(), 1);
+        let available = available("", &[]);
+        assert_eq!(available.cpus().len(), 1);
+        assert_eq!(available.parallelism(), 1);
         assert_eq!(AvailableCpus::fixed(CpuSet::new()).parallelism(), 1);
     }
 
     #[test]
-    fn only_what_mask_and_cpuset_and_machine_all_allow_is_granted() {
+    fn only_what_mask_and_cpuset_and_machine_all_allow_is_available() {
         let files = [
             GROUP,
             MOUNT,
             ("sys/fs/cgroup/a/cpuset.cpus.effective", "2-9\n"),
             ("sys/devices/system/cpu/online", "0-4,6-63\n"),
         ];
-        assert_eq!(granted("0-7", &files).cpus(), &set("2-4,6-7"));
+        assert_eq!(available("0-7", &files).cpus(), &set("2-4,6-7"));
     }
 
     #[test]
@@ -263,9 +263,9 @@ mod tests {
             ("sys/fs/cgroup/a/cpuset.cpus.effective", "8-9\n"),
             ("sys/devices/system/cpu/online", "0\n"),
         ];
-        assert_eq!(granted("0-3", &files).cpus(), &set("0"));
-        assert_eq!(granted("2-3", &files).cpus(), &set("2-3"));
-        assert_eq!(granted("", &files).cpus(), &set("8-9"));
+        assert_eq!(available("0-3", &files).cpus(), &set("0"));
+        assert_eq!(available("2-3", &files).cpus(), &set("2-3"));
+        assert_eq!(available("", &files).cpus(), &set("8-9"));
     }
 
     #[test]
@@ -274,23 +274,23 @@ mod tests {
         for (quota, threads) in quotas {
             let limit = format!("{quota} 100000\n");
             let files = [GROUP, MOUNT, ("sys/fs/cgroup/a/cpu.max", limit.as_str())];
-            let granted = granted("0-7", &files);
-            assert_eq!(granted.parallelism(), threads, "{quota}");
-            assert_eq!(granted.cpus().len(), 8, "a quota takes no CPU away");
+            let available = available("0-7", &files);
+            assert_eq!(available.parallelism(), threads, "{quota}");
+            assert_eq!(available.cpus().len(), 8, "a quota takes no CPU away");
         }
     }
 
     #[test]
     fn a_quota_above_the_cpus_adds_none() {
         let files = [GROUP, MOUNT, ("sys/fs/cgroup/a/cpu.max", "18446744073709551615 1000\n")];
-        let granted = granted("0-7", &files);
-        assert_eq!(granted.quota_millicpus(), Some(u64::MAX));
-        assert_eq!(granted.parallelism(), 8);
+        let available = available("0-7", &files);
+        assert_eq!(available.quota_millicpus(), Some(u64::MAX));
+        assert_eq!(available.parallelism(), 8);
     }
 
     // Node numbers may be sparse.
     #[test]
-    fn sparse_nodes_keep_their_numbers_and_nodes_without_granted_cpus_are_left_out() {
+    fn sparse_nodes_keep_their_numbers_and_nodes_without_available_cpus_are_left_out() {
         let files = [
             ("sys/devices/system/node/has_cpu", "0,2,16\n"),
             ("sys/devices/system/node/online", "0-2,16\n"),
@@ -299,9 +299,9 @@ mod tests {
             ("sys/devices/system/node/node2/cpulist", "4-7\n"),
             ("sys/devices/system/node/node16/cpulist", "8-11\n"),
         ];
-        let granted = granted("2-3,8-9", &files);
+        let available = available("2-3,8-9", &files);
         let nodes = [NumaNode { id: 0, cpus: set("2-3") }, NumaNode { id: 16, cpus: set("8-9") }];
-        assert_eq!(granted.nodes(), nodes);
+        assert_eq!(available.nodes(), nodes);
     }
 
     #[test]
@@ -312,10 +312,10 @@ mod tests {
             ("sys/devices/system/node/node1/cpulist", "2-5\n"),
             ("sys/devices/system/node/node2/cpulist", "nonsense\n"),
         ];
-        let granted = granted("0-7", &files);
+        let available = available("0-7", &files);
         let nodes =
             [NumaNode { id: 0, cpus: set("0-3,6-7") }, NumaNode { id: 1, cpus: set("4-5") }];
-        assert_eq!(granted.nodes(), nodes);
+        assert_eq!(available.nodes(), nodes);
     }
 
     #[test]
@@ -332,20 +332,20 @@ mod tests {
     }
 
     #[test]
-    fn fixed_cpus_are_granted_as_they_are() {
-        let granted = AvailableCpus::fixed(set("1,5"));
-        assert_eq!(granted.cpus(), &set("1,5"));
-        assert_eq!(granted.quota_millicpus(), None);
-        assert_eq!(granted.parallelism(), 2);
+    fn fixed_cpus_are_available_as_they_are() {
+        let available = AvailableCpus::fixed(set("1,5"));
+        assert_eq!(available.cpus(), &set("1,5"));
+        assert_eq!(available.quota_millicpus(), None);
+        assert_eq!(available.parallelism(), 2);
     }
 
     #[test]
     fn this_system_grants_no_cpu_that_the_mask_excludes() {
-        let granted = AvailableCpus::read();
-        assert!(granted.cpus().is_subset(&CpuSet::of_process()), "{granted:?}");
-        assert!((1..=granted.cpus().len()).contains(&granted.parallelism()));
-        let on_nodes: usize = granted.nodes().iter().map(|node| node.cpus.len()).sum();
-        assert_eq!(on_nodes, granted.cpus().len());
+        let available = AvailableCpus::read();
+        assert!(available.cpus().is_subset(&CpuSet::of_process()), "{available:?}");
+        assert!((1..=available.cpus().len()).contains(&available.parallelism()));
+        let on_nodes: usize = available.nodes().iter().map(|node| node.cpus.len()).sum();
+        assert_eq!(on_nodes, available.cpus().len());
     }
 
     #[test]

@@ -411,7 +411,7 @@ mod loom_tests {
         cache.lookup(1, length, urgency)
     }
 
-    fn mine(lookup: Lookup<u8, Front>) -> OwnPermit {
+    fn miss(lookup: Lookup<u8, Front>) -> OwnPermit {
         match lookup {
             Lookup::Miss(permit) => permit,
             other => panic!("{other:?}"),
@@ -478,7 +478,7 @@ mod loom_tests {
     fn two_demands_and_a_prefetch_that_gives_up_end_with_the_value() {
         bounded(|| {
             let inner = Arc::new((cache(), AtomicUsize::new(0)));
-            let mut permit = mine(lookup(&inner.0, 1, Urgency::Prefetch));
+            let mut permit = miss(lookup(&inner.0, 1, Urgency::Prefetch));
             drop(permit.enqueue());
             let threads = [0, 1].map(|_| {
                 let own = Arc::clone(&inner);
@@ -499,7 +499,7 @@ mod loom_tests {
     fn a_queued_fill_is_begun_or_taken_over() {
         loom::model(|| {
             let inner = Arc::new((cache(), AtomicUsize::new(0)));
-            let mut permit = mine(lookup(&inner.0, 1, Urgency::Demand));
+            let mut permit = miss(lookup(&inner.0, 1, Urgency::Demand));
             let waiter = permit.enqueue();
             let other = Arc::clone(&inner);
             let thread = thread::spawn(move || compute(permit, &other.1).is_some());
@@ -524,7 +524,7 @@ mod loom_tests {
     fn a_permit_that_is_dropped_wakes_everybody_who_waits() {
         bounded(|| {
             let inner = Arc::new((cache(), AtomicUsize::new(0)));
-            let mut permit = mine(lookup(&inner.0, 1, Urgency::Demand));
+            let mut permit = miss(lookup(&inner.0, 1, Urgency::Demand));
             assert!(permit.begin());
             let threads = [0, 1].map(|_| {
                 let own = Arc::clone(&inner);
@@ -548,7 +548,7 @@ mod loom_tests {
     fn who_finishes_without_publishing_leaves_no_demand_asleep() {
         loom::model(|| {
             let inner = Arc::new((cache(), AtomicUsize::new(0)));
-            let mut permit = mine(lookup(&inner.0, 1, Urgency::Demand));
+            let mut permit = miss(lookup(&inner.0, 1, Urgency::Demand));
             assert!(permit.begin());
             let other = Arc::clone(&inner);
             let thread = thread::spawn(move || match lookup(&other.0, 1, Urgency::Demand) {

@@ -63,7 +63,7 @@ impl WakeEvent {
     /// Sleeps until the event is set. Returns whether it slept.
     pub(crate) fn wait(&self) -> bool {
         let mut slept = false;
-        while self.announce() {
+        while self.prepare_to_wait() {
             self.state.wait(ASLEEP);
             slept = true;
         }
@@ -71,7 +71,7 @@ impl WakeEvent {
     }
 
     /// E5. From CLEAR to ASLEEP; false when the event is set.
-    fn announce(&self) -> bool {
+    fn prepare_to_wait(&self) -> bool {
         let word = &self.state.word;
         match word.compare_exchange(CLEAR, ASLEEP, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => true,

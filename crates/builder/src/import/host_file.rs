@@ -71,13 +71,13 @@ impl HostFile {
     /// Its content, which takes little memory in a tree.
     pub(super) fn content(&self) -> Content {
         let FileFingerprint { device, inode, size, .. } = self.fingerprint;
-        let stamp = &self.fingerprint;
+        let fingerprint = &self.fingerprint;
         let mut encoder = RecordEncoder::default();
         encoder.number(self.directory).string(&self.name);
         encoder.number(u64::from(self.spread == DataRanges::Sparse));
         encoder.number(device.0.into()).number(device.1.into()).number(inode);
-        encoder.signed(stamp.mtime_seconds).number(stamp.mtime_nanoseconds.into());
-        encoder.signed(stamp.ctime_seconds).number(stamp.ctime_nanoseconds.into());
+        encoder.signed(fingerprint.mtime_seconds).number(fingerprint.mtime_nanoseconds.into());
+        encoder.signed(fingerprint.ctime_seconds).number(fingerprint.ctime_nanoseconds.into());
         encoder.number(size);
         let root: Arc<dyn ContentProvider> = Arc::<SourceRoot>::clone(&self.root);
         Content::of_provider(root, &encoder.bytes, size)

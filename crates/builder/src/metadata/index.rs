@@ -55,7 +55,7 @@ impl IndexParams {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexPlan<'d> {
     data: &'d CompressedData,
-    style: IndexParams,
+    params: IndexParams,
     header: MapHeader,
     algorithms: [AlgorithmId; 2],
     /// How many records a table of encoded extents has.
@@ -73,8 +73,8 @@ impl<'d> IndexPlan<'d> {
     /// Three algorithms in one file, pclusters that are no whole blocks, and an inline pcluster that is
     /// none: only a bug of this program makes these. An inline pcluster in a file that also has data behind 2^32
     /// blocks.
-    pub(crate) fn new(data: &'d CompressedData, style: IndexParams) -> Result<Self> {
-        let (first, second) = algorithms(data, style.default)?;
+    pub(crate) fn new(data: &'d CompressedData, params: IndexParams) -> Result<Self> {
+        let (first, second) = algorithms(data, params.default)?;
         let algorithms = [first, second.unwrap_or(first)];
         if let (Some(fragment), true, None) = (data.fragment, data.extents.is_empty(), &data.inline)
         {
@@ -83,7 +83,7 @@ impl<'d> IndexPlan<'d> {
             let (records, has_big_pclusters) = (0, false);
             return Ok(Self {
                 data,
-                style,
+                params,
                 header,
                 algorithms,
                 records,
@@ -91,21 +91,21 @@ impl<'d> IndexPlan<'d> {
                 layout,
             });
         }
-        let mut index = IndexHeader::new(style.block_size.bits(), first, second);
+        let mut index = IndexHeader::new(params.block_size.bits(), first, second);
         index.tail = tail(data)?;
-        let plans = extent_plans(data, style.block_size, algorithms)?;
+        let plans = extent_plans(data, params.block_size, algorithms)?;
         let is_big = plans.iter().any(|extent| extent.blocks > 1);
         (index.has_big_pcluster_1, index.has_big_pcluster_2) = (is_big, is_big);
         let is_far = data.fragment.is_some_and(|fragment| fragment.offset > u64::from(u32::MAX));
-        let is_compact = style.form == IndexForm::Compact
-            && style.block_size.bits() <= BITS_MAX_4B
+        let is_compact = params.form == IndexForm::Compact
+            && params.block_size.bits() <= BITS_MAX_4B
             && !is_far
             && compact_fits(&plans, index.tail);
-        index.has_2b_packs = is_compact && style.block_size.bits() <= BITS_MAX_2B;
+        index.has_2b_packs = is_compact && params.block_size.bits() <= BITS_MAX_2B;
         let layout =
             if is_compact { DataLayout::CompressedCompact } else { DataLayout::CompressedFull };
         let (header, records, has_big_pclusters) = (MapHeader::Index(index), 0, is_big);
-        let plan = Self { data, style, header, algorithms, records, has_big_pclusters, layout };
+        let plan = Self { data, params, header, algorithms, records, has_big_pclusters, layout };
         plan.or_extents(&plans)
     }
 
@@ -113,7 +113,7 @@ impl<'d> IndexPlan<'d> {
     /// are allowed and shorter. There is no record for an inline pcluster.
     fn or_extents(self, plans: &[ExtentSpec]) -> Result<Self> {
         let is_far = plans.iter().any(|extent| u32::try_from(extent.block).is_err());
-        let is_choice = self.style.wide && self.style.form == IndexForm::Compact;
+        let is_choice = self.params.wide && self.params.form == IndexForm::Compact;
         if self.data.inline.is_some() && is_far {
             let what = "an inline pcluster with data past block 2^32: use larger blocks, or no inline pclusters";
             return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
@@ -124,9 +124,9 @@ impl<'d> IndexPlan<'d> {
         let bytes = self.data.bytes().ok_or_else(|| internal_error("a file of 2^64 bytes"))?;
         let records = self.extent_records()?;
         let has_fragment = self.data.fragment.is_some();
-        let table = ExtentTable::smallest(&records, bytes, self.style.block_size, has_fragment);
+        let table = ExtentTable::smallest(&records, bytes, self.params.block_size, has_fragment);
         let (header, layout) = (MapHeader::Extents(table), DataLayout::CompressedFull);
-        let block = self.style.block_size.bytes();
+        let block = self.params.block_size.bytes();
         // Of a fragment the length is none.
         let own = records.iter().take(records.len() - usize::from(has_fragment));
         let has_big_pclusters = own.map(|record| record.length.bytes()).any(|bytes| bytes > block);
@@ -139,7 +139,7 @@ impl<'d> IndexPlan<'d> {
     }
 
     fn extent_records(&self) -> Result<Vec<ExtentRecord>> {
-        extent_records(self.data, self.style.plain_bytes_max)
+        extent_records(self.data, self.params.plain_bytes_max)
     }
 
     /// Bytes from the end of an inode with its xattrs, `core_bytes` from its start, to the end of the
@@ -168,9 +168,9 @@ impl<'d> IndexPlan<'d> {
     pub(crate) fn write(&self, file_bytes: u64, inode: &mut Vec<u8>) -> Result<()> {
         let at = (inode.len() as u64).next_multiple_of(MAP_HEADER_BYTES);
         inode.resize(usize::try_from(at).unwrap_or(usize::MAX), 0);
-        let header = self.header.to_bytes(self.layout, self.style.block_size).map_err(format)?;
+        let header = self.header.to_bytes(self.layout, self.params.block_size).map_err(format)?;
         inode.extend_from_slice(&header);
-        let plans = || extent_plans(self.data, self.style.block_size, self.algorithms);
+        let plans = || extent_plans(self.data, self.params.block_size, self.algorithms);
         let entries = match &self.header {
             MapHeader::WholeFragment(_) => return Ok(()),
             MapHeader::Extents(table) => write_extents(table, at, &self.extent_records()?),
@@ -191,7 +191,7 @@ impl<'d> IndexPlan<'d> {
     /// Blocks of all pclusters that the file uses.
     pub(crate) fn blocks(&self) -> u64 {
         let bytes = self.data.extents.iter().map(|extent| u64::from(extent.pcluster_bytes));
-        bytes.sum::<u64>() >> self.style.block_size.bits()
+        bytes.sum::<u64>() >> self.params.block_size.bits()
     }
 
     /// The algorithms that the index names; without entries it names none.
@@ -350,7 +350,7 @@ mod tests {
     use crate::data_map::{InlineExtent, PackedFragment};
     use ferrofs_ondisk::zmap::RecordFormat;
 
-    fn style(bits: u8) -> IndexParams {
+    fn params(bits: u8) -> IndexParams {
         let block_size = BlockSize::from_bits(bits).unwrap();
         IndexParams {
             block_size,
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn layout(data: &CompressedData) -> DataLayout {
-        IndexPlan::new(data, style(12)).unwrap().layout
+        IndexPlan::new(data, params(12)).unwrap().layout
     }
 
     #[test]
@@ -413,7 +413,7 @@ mod tests {
             for (form, wide) in
                 [(IndexForm::Compact, false), (IndexForm::Full, false), (IndexForm::Compact, true)]
             {
-                let plan = IndexPlan::new(&data, IndexParams { form, wide, ..style(12) }).unwrap();
+                let plan = IndexPlan::new(&data, IndexParams { form, wide, ..params(12) }).unwrap();
                 assert_eq!(plan.has_encoded_extents(), wide && tail != 2);
                 let mut inode = vec![0; usize::try_from(core).unwrap()];
                 plan.write(bytes, &mut inode).unwrap();
@@ -430,7 +430,7 @@ mod tests {
     fn a_file_in_the_packed_inode_has_nothing_but_a_header() {
         let fragment = Some(PackedFragment { bytes: 300, offset: 5 << 32 });
         let data = CompressedData { fragment, ..CompressedData::default() };
-        let plan = IndexPlan::new(&data, style(12)).unwrap();
+        let plan = IndexPlan::new(&data, params(12)).unwrap();
         assert_eq!(plan.bytes(44, 300), Some(12));
         assert_eq!((plan.blocks(), plan.named_algorithms().len()), (0, 0));
     }
@@ -451,14 +451,14 @@ mod tests {
         let mut third = extent(12288, 1);
         third.algorithm = Some(AlgorithmId::Lzma);
         let data = file(vec![extent(4096, 1), other, third]);
-        IndexPlan::new(&data, style(12)).unwrap_err();
+        IndexPlan::new(&data, params(12)).unwrap_err();
         let data = file(vec![extent(4096, 1), other]);
-        assert!(IndexPlan::new(&data, style(12)).unwrap().has_two_algorithms());
+        assert!(IndexPlan::new(&data, params(12)).unwrap().has_two_algorithms());
     }
 
     /// A plan for a wide image, and whether it has encoded extents.
     fn wide(data: &CompressedData) -> (IndexPlan<'_>, bool) {
-        let plan = IndexPlan::new(data, IndexParams { wide: true, ..style(12) }).unwrap();
+        let plan = IndexPlan::new(data, IndexParams { wide: true, ..params(12) }).unwrap();
         (plan, plan.has_encoded_extents())
     }
 
@@ -475,9 +475,9 @@ mod tests {
         let plain = |at: u64| DataExtent { bytes: 4096, algorithm: None, ..extent(at << 12, 1) };
         let plain = file((1..99).map(plain).collect());
         assert!(wide(&plain).1 && wide(&plain).0.has_big_pclusters());
-        assert!(!IndexPlan::new(&plain, style(12)).unwrap().has_big_pclusters());
-        assert!(!IndexPlan::new(&long, style(12)).unwrap().has_encoded_extents());
-        let forced = IndexParams { wide: true, form: IndexForm::Full, ..style(12) };
+        assert!(!IndexPlan::new(&plain, params(12)).unwrap().has_big_pclusters());
+        assert!(!IndexPlan::new(&long, params(12)).unwrap().has_encoded_extents());
+        let forced = IndexParams { wide: true, form: IndexForm::Full, ..params(12) };
         assert!(!IndexPlan::new(&long, forced).unwrap().has_encoded_extents());
         let inline = Some(InlineExtent { bytes: 9, algorithm: None, pcluster: [1; 9].into() });
         assert!(!wide(&CompressedData { inline, ..long }).1);
@@ -486,14 +486,14 @@ mod tests {
     #[test]
     fn what_lies_far_has_encoded_extents_in_any_image() {
         let near = file(vec![extent(u64::from(u32::MAX) << 12, 1)]);
-        assert!(!IndexPlan::new(&near, style(12)).unwrap().has_encoded_extents());
+        assert!(!IndexPlan::new(&near, params(12)).unwrap().has_encoded_extents());
         let far = file(vec![extent(1 << 44, 1)]);
-        let plan = IndexPlan::new(&far, style(12)).unwrap();
+        let plan = IndexPlan::new(&far, params(12)).unwrap();
         assert!(plan.has_encoded_extents() && !plan.has_two_algorithms());
         assert_eq!(plan.named_algorithms(), BTreeSet::from([AlgorithmId::Zstd]));
         let inline = Some(InlineExtent { bytes: 9, algorithm: None, pcluster: [1; 9].into() });
         let both = CompressedData { inline, ..far };
-        let error = IndexPlan::new(&both, style(12)).unwrap_err();
+        let error = IndexPlan::new(&both, params(12)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
     }
 
@@ -521,7 +521,7 @@ mod tests {
         let mut big = extent(1 << 15, 0);
         big.pcluster_bytes = 1 << 15;
         let data = file(vec![big]);
-        assert_eq!(IndexPlan::new(&data, style(15)).unwrap().layout, DataLayout::CompressedFull);
+        assert_eq!(IndexPlan::new(&data, params(15)).unwrap().layout, DataLayout::CompressedFull);
     }
 }
 

@@ -321,7 +321,7 @@ fn format(error: ferrofs_ondisk::Error) -> Error {
 /// Makes records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InodeRecords<'a, 't> {
-    pub(super) prepared: &'a MetadataWriter<'t>,
+    pub(super) writer: &'a MetadataWriter<'t>,
     pub(super) data: &'a DataMap,
 }
 
@@ -341,9 +341,9 @@ impl<'a> InodeRecords<'a, '_> {
     /// # Errors
     /// There are not so many.
     pub(super) fn load(&self, number: usize) -> Result<LoadedInode> {
-        let id = self.prepared.inode_order.get(number);
+        let id = self.writer.inode_order.get(number);
         let id = id.ok_or_else(|| Error::new(ErrorKind::Internal("an inode out of order")))?;
-        let (node, data) = (self.prepared.node(id), self.data.get(id.index()));
+        let (node, data) = (self.writer.node(id), self.data.get(id.index()));
         Ok(LoadedInode { id, number, node, data })
     }
 
@@ -357,14 +357,14 @@ impl<'a> InodeRecords<'a, '_> {
         loaded: &'l LoadedInode,
         start_block: u64,
     ) -> Result<InodeRecord<'l>> {
-        let prepared = self.prepared;
+        let writer = self.writer;
         let LoadedInode { id, number, node, data } = loaded;
         let (id, number) = (*id, *number);
         let identity = InodeIdentity {
             id,
             number: inode_number(number),
-            links: prepared.inode_order.links(id),
-            xattr_bytes: prepared.xattrs.body_bytes(id),
+            links: writer.inode_order.links(id),
+            xattr_bytes: writer.xattrs.body_bytes(id),
         };
         let record = match &node.kind {
             NodeKind::File(content) => self.file(loaded, identity, content.bytes()),
@@ -372,7 +372,7 @@ impl<'a> InodeRecords<'a, '_> {
             NodeKind::Symlink(target) => self.symlink(node, identity, target, start_block),
             _ => {
                 let place = FlatData { bytes: 0, start_block: None, tail: InodeTail::Nothing };
-                self.style().flat(node, identity, place)
+                self.params().flat(node, identity, place)
             }
         };
         record.map_err(|error| self.at(id, error))
@@ -383,8 +383,8 @@ impl<'a> InodeRecords<'a, '_> {
     /// # Errors
     /// A value that the form of the inode or its index cannot hold.
     pub(super) fn special(&self, nth: usize, file: &'a InternalFile) -> Result<InodeRecord<'a>> {
-        let number = inode_number(self.prepared.inode_order.len().saturating_add(nth));
-        self.style().special(number, file.bytes, &file.data)
+        let number = inode_number(self.writer.inode_order.len().saturating_add(nth));
+        self.params().special(number, file.bytes, &file.data)
     }
 
     /// What an inode takes.
@@ -421,7 +421,7 @@ impl<'a> InodeRecords<'a, '_> {
     }
 
     pub(super) fn block_size(&self) -> BlockSize {
-        self.prepared.options.block_size
+        self.writer.options.block_size
     }
 
     fn file<'l>(
@@ -433,7 +433,7 @@ impl<'a> InodeRecords<'a, '_> {
         let data = loaded.data.as_ref();
         let data =
             data.ok_or_else(|| Error::new(ErrorKind::Internal("a file whose data has no place")))?;
-        self.style().file(&loaded.node, identity, bytes, data)
+        self.params().file(&loaded.node, identity, bytes, data)
     }
 
     /// The last bytes of a directory are inline, wherever that is possible.
@@ -444,9 +444,9 @@ impl<'a> InodeRecords<'a, '_> {
         data: Option<&'l FileData>,
         start_block: u64,
     ) -> Result<InodeRecord<'l>> {
-        let bytes = self.prepared.directories().bytes(identity.id)?;
+        let bytes = self.writer.directories().bytes(identity.id)?;
         if let Some(data) = data {
-            return self.style().file(node, identity, bytes, data);
+            return self.params().file(node, identity, bytes, data);
         }
         let rest = self.block_size().within(bytes);
         let start = Some(start_block);
@@ -454,13 +454,13 @@ impl<'a> InodeRecords<'a, '_> {
             let start_block = start.filter(|_| bytes > u64::from(rest));
             let tail = InodeTail::DirectoryTail(rest);
             let place = FlatData { bytes, start_block, tail };
-            let record = self.style().flat(node, identity, place)?;
+            let record = self.params().flat(node, identity, place)?;
             if self.placeable_extent(&record).is_some() {
                 return Ok(record);
             }
         }
         let place = FlatData { bytes, start_block: start, tail: InodeTail::Nothing };
-        self.style().flat(node, identity, place)
+        self.params().flat(node, identity, place)
     }
 
     /// A target is inline as a whole, so that following it needs nothing but the inode, or not at all.
@@ -473,22 +473,22 @@ impl<'a> InodeRecords<'a, '_> {
     ) -> Result<InodeRecord<'l>> {
         let bytes = target.len() as u64;
         let place = FlatData { bytes, start_block: None, tail: InodeTail::Tail(target) };
-        let record = self.style().flat(node, identity, place)?;
+        let record = self.params().flat(node, identity, place)?;
         if self.placeable_extent(&record).is_some() {
             return Ok(record);
         }
         let place = FlatData { bytes, start_block: Some(start_block), tail: InodeTail::Nothing };
-        self.style().flat(node, identity, place)
+        self.params().flat(node, identity, place)
     }
 
-    fn style(&self) -> InodeParams {
-        let options = self.prepared.options;
-        InodeParams::new(options, self.prepared.times.base, IndexParams::new(options))
+    fn params(&self) -> InodeParams {
+        let options = self.writer.options;
+        InodeParams::new(options, self.writer.times.base, IndexParams::new(options))
     }
 
     #[cold]
     fn at(&self, id: NodeId, error: Error) -> Error {
-        error.at(self.prepared.tree.first_path(id))
+        error.at(self.writer.tree.first_path(id))
     }
 }
 

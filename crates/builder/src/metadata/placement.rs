@@ -65,22 +65,22 @@ impl Record for InodeAddress {
 }
 
 impl InodeRecords<'_, '_> {
-    /// Finds a place for every inode but the root, which has one. `layout` allocates from the metadata area.
+    /// Finds a place for every inode but the root, which has one. `allocator` allocates from the metadata area.
     ///
     /// # Errors
     /// A value that an inode cannot hold, or no block can hold, with its path.
     pub(super) fn place(
         &self,
-        mut layout: InodeAllocator,
+        mut allocator: InodeAllocator,
         context: &BuildContext<'_>,
     ) -> Result<InodePlacement> {
-        let prepared = self.prepared;
-        let has_metabox = prepared.options.metabox_pcluster_bytes.is_some();
+        let writer = self.writer;
+        let has_metabox = writer.options.metabox_pcluster_bytes.is_some();
         let mut metabox = has_metabox.then(|| InodeAllocator::new(self.block_size(), 0));
-        let store = prepared.tree.store();
+        let store = writer.tree.store();
         let (mut area, mut in_metabox) = (Sorter::new(store), Sorter::new(store));
         let mut placement = InodePlacement {
-            places: PagedArray::zeros(store, prepared.tree.len()),
+            places: PagedArray::zeros(store, writer.tree.len()),
             has_metabox,
             area: PagedArray::new(store),
             area_end_block: 0,
@@ -90,21 +90,21 @@ impl InodeRecords<'_, '_> {
             metabox_bytes: 0,
             features: Features::default(),
         };
-        let shared = InodeExtent { core_bytes: prepared.xattrs.shared.len() as u64, tail: 0 };
+        let shared = InodeExtent { core_bytes: writer.xattrs.shared.len() as u64, tail: 0 };
         if shared.core_bytes > 0 {
-            placement.shared_at = layout.place(shared);
+            placement.shared_at = allocator.place(shared);
             area.push((placement.shared_at, 0));
         }
         let mut blocks = 0;
-        for (number, id) in prepared.inode_order.iter().enumerate() {
+        for (number, id) in writer.inode_order.iter().enumerate() {
             check_cancelled(number, context)?;
             let loaded = self.load(number)?;
             let record = self.record(&loaded, 0)?;
             placement.features.add(&record);
             let start = match &mut metabox {
-                _ if number == 0 => prepared.root_at,
+                _ if number == 0 => writer.root_at,
                 Some(metabox) => metabox.place(self.inode_extent(&record)?),
-                None => layout.place(self.inode_extent(&record)?),
+                None => allocator.place(self.inode_extent(&record)?),
             };
             match has_metabox && number > 0 {
                 true => in_metabox.push((start, inode_number(number))),
@@ -116,9 +116,9 @@ impl InodeRecords<'_, '_> {
         area.finish().for_each(|item| placement.area.push(item));
         in_metabox.finish().for_each(|item| placement.metabox.push(item));
         store.check()?;
-        placement.area_end_block = self.block_size().count(layout.end());
+        placement.area_end_block = self.block_size().count(allocator.end());
         placement.own_blocks = blocks;
-        placement.metabox_bytes = metabox.map_or(0, |layout| layout.end());
+        placement.metabox_bytes = metabox.map_or(0, |allocator| allocator.end());
         Ok(placement)
     }
 }
@@ -146,7 +146,7 @@ impl InodePlacement {
 }
 
 impl InodeRecords<'_, '_> {
-    /// Writes the inodes of those of `files` that there are, where `layout` has room. Returns the head, and
+    /// Writes the inodes of those of `files` that there are, where `allocator` has room. Returns the head, and
     /// the nid of each.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl InodeRecords<'_, '_> {
     pub(super) fn write_special(
         &self,
         files: [Option<&InternalFile>; 2],
-        mut layout: InodeAllocator,
+        mut allocator: InodeAllocator,
         features: &mut Features,
         mut area: MetadataArea<'_>,
     ) -> Result<(Vec<u8>, [Option<Nid>; 2])> {
@@ -164,8 +164,8 @@ impl InodeRecords<'_, '_> {
             let Some(file) = file else { continue };
             let record = self.special(number, file)?;
             features.add(&record);
-            let start = layout.place(self.inode_extent(&record)?);
-            inodes.push((start, record.render(self.prepared.times.base, &[], &[])?));
+            let start = allocator.place(self.inode_extent(&record)?);
+            inodes.push((start, record.render(self.writer.times.base, &[], &[])?));
             *nid = Some(Nid::new(start / SLOT_BYTES));
         }
         inodes.sort_unstable_by_key(|(start, _)| *start);
@@ -394,30 +394,30 @@ mod tests {
 
     #[test]
     fn a_tail_that_would_cross_a_block_goes_to_the_next_one() {
-        let mut layout = InodeAllocator::new(block_size(9), 512);
-        assert_eq!(layout.place(inode_extent(32, 300)), 512);
-        assert_eq!(layout.place(inode_extent(32, 300)), 1024);
-        assert_eq!(layout.place(inode_extent(32, 100)), 864);
-        assert_eq!(layout.place(inode_extent(64, 0)), 1376);
-        assert_eq!(layout.end(), 1440);
+        let mut allocator = InodeAllocator::new(block_size(9), 512);
+        assert_eq!(allocator.place(inode_extent(32, 300)), 512);
+        assert_eq!(allocator.place(inode_extent(32, 300)), 1024);
+        assert_eq!(allocator.place(inode_extent(32, 100)), 864);
+        assert_eq!(allocator.place(inode_extent(64, 0)), 1376);
+        assert_eq!(allocator.end(), 1440);
     }
 
     #[test]
     fn a_tail_never_starts_a_block() {
-        let mut layout = InodeAllocator::new(block_size(9), 480);
-        assert_eq!(layout.place(inode_extent(32, 10)), 512);
-        assert_eq!(layout.place(inode_extent(32, 0)), 480);
+        let mut allocator = InodeAllocator::new(block_size(9), 480);
+        assert_eq!(allocator.place(inode_extent(32, 10)), 512);
+        assert_eq!(allocator.place(inode_extent(32, 0)), 480);
     }
 
     #[test]
     fn what_is_left_of_the_head_is_used() {
-        let mut layout = InodeAllocator::new(block_size(12), 1152);
-        assert_eq!(layout.place(inode_extent(32, 60)), 1152);
-        layout.resume_at(1 << 20);
-        assert_eq!(layout.place(inode_extent(32, 2000)), 1248);
-        assert_eq!(layout.place(inode_extent(32, 2000)), 1 << 20);
-        assert_eq!(layout.place(inode_extent(32, 700)), 3296);
-        assert_eq!(layout.place(inode_extent(32, 28)), 4032);
+        let mut allocator = InodeAllocator::new(block_size(12), 1152);
+        assert_eq!(allocator.place(inode_extent(32, 60)), 1152);
+        allocator.resume_at(1 << 20);
+        assert_eq!(allocator.place(inode_extent(32, 2000)), 1248);
+        assert_eq!(allocator.place(inode_extent(32, 2000)), 1 << 20);
+        assert_eq!(allocator.place(inode_extent(32, 700)), 3296);
+        assert_eq!(allocator.place(inode_extent(32, 28)), 4032);
     }
 
     #[test]
@@ -435,14 +435,14 @@ mod tests {
         ) {
             let size = block_size(bits);
             let block = u64::from(size.bytes());
-            let mut layout = InodeAllocator::new(size, 1152);
+            let mut allocator = InodeAllocator::new(size, 1152);
             let mut taken = Vec::new();
             for (core_bytes, tail) in shapes {
                 let inode_extent = InodeExtent { core_bytes, tail };
                 if !inode_extent.is_possible(size) {
                     continue;
                 }
-                let start = layout.place(inode_extent);
+                let start = allocator.place(inode_extent);
                 prop_assert_eq!(start % 32, 0);
                 let behind = start + core_bytes;
                 prop_assert!(tail == 0 || (behind - 1) / block == (behind + tail - 1) / block);
@@ -450,7 +450,7 @@ mod tests {
             }
             taken.sort_by_key(|range| range.start);
             prop_assert!(taken.windows(2).all(|pair| pair[0].end <= pair[1].start));
-            prop_assert!(taken.last().is_none_or(|range| range.end <= layout.end()));
+            prop_assert!(taken.last().is_none_or(|range| range.end <= allocator.end()));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use super::{FormerFile, OutputPlace, OutputTarget, TargetName, failed};
+use super::{OutputPlace, OutputTarget, PreviousFile, TargetName, failed};
 use crate::{Error, ErrorKind, Result};
 
 /// Names that are tried for a temporary file before giving up.
@@ -67,8 +67,8 @@ impl NewFile {
     }
 
     fn adopted(self) -> io::Result<Self> {
-        if let Some(former) = &self.target.former {
-            adopt(&self.file, former)?;
+        if let Some(previous) = &self.target.previous {
+            adopt(&self.file, previous)?;
         }
         Ok(self)
     }
@@ -119,7 +119,7 @@ impl NewFile {
     }
 
     /// Removes what has the name, if there is something.
-    pub(crate) fn remove_former(&self) -> io::Result<()> {
+    pub(crate) fn remove_previous(&self) -> io::Result<()> {
         let TargetName { directory, name, .. } = &self.target;
         match rustix::fs::unlinkat(directory, name.as_os_str(), AtFlags::empty()) {
             Ok(()) => self.target.sync(&self.file),
@@ -129,7 +129,7 @@ impl NewFile {
     }
 
     /// Whether something has the name now.
-    pub(crate) fn has_former(&self) -> bool {
+    pub(crate) fn has_previous(&self) -> bool {
         let TargetName { directory, name, .. } = &self.target;
         rustix::fs::statat(directory, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
@@ -223,17 +223,17 @@ fn open_unnamed(directory: &OwnedFd) -> Option<File> {
 
 /// Gives a new file the owner and the permissions of the file that it replaces. Set-id bits are
 /// left out. An owner that the caller may not set is that of the caller.
-fn adopt(file: &File, former: &FormerFile) -> io::Result<()> {
+fn adopt(file: &File, previous: &PreviousFile) -> io::Result<()> {
     let own = rustix::fs::fstat(file)?;
-    let (uid, gid) = (Uid::from_raw(former.uid), Gid::from_raw(former.gid));
-    if (own.st_uid, own.st_gid) != (former.uid, former.gid)
+    let (uid, gid) = (Uid::from_raw(previous.uid), Gid::from_raw(previous.gid));
+    if (own.st_uid, own.st_gid) != (previous.uid, previous.gid)
         && rustix::fs::fchown(file, Some(uid), Some(gid)).is_err()
     {
         rustix::fs::fchown(file, None, Some(gid)).ok();
     }
-    if let Err(errno) = rustix::fs::fchmod(file, Mode::from_raw_mode(former.permissions)) {
+    if let Err(errno) = rustix::fs::fchmod(file, Mode::from_raw_mode(previous.permissions)) {
         // Some file systems have the same mode for all files.
-        if own.st_mode & 0o777 & !former.permissions != 0 {
+        if own.st_mode & 0o777 & !previous.permissions != 0 {
             return Err(errno.into());
         }
     }

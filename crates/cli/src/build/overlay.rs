@@ -54,7 +54,7 @@ pub(super) struct LayerImage {
 #[derive(Debug)]
 struct LayerSource {
     path: PathBuf,
-    stamp: StatData,
+    stat: StatData,
 }
 
 /// Size and times, which change when the file changes.
@@ -201,9 +201,9 @@ impl LayerImage {
     }
 
     fn open(path: &Path, layering: LayerOptions, resources: &Resources) -> Result<Self> {
-        let stamp = StatData::of(path)?;
+        let stat = StatData::of(path)?;
         let image = OpenOptions::new().memory(&resources.memory).open(path).map_err(unreadable)?;
-        let source = Arc::new(LayerSource { path: path.to_owned(), stamp });
+        let source = Arc::new(LayerSource { path: path.to_owned(), stat });
         let LayerOptions { data, is_aufs, .. } = layering;
         Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0 })
     }
@@ -525,7 +525,7 @@ impl ContentReader for ImageFile {
 
 impl LayerSource {
     fn check_unchanged(&self) -> Result<()> {
-        if StatData::of(&self.path)? == self.stamp {
+        if StatData::of(&self.path)? == self.stat {
             return Ok(());
         }
         let how = "its size or its times have changed".to_owned();

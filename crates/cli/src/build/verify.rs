@@ -96,7 +96,7 @@ impl ImageVerifier<'_> {
             return Err(Difference::new(b"", error.to_string()));
         }
         let threads = self.resources.threads.min(image.decode_slots());
-        let (mut total, mut seam) = (VerifyCounters::default(), 0);
+        let (mut total, mut next) = (VerifyCounters::default(), 0);
         let pairs = InodePairs::new(&image, self.tree)?;
         OrderedPipeline::new().max_threads(threads).run(
             pairs,
@@ -111,7 +111,7 @@ impl ImageVerifier<'_> {
                 total.inodes += compared.counters.inodes;
                 total.bytes = total.bytes.saturating_add(compared.counters.bytes);
                 on_progress(total);
-                compared.part.map_or(Ok(()), |part| part.join(&mut seam))
+                compared.part.map_or(Ok(()), |part| part.join(&mut next))
             },
         )?;
         Ok(total)

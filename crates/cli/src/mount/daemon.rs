@@ -138,11 +138,11 @@ pub(super) fn serve(
         fault_point("turn", start.number);
     }
     image.allow_threads();
-    let served = ready.serve(image, move |notice| match notice {
+    let served = ready.serve(image, move |event| match event {
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
         _ => {
-            log.log(severity(notice), notice);
-            if let MountLogEvent::Session(SessionEvent::DeviceFailed { .. }) = notice {
+            log.log(severity(event), event);
+            if let MountLogEvent::Session(SessionEvent::DeviceFailed { .. }) = event {
                 unmounted.wake_failed();
             }
         }
@@ -283,8 +283,8 @@ pub(super) fn now() -> Duration {
     Duration::try_from(now).unwrap_or_default()
 }
 
-fn severity(notice: &MountLogEvent<'_>) -> Severity {
-    match notice {
+fn severity(event: &MountLogEvent<'_>) -> Severity {
+    match event {
         MountLogEvent::Failed { .. } => Severity::Error,
         _ => Severity::Warning,
     }
@@ -448,7 +448,7 @@ impl MountServer<'_> {
     /// The session has ended: the mount is gone, or it cannot be served any more.
     fn end(&mut self) -> anyhow::Result<CommandStatus> {
         let detached = self.attachment.detach();
-        let outcome = match detached {
+        let status = match detached {
             Ok(DetachOutcome::Already) => CommandStatus::Success,
             Ok(DetachOutcome::Clean | DetachOutcome::Lazily) => {
                 let shown = self.shown();
@@ -461,7 +461,7 @@ impl MountServer<'_> {
             }
         };
         self.log.finish();
-        Ok(outcome)
+        Ok(status)
     }
 
     fn shown(&self) -> String {

@@ -274,12 +274,12 @@ fn hold_taken(
     let signals = HolderSignals::block().context("cannot block signals")?;
     let MountCommand { listeners, listeners_max, reserve_share, mounted_at, .. } = command;
     let checked = CheckedImage { listeners, listeners_max, reserve_share };
-    let terms = offered.record.terms;
-    let ready = NegotiatedMount::resumed(channels, terms, &checked.settings(&request));
+    let init_parameters = offered.record.terms;
+    let ready = NegotiatedMount::resumed(channels, init_parameters, &checked.settings(&request));
     let ready = ready.map_err(|error| anyhow!("{error}"))?;
     let journal = RequestJournal::of_file(offered.journal, ready.listeners());
     let journal = journal.context("the journal of the mount")?;
-    let readahead = Readahead::raise(&attachment, terms.requested_readahead);
+    let readahead = Readahead::raise(&attachment, init_parameters.requested_readahead);
     let control = listen(&attachment)?;
     outlive(notifier.as_ref())?;
     let last_server = service.as_ref().map(|_| journal.last_server());

@@ -99,11 +99,11 @@ impl Log {
     /// Writes a line, unless the limit of this second is reached or the line was written just before.
     pub(super) fn log(&self, severity: Severity, text: impl Display) {
         let (text, now) = (text.to_string(), self.began.elapsed());
-        let verdict = self.lines().admit(&text, now);
-        if verdict.suppressed > 0 {
-            self.log_suppressed(verdict.suppressed);
+        let admission = self.lines().admit(&text, now);
+        if admission.suppressed > 0 {
+            self.log_suppressed(admission.suppressed);
         }
-        if verdict.is_admitted {
+        if admission.is_admitted {
             self.sink.write(severity, &text);
         }
     }
@@ -209,11 +209,11 @@ impl LineFilter {
         if is_repeated {
             return Admission { is_admitted: false, suppressed: 0 };
         }
-        let verdict = self.rate_limiter.admit(now.as_secs());
-        if verdict.is_admitted {
+        let admission = self.rate_limiter.admit(now.as_secs());
+        if admission.is_admitted {
             self.last = Some((text.to_owned(), now));
         }
-        verdict
+        admission
     }
 }
 

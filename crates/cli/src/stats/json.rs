@@ -14,7 +14,7 @@ use ferrofs_mount::stats::{
 use serde::Serialize;
 
 use super::remote::JsonRemote;
-use super::{MountsTotal, notice, ratio, seconds};
+use super::{MountsTotal, event_text, ratio, seconds};
 use crate::output::JsonBytes;
 
 #[derive(Debug, Serialize)]
@@ -33,7 +33,7 @@ pub(super) struct MountStatsJson {
     kernel: JsonKernel,
     cpu: JsonCpu,
     workers: JsonWorkers,
-    notices: JsonNotices,
+    notices: JsonLogEvents,
     top_files: Vec<JsonFile>,
     /// `null` for a local image.
     remote: Option<JsonRemote>,
@@ -155,7 +155,7 @@ struct JsonWorker {
 }
 
 #[derive(Debug, Serialize)]
-struct JsonNotices {
+struct JsonLogEvents {
     failed: u64,
     timed_out: u64,
     let_go: u64,
@@ -164,11 +164,11 @@ struct JsonNotices {
     malformed: u64,
     device_failed: u64,
     other: u64,
-    last: Option<JsonNotice>,
+    last: Option<JsonLogEvent>,
 }
 
 #[derive(Debug, Serialize)]
-struct JsonNotice {
+struct JsonLogEvent {
     age_s: f64,
     text: String,
 }
@@ -221,7 +221,7 @@ impl MountStatsJson {
             kernel: (&summary.session).into(),
             cpu: (&summary.cpu).into(),
             workers: workers(stats),
-            notices: notices(summary),
+            notices: log_events(summary),
             remote: JsonRemote::new(&summary.remote),
             top_files: files
                 .map(|file| JsonFile {
@@ -279,19 +279,19 @@ fn workers(stats: &MountStats) -> JsonWorkers {
     }
 }
 
-fn notices(summary: &StatsSummary) -> JsonNotices {
-    let notices = &summary.log_events;
-    let last = known(notices.last_age_ns)
-        .map(|age| JsonNotice { age_s: seconds(age), text: notice(&notices.last_text) });
-    JsonNotices {
-        failed: notices.failed,
-        timed_out: notices.timed_out,
-        let_go: notices.let_go,
-        spare_listeners: notices.spares,
-        panicked: notices.panicked,
-        malformed: notices.malformed,
-        device_failed: notices.device_failed,
-        other: notices.other,
+fn log_events(summary: &StatsSummary) -> JsonLogEvents {
+    let events = &summary.log_events;
+    let last = known(events.last_age_ns)
+        .map(|age| JsonLogEvent { age_s: seconds(age), text: event_text(&events.last_text) });
+    JsonLogEvents {
+        failed: events.failed,
+        timed_out: events.timed_out,
+        let_go: events.let_go,
+        spare_listeners: events.spares,
+        panicked: events.panicked,
+        malformed: events.malformed,
+        device_failed: events.device_failed,
+        other: events.other,
         last,
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     processor(&mut page, summary);
     workers(&mut page, stats);
     remote(&mut page, summary);
-    notices(&mut page, summary);
+    log_events(&mut page, summary);
     page.text
 }
 
@@ -347,18 +347,18 @@ fn remote(page: &mut MetricsPage, summary: &StatsSummary) {
     }
 }
 
-fn notices(page: &mut MetricsPage, summary: &StatsSummary) {
-    let notices = &summary.log_events;
+fn log_events(page: &mut MetricsPage, summary: &StatsSummary) {
+    let events = &summary.log_events;
     page.family("ferrofs_notices_total", MetricType::Counter, "Lines of the log.");
     for (kind, number) in [
-        ("failed", notices.failed),
-        ("timed_out", notices.timed_out),
-        ("let_go", notices.let_go),
-        ("spare_listener", notices.spares),
-        ("panicked", notices.panicked),
-        ("malformed", notices.malformed),
-        ("device_failed", notices.device_failed),
-        ("other", notices.other),
+        ("failed", events.failed),
+        ("timed_out", events.timed_out),
+        ("let_go", events.let_go),
+        ("spare_listener", events.spares),
+        ("panicked", events.panicked),
+        ("malformed", events.malformed),
+        ("device_failed", events.device_failed),
+        ("other", events.other),
     ] {
         page.sample("", &[("kind", kind.to_owned())], float(number));
     }

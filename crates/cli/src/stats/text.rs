@@ -10,7 +10,7 @@ use ferrofs_mount::stats::{
     LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
 };
 
-use super::{MountsTotal, notice, ratio};
+use super::{MountsTotal, event_text, ratio};
 use crate::amount::{counted, grouped, human_bytes, human_time, long_time};
 use crate::output::escape;
 
@@ -43,7 +43,7 @@ impl fmt::Display for MountStatsText<'_> {
         cpu(f, summary)?;
         workers(f, self.stats)?;
         super::remote::text(f, &summary.remote)?;
-        notices(f, summary)?;
+        log_events(f, summary)?;
         top_files(f, summary)
     }
 }
@@ -271,17 +271,17 @@ fn show_worker(f: &mut fmt::Formatter<'_>, worker: &WorkerRecord) -> fmt::Result
     )
 }
 
-fn notices(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
-    let notices = &summary.log_events;
+fn log_events(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let events = &summary.log_events;
     let counts = [
-        (notices.failed, "failed"),
-        (notices.timed_out, "timed out"),
-        (notices.let_go, "let go"),
-        (notices.spares, "spare listeners"),
-        (notices.panicked, "panicked"),
-        (notices.malformed, "malformed"),
-        (notices.device_failed, "device failed"),
-        (notices.other, "other"),
+        (events.failed, "failed"),
+        (events.timed_out, "timed out"),
+        (events.let_go, "let go"),
+        (events.spares, "spare listeners"),
+        (events.panicked, "panicked"),
+        (events.malformed, "malformed"),
+        (events.device_failed, "device failed"),
+        (events.other, "other"),
     ];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let counts: Vec<_> = counts.map(|(count, what)| format!("{} {what}", grouped(count))).collect();
@@ -290,9 +290,9 @@ fn notices(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
         "notices   {}",
         if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
     )?;
-    match known(notices.last_age_ns) {
+    match known(events.last_age_ns) {
         Some(age) => {
-            let text = escape(notice(&notices.last_text).as_bytes());
+            let text = escape(event_text(&events.last_text).as_bytes());
             writeln!(f, "  last, {} ago: {text}", long_time(Duration::from_nanos(age)))
         }
         None => Ok(()),

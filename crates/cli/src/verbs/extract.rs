@@ -173,7 +173,7 @@ struct ExtractReport {
     seconds: f64,
     failures: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    withheld: Option<WithheldReport>,
+    withheld: Option<SkippedReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sockets_left_out: Option<u64>,
     #[serde(flatten)]
@@ -183,7 +183,7 @@ struct ExtractReport {
 }
 
 #[derive(Serialize)]
-struct WithheldReport {
+struct SkippedReport {
     owners: u64,
     set_id_bits: u64,
     capabilities: u64,
@@ -519,7 +519,7 @@ fn report(
     }
 }
 
-impl From<&SkippedMetadata> for WithheldReport {
+impl From<&SkippedMetadata> for SkippedReport {
     fn from(skipped: &SkippedMetadata) -> Self {
         Self {
             owners: skipped.owners,

@@ -23,19 +23,19 @@ pub(crate) fn run(
         image: &image,
         arguments,
         output: Output::new(),
-        outcome: CommandStatus::Success,
+        status: CommandStatus::Success,
         messages: MessageLimiter::default(),
     };
     let written = lister.list_all();
     lister.messages.print_rest();
-    lister.outcome.after_output(written)
+    lister.status.after_output(written)
 }
 
 struct Lister<'a> {
     image: &'a Image,
     arguments: &'a LsArguments,
     output: Output,
-    outcome: CommandStatus,
+    status: CommandStatus,
     messages: MessageLimiter,
 }
 
@@ -176,7 +176,7 @@ impl Lister<'_> {
         if let Some(message) = self.messages.message(path, what) {
             output::print_message(message);
         }
-        self.outcome = CommandStatus::Failure;
+        self.status = CommandStatus::Failure;
     }
 }
 

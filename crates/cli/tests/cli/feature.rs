@@ -456,10 +456,10 @@ fn extract_leaves_out_what_it_is_told_to() {
     ferrofs().args(["build", "-q"]).arg(&image).arg(&tree).succeeds();
     let extract = |options: &[&str]| {
         let ended = ferrofs().args(["extract", "--json"]).args(options).arg(&image).arg(&out);
-        let withheld = ended.succeeds().json()["withheld"].clone();
+        let skipped = ended.succeeds().json()["withheld"].clone();
         let mode = fs::metadata(out.join("tool")).unwrap().permissions().mode() & 0o7777;
         fs::remove_dir_all(&out).unwrap();
-        (mode, withheld["set_id_bits"].as_u64(), withheld["capabilities"].as_u64())
+        (mode, skipped["set_id_bits"].as_u64(), skipped["capabilities"].as_u64())
     };
     assert_eq!(extract(&[]), (0o4755, Some(0), Some(0)));
     assert_eq!(extract(&["--no-set-id"]), (0o755, Some(0), Some(0)));

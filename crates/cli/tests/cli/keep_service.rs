@@ -316,7 +316,7 @@ fn a_service_of_another_version_leaves_the_kept_mount_as_it_is() {
 }
 
 /// It is unmounted for everybody but the program that uses it. The manager must not have its descriptors when it kills the
-/// service at the end of its patience: the next start would serve a mount that is nowhere.
+/// service after its timeout: the next start would serve a mount that is nowhere.
 #[test]
 fn a_service_that_is_stopped_while_its_mount_is_in_use_keeps_no_descriptor() {
     if !has_fuse() {

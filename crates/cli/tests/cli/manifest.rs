@@ -20,7 +20,7 @@ use crate::support::{data, is_root};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
     /// All rights of root: owners, devices, and every namespace of attributes.
-    pub(crate) is_mighty: bool,
+    pub(crate) is_initial_root: bool,
     has_xattrs: bool,
     has_wide_times: bool,
 }
@@ -32,7 +32,7 @@ impl Host {
         let file = File::create(&probe).unwrap();
         let set = |name: &str| rustix::fs::fsetxattr(&file, name, b"1", XattrFlags::empty());
         let has_xattrs = set("user.probe").is_ok();
-        let is_mighty = is_root() && has_xattrs && set("trusted.probe").is_ok() && {
+        let is_initial_root = is_root() && has_xattrs && set("trusted.probe").is_ok() && {
             let device = folder.join("device");
             let mode = rustix::fs::Mode::RUSR;
             let kind = rustix::fs::FileType::BlockDevice;
@@ -43,12 +43,12 @@ impl Host {
         file.set_times(FileTimes::new().set_modified(late)).unwrap();
         let has_wide_times = file.metadata().unwrap().mtime() == 1 << 33;
         fs::remove_file(probe).unwrap();
-        Self { is_mighty, has_xattrs, has_wide_times }
+        Self { is_initial_root, has_xattrs, has_wide_times }
     }
 
     /// What an ordinary user can store there.
     pub(crate) fn for_ordinary_user(self) -> Self {
-        Self { is_mighty: false, ..self }
+        Self { is_initial_root: false, ..self }
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn differences(root: &Path, tree: &[Value], host: Host) -> Vec<String
         let place = below(root, &bytes_of(&entry["path"]));
         let complain = |what: String| format!("{}: {what}", entry["path"]);
         let is_device = matches!(inode["type"].as_str(), Some("chr" | "blk" | "sock"));
-        if is_device && !host.is_mighty && !exists(&place) {
+        if is_device && !host.is_initial_root && !exists(&place) {
             continue;
         }
         expected_paths += 1;
@@ -132,9 +132,9 @@ fn compare(place: &Path, inode: &Value, host: Host) -> io::Result<Vec<String>> {
     let mut fields: Vec<(&str, Value, Value)> =
         vec![("type", inode["type"].clone(), type_of(&metadata).into())];
     let mode = u32::from_str_radix(inode["mode"].as_str().unwrap(), 8).unwrap();
-    let mask = if host.is_mighty { 0o7777 } else { 0o1777 };
+    let mask = if host.is_initial_root { 0o7777 } else { 0o1777 };
     fields.push(("mode", (mode & mask).into(), (metadata.mode() & mask).into()));
-    if host.is_mighty {
+    if host.is_initial_root {
         fields.push(("uid", inode["uid"].clone(), metadata.uid().into()));
         fields.push(("gid", inode["gid"].clone(), metadata.gid().into()));
     }
@@ -150,7 +150,7 @@ fn compare(place: &Path, inode: &Value, host: Host) -> io::Result<Vec<String>> {
         fields.push(("xattrs", format!("{expected:?}").into(), format!("{found:?}").into()));
     }
     // Devices that an ordinary user could not make are names that are missing.
-    let is_short_of_names = |field: &str| field == "nlink" && !host.is_mighty;
+    let is_short_of_names = |field: &str| field == "nlink" && !host.is_initial_root;
     let differ = fields.into_iter().filter(|(field, a, b)| a != b && !is_short_of_names(field));
     Ok(differ.map(|(field, a, b)| format!("{field} is {b} instead of {a}")).collect())
 }
@@ -208,7 +208,7 @@ fn digest(place: &Path) -> io::Result<Option<String>> {
 type Xattrs = BTreeMap<String, String>;
 
 fn is_kept(name: &str, host: Host) -> bool {
-    host.is_mighty || name.starts_with("user.") || name.starts_with("system.posix_acl_")
+    host.is_initial_root || name.starts_with("user.") || name.starts_with("system.posix_acl_")
 }
 
 fn expected_xattrs(inode: &Value, host: Host) -> Xattrs {

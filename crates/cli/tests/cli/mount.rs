@@ -40,7 +40,7 @@ fn every_mounted_image_matches_its_manifest() {
     if !has_fuse() || !has_mount_right() {
         return;
     }
-    if !host.is_mighty {
+    if !host.is_initial_root {
         skip("needs root with trusted attributes and device nodes");
         return;
     }

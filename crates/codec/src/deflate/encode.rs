@@ -18,7 +18,7 @@ use crate::stream::EncodedSizes;
 /// to a estimate.
 const SURPLUS: usize = 24;
 /// A stream that leaves less than one in this many bytes of the output is not encoded again.
-const LEFT: usize = 256;
+const SLACK_DIVISOR: usize = 256;
 /// No more input is tried for an output than this many times its length: the least that a long run
 /// takes is one bit in 258 bytes.
 const RATIO_MAX: usize = 258 * 8;
@@ -92,7 +92,8 @@ impl DeflateEncoder {
                     best = EncodedSizes { input_bytes: taken, output_bytes: bytes };
                     output[..bytes].copy_from_slice(&self.scratch[..bytes]);
                 }
-                let is_short = taken == tried && output.len() - bytes > output.len() / LEFT;
+                let is_short =
+                    taken == tried && output.len() - bytes > output.len() / SLACK_DIVISOR;
                 if !is_short || tried == most {
                     break;
                 }

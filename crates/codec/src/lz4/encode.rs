@@ -67,8 +67,8 @@ impl Lz4Encoder {
         }
         Ok(match &mut self.limited_distance {
             LimitedDistanceEncoder::Unneeded => return Err(ErrorKind::EncodingFailed),
-            LimitedDistanceEncoder::GreedyEncoder(fast) => fast.fill(input, output),
-            LimitedDistanceEncoder::OptimalEncoder(thorough) => thorough.fill(input, output),
+            LimitedDistanceEncoder::GreedyEncoder(greedy) => greedy.fill(input, output),
+            LimitedDistanceEncoder::OptimalEncoder(optimal) => optimal.fill(input, output),
         })
     }
 

@@ -100,13 +100,13 @@ impl ZstdEncoder {
         let mut search = InputSizeSearch::new(input.len(), output.len(), first);
         let room = scratch_bytes(output.len()).min(self.scratch.len());
         while let Some(length) = search.next() {
-            let tried = self.encode(&input[..length], room)?;
-            if let AttemptResult::Yields(bytes) = tried
+            let attempted = self.encode(&input[..length], room)?;
+            if let AttemptResult::Yields(bytes) = attempted
                 && let Some(output) = output.get_mut(..bytes)
             {
                 output.copy_from_slice(&self.scratch[..bytes]);
             }
-            search.record(length, tried, input, &mut self.cost_model);
+            search.record(length, attempted, input, &mut self.cost_model);
         }
         let best = search.best();
         // The short end of a file says little.

@@ -197,14 +197,14 @@ fn directories_that_existed_keep_their_modes_until_they_are_complete() {
         }
         let looked = Arc::new(AtomicU64::new(0));
         for at_read in 0..6 {
-            let (hooked, seen) = (tree.clone(), Arc::clone(&looked));
+            let (hook_tree, seen) = (tree.clone(), Arc::clone(&looked));
             let hook = move || {
                 // Only while files are written: the last of them completes its directory.
-                if hooked.join("outer/inner/7").exists() {
+                if hook_tree.join("outer/inner/7").exists() {
                     return;
                 }
                 for name in names {
-                    assert_eq!(mode_of(&hooked.join(name)), 0o775, "{name}");
+                    assert_eq!(mode_of(&hook_tree.join(name)), 0o775, "{name}");
                 }
                 seen.fetch_add(1, Ordering::Relaxed);
             };

@@ -50,7 +50,7 @@ impl Limited {
     }
 
     /// A connection that is served, or why it is not.
-    fn greet(&self) -> Result<Connection, String> {
+    fn handshake(&self) -> Result<Connection, String> {
         let connection = self.connect();
         let mut received = connection.receive();
         if received.is_err() {
@@ -100,7 +100,7 @@ fn as_many_clients_as_documented_are_served_and_one_more_hears_why_it_is_not() {
     let first = fetcher.client(&world).unwrap();
     let mut others = Vec::new();
     let refused = loop {
-        match fetcher.greet() {
+        match fetcher.handshake() {
             Ok(connection) => others.push(connection),
             Err(error) => break error,
         }
@@ -112,7 +112,7 @@ fn as_many_clients_as_documented_are_served_and_one_more_hears_why_it_is_not() {
     is_served(&first);
     others.clear();
     let deadline = Instant::now() + TIMEOUT;
-    while fetcher.greet().is_err() {
+    while fetcher.handshake().is_err() {
         assert!(Instant::now() < deadline, "a connection that ended still counts");
     }
     drop(first);
@@ -130,7 +130,7 @@ fn a_fetcher_without_descriptors_keeps_its_clients_and_refuses_others() {
     check(&image, 0, 1000);
     let mut others = Vec::new();
     let refused = loop {
-        match fetcher.greet() {
+        match fetcher.handshake() {
             Ok(connection) => others.push(connection),
             Err(error) => break error,
         }
@@ -141,7 +141,7 @@ fn a_fetcher_without_descriptors_keeps_its_clients_and_refuses_others() {
         let error = fetcher.client(&world).unwrap_err().to_string();
         assert!(error.contains("no descriptor is left"), "{error}");
     }
-    // One that sends settings before it greets hears it, too.
+    // A client that sends settings before its hello is told, too.
     world.settings = [("AWS_ACCESS_KEY_ID", "reader")].into_iter().collect();
     for _ in 0..3 {
         let error = world.try_client().unwrap_err().to_string();
@@ -151,7 +151,7 @@ fn a_fetcher_without_descriptors_keeps_its_clients_and_refuses_others() {
     check(&image, 2000, 1000);
     others.clear();
     let deadline = Instant::now() + TIMEOUT;
-    while fetcher.greet().is_err() {
+    while fetcher.handshake().is_err() {
         assert!(Instant::now() < deadline, "no descriptor is used again");
     }
     check(&image, 2_000_000, 1_000_000);
@@ -175,7 +175,7 @@ fn a_client_for_which_no_thread_starts_is_refused_and_does_not_count() {
     set(Some((size << 10) + (1 << 20)));
     let mut others = Vec::new();
     let refused = loop {
-        match fetcher.greet() {
+        match fetcher.handshake() {
             // On the stack of a thread that has ended.
             Ok(connection) => others.push(connection),
             Err(error) => break error,
@@ -185,7 +185,7 @@ fn a_client_for_which_no_thread_starts_is_refused_and_does_not_count() {
     assert!(refused.contains("no thread for this client"), "{refused}");
     is_served(&first);
     set(None);
-    others.push(fetcher.greet().unwrap());
+    others.push(fetcher.handshake().unwrap());
     is_served(&first);
     drop((first, others));
     fetcher.end();

@@ -273,8 +273,8 @@ fn a_fetcher_without_a_cache_keeps_a_bounded_part_and_can_be_killed() {
     let client = std::sync::Arc::new(client);
     assert_eq!(connector.uncached_because().as_deref(), Some("the test wants none"));
     let (url, options) = (server.url().parse().unwrap(), RemoteOptions::default());
-    let patience = Duration::from_secs(60);
-    let source = RemoteSource::open(&client, &url, &options, patience).unwrap();
+    let timeout = Duration::from_secs(60);
+    let source = RemoteSource::open(&client, &url, &options, timeout).unwrap();
     assert!(source.state().in_memory);
     std::thread::scope(|scope| {
         for reader in 0..4u64 {

@@ -161,7 +161,8 @@ impl HeldRecord {
         for number in &mut numbers {
             *number = take_number(&mut rest)?;
         }
-        let [has_program, auto_unmount, has_unmount, channels, files, terms @ ..] = numbers;
+        let [has_program, auto_unmount, has_unmount, channels, files, init_parameters @ ..] =
+            numbers;
         let mut field = || take_field(&mut rest);
         let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
         let (program, directory) = (path(field()?), path(field()?));
@@ -177,7 +178,7 @@ impl HeldRecord {
             identity,
             auto_unmount: auto_unmount != 0,
             has_unmount: has_unmount != 0,
-            terms: InitParameters::from_words(terms),
+            terms: InitParameters::from_words(init_parameters),
             channels: count(channels)?,
             files: count(files)?,
             command,
@@ -478,7 +479,7 @@ impl Attachment {
     #[must_use]
     pub fn record(
         &self,
-        terms: &InitParameters,
+        init_parameters: &InitParameters,
         counts: HeldCounts,
         command: Vec<u8>,
     ) -> HeldRecord {
@@ -492,7 +493,7 @@ impl Attachment {
             identity: self.identity.clone(),
             auto_unmount: self.auto_unmount,
             has_unmount: self.unmount_descriptor().is_some(),
-            terms: *terms,
+            terms: *init_parameters,
             channels: counts.channels,
             files: counts.files,
             command,

@@ -61,23 +61,23 @@ impl DecodeWorkers {
     /// A new set, which ends with its last handle and image.
     #[must_use]
     pub fn new(settings: PerCpuSettings) -> Self {
-        let granted = settings.available_cpus();
+        let available = settings.available_cpus();
         Self(Arc::new(WorkersInner {
-            pool: PerCpuPool::new(settings.available(granted.clone())),
-            cpus: granted.cpus().iter().collect(),
-            parallelism: granted.parallelism(),
+            pool: PerCpuPool::new(settings.available(available.clone())),
+            cpus: available.cpus().iter().collect(),
+            parallelism: available.parallelism(),
         }))
     }
 
     /// A new set on the first `most` available CPUs, at least one.
     #[must_use]
     pub fn with_max_threads(most: usize, settings: PerCpuSettings) -> Self {
-        let granted = settings.available_cpus();
-        let cpus: CpuSet = granted.cpus().iter().take(most.max(1)).collect();
+        let available = settings.available_cpus();
+        let cpus: CpuSet = available.cpus().iter().take(most.max(1)).collect();
         Self(Arc::new(WorkersInner {
             cpus: cpus.iter().collect(),
-            parallelism: granted.parallelism().min(most).max(1),
-            pool: PerCpuPool::new(settings.cpus(cpus).available(granted)),
+            parallelism: available.parallelism().min(most).max(1),
+            pool: PerCpuPool::new(settings.cpus(cpus).available(available)),
         }))
     }
 

@@ -12,24 +12,24 @@ use crate::sources::{
 };
 
 /// An image of a file with 32 extents of 4,096 bytes and more, opened with workers of its own.
-fn noted(mode: SyncDecompress) -> (Lz4Image, Arc<RecordingSource>, Image) {
+fn recording_image(mode: SyncDecompress) -> (Lz4Image, Arc<RecordingSource>, Image) {
     let written = Lz4Image::of_extents(65_535, &[32], 4096);
-    let noting = Arc::new(RecordingSource::new(written.bytes.clone(), written.clusters[0][0]));
+    let recording = Arc::new(RecordingSource::new(written.bytes.clone(), written.clusters[0][0]));
     let options = OpenOptions::new().workers(&own_workers()).sync_decompress(mode);
-    let source: Arc<dyn ImageSource> = noting.clone();
+    let source: Arc<dyn ImageSource> = recording.clone();
     let image = written.open_as(&options, source);
-    (written, noting, image)
+    (written, recording, image)
 }
 
 /// Reads `count` bytes from the start. Returns for each read of data whether a worker did it.
 fn readers(mode: SyncDecompress, count: usize) -> Vec<bool> {
-    let (written, noting, image) = noted(mode);
+    let (written, recording, image) = recording_image(mode);
     let inode = Lz4Image::file(&image, 0);
-    assert_eq!(noting.take(), [false; 0], "finding a file reads no data");
+    assert_eq!(recording.take(), [false; 0], "finding a file reads no data");
     let mut buffer = vec![0u8; count];
     assert_eq!(image.read_at(&inode, 0, &mut buffer).unwrap(), count);
     assert!(buffer == written.texts[0][..count]);
-    let readers = noting.take();
+    let readers = recording.take();
     let stats = image.stats();
     assert!(stats.clusters_decoded > 0 && stats.clusters_on_workers <= stats.clusters_decoded);
     let on_workers = stats.clusters_on_workers > 0;

@@ -253,42 +253,43 @@ mod tests {
 
     #[test]
     fn a_caller_that_looks_no_probe_up_gets_names_only_from_its_second_directory_on() {
-        let interest = AttributeInterest::default();
-        assert_eq!(interest.of_page(7, true), AllButOne);
+        let attribute_interest = AttributeInterest::default();
+        assert_eq!(attribute_interest.of_page(7, true), AllButOne);
         for page in 1..20 {
             let wanted = if page % 8 == 0 { AllButOne } else { All };
-            assert_eq!(interest.of_page(7, false), wanted, "page {page}");
+            assert_eq!(attribute_interest.of_page(7, false), wanted, "page {page}");
         }
-        assert_eq!(interest.of_page(7, true), Directories);
-        assert_eq!(interest.of_page(7, false), Directories);
-        assert_eq!(interest.of_page(8, true), AllButOne, "another caller");
+        assert_eq!(attribute_interest.of_page(7, true), Directories);
+        assert_eq!(attribute_interest.of_page(7, false), Directories);
+        assert_eq!(attribute_interest.of_page(8, true), AllButOne, "another caller");
     }
 
     #[test]
     fn a_lookup_of_a_file_brings_attributes_back() {
-        let interest = AttributeInterest::default();
+        let attribute_interest = AttributeInterest::default();
         for _ in 0..3 {
-            assert_eq!(interest.of_page(7, true), AllButOne);
-            assert_eq!(interest.of_page(7, true), Directories);
-            interest.raise();
+            assert_eq!(attribute_interest.of_page(7, true), AllButOne);
+            assert_eq!(attribute_interest.of_page(7, true), Directories);
+            attribute_interest.raise();
         }
     }
 
     #[test]
     fn a_long_directory_whose_files_nobody_looks_up_is_listed_without_attributes_in_the_end() {
-        let interest = AttributeInterest::default();
-        let pages = (0..5000).take_while(|page| interest.of_page(7, *page == 0) != Directories);
+        let attribute_interest = AttributeInterest::default();
+        let pages =
+            (0..5000).take_while(|page| attribute_interest.of_page(7, *page == 0) != Directories);
         assert_eq!(pages.count(), 1024);
     }
 
     #[test]
     fn only_a_few_callers_are_remembered() {
-        let interest = AttributeInterest::default();
+        let attribute_interest = AttributeInterest::default();
         for thread in 0..1000 {
-            assert_eq!(interest.of_page(thread, true), AllButOne);
+            assert_eq!(attribute_interest.of_page(thread, true), AllButOne);
         }
-        assert_eq!(interest.callers.lock().unwrap().len(), MAX_CALLERS);
-        assert_eq!(interest.of_page(999, true), Directories);
-        assert_eq!(interest.of_page(0, true), AllButOne, "forgotten");
+        assert_eq!(attribute_interest.callers.lock().unwrap().len(), MAX_CALLERS);
+        assert_eq!(attribute_interest.of_page(999, true), Directories);
+        assert_eq!(attribute_interest.of_page(0, true), AllButOne, "forgotten");
     }
 }

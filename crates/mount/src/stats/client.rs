@@ -149,9 +149,9 @@ impl StatsClient {
 
     /// A page without its header.
     fn page(&self, page: u32) -> Result<(StatsHeader, Vec<u8>), StatsError> {
-        let question = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page };
+        let request = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page };
         let mut bytes: IoctlBuffer = [0; IOCTL_BYTES];
-        question.write_to_prefix(&mut bytes).map_err(|_| StatsError::Malformed)?;
+        request.write_to_prefix(&mut bytes).map_err(|_| StatsError::Malformed)?;
         send_ioctl(self.directory.as_fd(), &mut bytes)
             .map_err(|errno| to_stats_error(errno, self.mount.as_ref()))?;
         let kind = self.mount.as_ref().map(|mount| mount.file_system_type.clone());
@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_back_is_not_a_response() {
-        let question = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page: 0 };
+        let request = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page: 0 };
         let mut bytes = [0; IOCTL_BYTES];
-        question.write_to_prefix(&mut bytes).unwrap();
+        request.write_to_prefix(&mut bytes).unwrap();
         let refused = parse(&bytes, Some("fuse.other".to_owned())).err();
         assert_eq!(refused, Some(StatsError::NotFerrofs(Some("fuse.other".to_owned()))));
     }

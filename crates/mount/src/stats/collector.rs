@@ -37,9 +37,9 @@ pub(crate) struct StatsCollector<'a> {
 ///
 /// # Errors
 /// `INVAL`: the bytes are not a request for statistics.
-pub(crate) fn respond(question: &[u8], collector: &StatsCollector<'_>) -> Result<Vec<u8>, Errno> {
-    let (question, _) = StatsRequest::read_from_prefix(question).map_err(|_| Errno::INVAL)?;
-    if question.magic != REQUEST_MAGIC {
+pub(crate) fn respond(request: &[u8], collector: &StatsCollector<'_>) -> Result<Vec<u8>, Errno> {
+    let (request, _) = StatsRequest::read_from_prefix(request).map_err(|_| Errno::INVAL)?;
+    if request.magic != REQUEST_MAGIC {
         return Err(Errno::INVAL);
     }
     let stats = collector.image.stats();
@@ -53,8 +53,8 @@ pub(crate) fn respond(question: &[u8], collector: &StatsCollector<'_>) -> Result
     }
     .as_bytes()
     .to_vec();
-    match question.page {
-        _ if question.version != VERSION => {}
+    match request.page {
+        _ if request.version != VERSION => {}
         0 => page.extend_from_slice(collector.summary(&stats).as_bytes()),
         number => {
             let before = usize::try_from(number).unwrap_or(usize::MAX).saturating_sub(1);
@@ -368,7 +368,7 @@ mod tests {
         Image::open(path).unwrap()
     }
 
-    fn query(question: &[u8], image: &Image) -> Result<Vec<u8>, Errno> {
+    fn query(request: &[u8], image: &Image) -> Result<Vec<u8>, Errno> {
         let nodes = NodeMap::new(Nid::new(36), false);
         let settings = MountSettings::default();
         let metrics = MountMetrics::new(2);
@@ -380,16 +380,16 @@ mod tests {
             init_parameters: INIT_PARAMETERS,
             session: None,
         };
-        respond(question, &collector)
+        respond(request, &collector)
     }
 
-    fn question(version: u32, page: u32) -> StatsRequest {
+    fn stats_request(version: u32, page: u32) -> StatsRequest {
         StatsRequest { magic: REQUEST_MAGIC, version, page }
     }
 
     #[test]
     fn page_0_has_everything_but_the_workers() {
-        let page = query(question(VERSION, 0).as_bytes(), &image()).unwrap();
+        let page = query(stats_request(VERSION, 0).as_bytes(), &image()).unwrap();
         let (header, body) = StatsHeader::read_from_prefix(&page).unwrap();
         assert_eq!((header.magic, header.version), (RESPONSE_MAGIC, VERSION));
         assert_eq!(usize::try_from(header.bytes), Ok(page.len()));
@@ -417,7 +417,7 @@ mod tests {
                 image.for_each_piece(&node.inode, |_| Ok::<_, ferrofs_image::Error>(())).unwrap();
             }
         }
-        let page = query(question(VERSION, 0).as_bytes(), &image).unwrap();
+        let page = query(stats_request(VERSION, 0).as_bytes(), &image).unwrap();
         let (_, body) = StatsHeader::read_from_prefix(&page).unwrap();
         let clusters = StatsSummary::read_from_bytes(body).unwrap().clusters;
         assert!(clusters.decoded > 0);
@@ -427,14 +427,14 @@ mod tests {
 
     #[test]
     fn who_speaks_another_version_gets_a_header_that_says_so() {
-        let page = query(question(VERSION + 1, 0).as_bytes(), &image()).unwrap();
+        let page = query(stats_request(VERSION + 1, 0).as_bytes(), &image()).unwrap();
         assert_eq!(page.len(), size_of::<StatsHeader>());
     }
 
     #[test]
     fn pages_behind_the_last_one_are_empty() {
         for page in [1, 2, u32::MAX] {
-            let page = query(question(VERSION, page).as_bytes(), &image()).unwrap();
+            let page = query(stats_request(VERSION, page).as_bytes(), &image()).unwrap();
             let (header, body) = StatsHeader::read_from_prefix(&page).unwrap();
             assert!(body.len() % size_of::<WorkerRecord>() == 0);
             assert!(body.len() <= size_of::<WorkerRecord>() * header.workers as usize);
@@ -442,8 +442,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_is_refused() {
-        let whole = question(VERSION, 0);
+    fn what_is_no_request_is_refused() {
+        let whole = stats_request(VERSION, 0);
         for cut in 0..size_of::<StatsRequest>() {
             assert_eq!(query(&whole.as_bytes()[..cut], &image()), Err(Errno::INVAL));
         }

@@ -81,7 +81,7 @@ pub(super) struct LclusterEntries<'a> {
 /// The extent whose lclusters are being written.
 #[derive(Clone, Copy, Debug)]
 struct CurrentExtent {
-    plan: ExtentSpec,
+    spec: ExtentSpec,
     start: u64,
     /// The number of lclusters written.
     emitted: u64,
@@ -122,18 +122,18 @@ impl<'a> LclusterEntries<'a> {
     }
 
     /// The next extent, and whether the file ends with it in an lcluster that it does not start.
-    fn start(&mut self, plan: ExtentSpec) -> Result<CurrentExtent> {
+    fn start(&mut self, spec: ExtentSpec) -> Result<CurrentExtent> {
         let start = self.position;
-        let end = start.saturating_add(plan.bytes);
+        let end = start.saturating_add(spec.bytes);
         let is_last = end == self.file_bytes;
         let tail = if is_last { self.header.tail } else { TailPcluster::Ordinary };
-        check(&plan, tail, start)?;
+        check(&spec, tail, start)?;
         let bits = u32::from(self.header.lcluster_bits);
         let count = end.wrapping_shr(bits).saturating_sub(start.wrapping_shr(bits));
         if count == 0 && !is_last {
             return Err(unwritable_extent("two extents that start in one lcluster", start));
         }
-        if plan.blocks > 1 && (count < 2 || !self.header.may_be_big(plan.kind)) {
+        if spec.blocks > 1 && (count < 2 || !self.header.may_be_big(spec.kind)) {
             return Err(unwritable_extent(
                 "a pcluster of several blocks without a place for its count",
                 start,
@@ -143,7 +143,7 @@ impl<'a> LclusterEntries<'a> {
         self.end_mark = (is_last && count > 0 && past != 0).then_some(past);
         self.position = end;
         Ok(CurrentExtent {
-            plan,
+            spec,
             start,
             emitted: 0,
             count: count.max(1),
@@ -157,23 +157,23 @@ impl<'a> LclusterEntries<'a> {
         fit(position & mask, "the start of an extent in its lcluster", position)
     }
 
-    fn cell(&self, run: &CurrentExtent) -> Result<LclusterEntry> {
+    fn entry(&self, run: &CurrentExtent) -> Result<LclusterEntry> {
         let offset = self.offset_of(run.start)?;
-        let plan = run.plan;
+        let spec = run.spec;
         if run.emitted == 0 {
-            let is_hole = plan.blocks == 0 && !run.is_tail;
+            let is_hole = spec.blocks == 0 && !run.is_tail;
             return Ok(LclusterEntry::Head {
-                kind: plan.kind,
+                kind: spec.kind,
                 offset,
-                block: plan.block,
+                block: spec.block,
                 is_placed: !run.is_tail && !is_hole,
-                is_partial: plan.partial,
+                is_partial: spec.partial,
                 is_hole,
                 start: run.start,
             });
         }
-        let has_count = run.emitted == 1 && self.header.may_be_big(plan.kind);
-        let blocks = u16::try_from(plan.blocks).unwrap_or(u16::MAX);
+        let has_count = run.emitted == 1 && self.header.may_be_big(spec.kind);
+        let blocks = u16::try_from(spec.blocks).unwrap_or(u16::MAX);
         Ok(LclusterEntry::NonHead {
             back: run.emitted,
             ahead: run.count.saturating_sub(run.emitted),
@@ -186,7 +186,7 @@ impl<'a> LclusterEntries<'a> {
         let run = match self.current {
             Some(run) if run.emitted < run.count => run,
             _ => match self.extents.next() {
-                Some(plan) => self.start(*plan)?,
+                Some(spec) => self.start(*spec)?,
                 None => {
                     return Ok(self
                         .end_mark
@@ -195,9 +195,9 @@ impl<'a> LclusterEntries<'a> {
                 }
             },
         };
-        let cell = self.cell(&run)?;
+        let entry = self.entry(&run)?;
         self.current = Some(CurrentExtent { emitted: run.emitted.saturating_add(1), ..run });
-        Ok(Some(cell))
+        Ok(Some(entry))
     }
 }
 
@@ -229,22 +229,22 @@ fn end_mark(offset: u32, file_bytes: u64) -> LclusterEntry {
     }
 }
 
-fn check(plan: &ExtentSpec, tail: TailPcluster, start: u64) -> Result<()> {
-    if plan.bytes == 0 {
+fn check(spec: &ExtentSpec, tail: TailPcluster, start: u64) -> Result<()> {
+    if spec.bytes == 0 {
         return Err(unwritable_extent("an extent of no bytes", start));
     }
-    if plan.blocks > BLOCKS_MAX {
+    if spec.blocks > BLOCKS_MAX {
         return Err(unwritable_extent("a pcluster of more than 2047 blocks", start));
     }
     let wrong = match tail {
-        TailPcluster::Ordinary if plan.bytes > EXTENT_MAX_BYTES && plan.blocks > 0 => {
+        TailPcluster::Ordinary if spec.bytes > EXTENT_MAX_BYTES && spec.blocks > 0 => {
             Some("an extent of more than 12 MiB")
         }
         TailPcluster::Ordinary => None,
         TailPcluster::Inline(_) => {
-            (plan.blocks != 1).then_some("an inline pcluster whose block count is not 1")
+            (spec.blocks != 1).then_some("an inline pcluster whose block count is not 1")
         }
-        TailPcluster::Fragment(_) => (plan.blocks != 0).then_some("a fragment that has blocks"),
+        TailPcluster::Fragment(_) => (spec.blocks != 0).then_some("a fragment that has blocks"),
     };
     wrong.map_or(Ok(()), |what| Err(unwritable_extent(what, start)))
 }

@@ -1,4 +1,4 @@
-//! Random plans of files, written as an index of each kind and read back entry by entry.
+//! Random extents of files, written as an index of each kind and read back entry by entry.
 
 use proptest::prelude::*;
 
@@ -279,7 +279,7 @@ fn planned_lcn(case: &IndexCase) -> usize {
     ((case.bytes - last.bytes) / case.header.lcluster_bytes()) as usize
 }
 
-fn plan(bytes: u64, block: u64, blocks: u32) -> ExtentSpec {
+fn spec(bytes: u64, block: u64, blocks: u32) -> ExtentSpec {
     ExtentSpec { bytes, kind: HeadKind::First, block, blocks, partial: false }
 }
 
@@ -297,52 +297,52 @@ fn full_error(header: &IndexHeader, bytes: u64, extents: &[ExtentSpec]) -> Error
 fn what_no_index_can_say_is_refused() {
     let header = small(true);
     let sums = ErrorKind::ExtentSumMismatch { planned: 5000, wanted: 5001 };
-    assert_eq!(full_error(&header, 5001, &[plan(5000, 1, 1)]), sums);
+    assert_eq!(full_error(&header, 5001, &[spec(5000, 1, 1)]), sums);
     let refused = |bytes, extents: &[ExtentSpec], word: &str| {
         let text = full_error(&header, bytes, extents).to_string();
         assert!(text.contains(word), "{text}");
     };
-    refused(200, &[plan(100, 1, 1), plan(100, 2, 1)], "start in one lcluster");
-    refused(4096, &[plan(4096, 1, 1), plan(0, 2, 1)], "no bytes");
-    refused(8000, &[plan(8000, 1, 2)], "without a place for its count");
-    refused(9000, &[plan(9000, 1, 2048)], "more than 2047 blocks");
-    refused(9000, &[plan(9000, 1 << 32, 2)], "more than 32 bits");
-    refused(13 << 20, &[plan(13 << 20, 1, 2)], "12 MiB");
-    assert!(write_full(&small(false), 9000, &[plan(9000, 1, 2)]).is_err());
+    refused(200, &[spec(100, 1, 1), spec(100, 2, 1)], "start in one lcluster");
+    refused(4096, &[spec(4096, 1, 1), spec(0, 2, 1)], "no bytes");
+    refused(8000, &[spec(8000, 1, 2)], "without a place for its count");
+    refused(9000, &[spec(9000, 1, 2048)], "more than 2047 blocks");
+    refused(9000, &[spec(9000, 1 << 32, 2)], "more than 32 bits");
+    refused(13 << 20, &[spec(13 << 20, 1, 2)], "12 MiB");
+    assert!(write_full(&small(false), 9000, &[spec(9000, 1, 2)]).is_err());
     let mut tail = header;
     tail.tail = TailPcluster::Fragment(0);
-    assert!(write_full(&tail, 100, &[plan(100, 0, 1)]).is_err());
+    assert!(write_full(&tail, 100, &[spec(100, 0, 1)]).is_err());
     tail.tail = TailPcluster::Inline(9);
-    assert!(write_full(&tail, 100, &[plan(100, 0, 0)]).is_err());
+    assert!(write_full(&tail, 100, &[spec(100, 0, 0)]).is_err());
 }
 
 #[test]
 fn what_only_a_full_index_can_say_is_refused_in_a_compact_one() {
     let mut header = small(false);
-    let far = [plan(4096, 5, 1), plan(4096, 9, 1)];
+    let far = [spec(4096, 5, 1), spec(4096, 9, 1)];
     assert!(!compact_fits(&far, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 8192, &far).is_err(), "one pack has one address");
-    let near = [plan(4096, 8, 1), plan(4096, 9, 1), plan(4096, 5, 1)];
+    let near = [spec(4096, 8, 1), spec(4096, 9, 1), spec(4096, 5, 1)];
     assert!(!compact_fits(&near, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 12288, &near).is_ok(), "the third has a pack of its own");
     assert!(write_full(&header, 8192, &far).is_ok());
-    let partial = [ExtentSpec { partial: true, ..plan(4096, 5, 1) }];
+    let partial = [ExtentSpec { partial: true, ..spec(4096, 5, 1) }];
     assert!(!compact_fits(&partial, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 4096, &partial).is_err());
-    let hole = [plan(4096, 5, 0)];
+    let hole = [spec(4096, 5, 0)];
     assert!(!compact_fits(&hole, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 4096, &hole).is_err());
-    assert!(write_compact(&header, 0, 4096, &[plan(4096, 0, 1)]).is_err(), "block 0");
-    assert!(write_compact(&header, 4, 4096, &[plan(4096, 1, 1)]).is_err(), "unaligned");
+    assert!(write_compact(&header, 0, 4096, &[spec(4096, 0, 1)]).is_err(), "block 0");
+    assert!(write_compact(&header, 4, 4096, &[spec(4096, 1, 1)]).is_err(), "unaligned");
     header.has_big_pcluster_1 = true;
-    assert!(write_compact(&header, 0, 4096, &[plan(4096, 1, 1)]).is_err(), "one bit of two");
+    assert!(write_compact(&header, 0, 4096, &[spec(4096, 1, 1)]).is_err(), "one bit of two");
 }
 
 #[test]
 fn a_hole_in_a_full_index_has_its_bit() {
     for is_big in [false, true] {
         let header = small(is_big);
-        let extents = [plan(4096 * 4, 0, 0), plan(4096, 3, 1)];
+        let extents = [spec(4096 * 4, 0, 0), spec(4096, 3, 1)];
         let case = IndexCase { header, at: 0, bytes: 4096 * 5, extents: extents.to_vec() };
         let bytes = write_full(&header, case.bytes, &extents).unwrap();
         let entries = read_full(&bytes, &case);

@@ -423,18 +423,18 @@ mod tests {
     #[test]
     fn a_bound_thread_is_shown_on_its_cpu_alone_and_runs_there() {
         aside(|| {
-            let granted = CpuSet::of_current_thread();
-            for cpu in granted.iter() {
+            let allowed = CpuSet::of_current_thread();
+            for cpu in allowed.iter() {
                 CpuSet::from_iter([cpu]).bind_current_thread().unwrap();
                 assert_eq!(status_list(), cpu.to_string());
                 assert_eq!(current(), cpu);
-                for other in granted.iter().chain([1023, 1024, CPUS_MAX, usize::MAX]) {
+                for other in allowed.iter().chain([1023, 1024, CPUS_MAX, usize::MAX]) {
                     assert_eq!(is_bound_to(other), other == cpu);
                 }
             }
-            granted.bind_current_thread().unwrap();
-            assert_eq!(CpuSet::of_current_thread(), granted);
-            assert_eq!(is_bound_to(current()), granted.len() == 1);
+            allowed.bind_current_thread().unwrap();
+            assert_eq!(CpuSet::of_current_thread(), allowed);
+            assert_eq!(is_bound_to(current()), allowed.len() == 1);
         });
     }
 

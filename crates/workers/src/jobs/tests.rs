@@ -568,8 +568,8 @@ fn the_first_error_stays_and_a_panic_replaces_it() {
 /// More threads than any row of the table asks for.
 const PLENTY: u64 = 1000;
 
-fn pieces_of(shape: SplitParameters, granted: u64) -> (u64, Chunks) {
-    let threads = shape.threads().min(granted).max(1);
+fn chunks_of(shape: SplitParameters, available: u64) -> (u64, Chunks) {
+    let threads = shape.threads().min(available).max(1);
     (threads, shape.chunks(threads, CHUNKS_PER_THREAD))
 }
 
@@ -625,7 +625,7 @@ fn all_nine_rows_of_the_table_come_out() {
         let shape =
             SplitParameters { start, end: start + size, align, min_chunk_size, max_threads };
         assert_eq!(shape.threads(), threads, "threads of {asked:?}");
-        let (_, chunks) = pieces_of(shape, PLENTY);
+        let (_, chunks) = chunks_of(shape, PLENTY);
         assert_eq!(chunks.chunk_size(), chunk_size, "chunk_size of {asked:?}");
         let chunks = list(&chunks);
         assert_eq!(chunks, cut_one_by_one(start, start + size, chunk_size), "chunks of {asked:?}");
@@ -695,18 +695,18 @@ proptest! {
 
     // Disjoint, covering exactly, boundaries and chunk size as the rule says.
     #[test]
-    fn pieces_cover_the_range_and_end_at_multiples_of_the_chunk(
+    fn chunks_cover_the_range_and_end_at_multiples_of_the_chunk_size(
         start in any_magnitude(),
         size in any_magnitude(),
         align in any_magnitude(),
         min_chunk_size in any_magnitude(),
         max_threads in 0_u64..300,
-        granted in 1_u64..300,
+        available in 1_u64..300,
     ) {
         let end = start.saturating_add(size);
         let shape = SplitParameters { start, end, align, min_chunk_size, max_threads };
         prop_assert!(shape.threads() <= max_threads);
-        let (threads, chunks) = pieces_of(shape, granted);
+        let (threads, chunks) = chunks_of(shape, available);
         let chunk_size = chunks.chunk_size();
         let whole = u128::from(shape.size()) / u128::from(threads * 4);
         let least = whole.max(u128::from(min_chunk_size)).max(1);
@@ -732,11 +732,11 @@ proptest! {
         align in any_magnitude(),
         min_chunk_size in any_magnitude(),
         max_threads in 2_u64..300,
-        granted in 1_u64..300,
+        available in 1_u64..300,
     ) {
         let shape = SplitParameters { start: 0, end: size, align, min_chunk_size, max_threads };
         if shape.threads() > 1 {
-            let (_, chunks) = pieces_of(shape, granted);
+            let (_, chunks) = chunks_of(shape, available);
             prop_assert_eq!(chunks.chunk_size() % align.max(1), 0);
             prop_assert!(chunks.chunk_size() >= min_chunk_size);
         }

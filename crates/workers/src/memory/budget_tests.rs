@@ -134,8 +134,8 @@ fn of_two_that_are_stuck_on_each_other_one_gives_up_and_saves_the_other() {
 
 /// Four hold a fifth each, need another to finish, and come back for more at once; one wants all.
 /// It must come to its turn when the holders have finished, in whatever order they ask: the
-/// second half of the rounds begins with a newcomer between two holders, which once went round for
-/// ever.
+/// second half of the rounds begins with a request of normal priority between two holders, which
+/// once went round for ever.
 #[test]
 fn a_waiter_for_much_is_not_starved_by_many_for_little() {
     const ROUNDS: u64 = 20;

@@ -27,16 +27,16 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The least that is worth a thread, and what boundaries are multiples of: one call, some 3 ms. A
 /// multiple of a huge page.
-const PIECE_BYTES: u64 = 8 << 20;
-const _: () = assert!(PIECE_BYTES.is_multiple_of(HUGE_PAGE_BYTES as u64));
+const CHUNK_BYTES: u64 = 8 << 20;
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(HUGE_PAGE_BYTES as u64));
 
-/// Pieces for each thread of a long mapping: with padata's four the last one, of 80 ms, kept the
+/// Chunks for each thread of a long mapping: with padata's four the last one, of 80 ms, kept the
 /// others waiting.
-const PIECES_A_THREAD: u64 = 32;
+const CHUNKS_A_THREAD: u64 = 32;
 
 /// What one call faults in. A call holds the process's lock on its mappings, and a thread that maps
 /// or starts waits for it: with calls of 512 MiB the second thread of a job began when the caller's
-/// first piece was done (docs/benchmarks.md).
+/// first chunk was done (docs/benchmarks.md).
 const CALL_BYTES: usize = 8 << 20;
 
 /// What is touched between two looks at whether a thread is still being started.
@@ -96,9 +96,9 @@ pub(super) struct PopulateReport {
 /// A job that faults in `length` bytes, on as many threads as there are CPUs.
 pub(super) fn prefault_job(length: u64) -> ParallelFor<'static> {
     ParallelFor::over(0..length)
-        .align(PIECE_BYTES)
-        .min_chunk_size(PIECE_BYTES)
-        .chunks_per_thread(PIECES_A_THREAD)
+        .align(CHUNK_BYTES)
+        .min_chunk_size(CHUNK_BYTES)
+        .chunks_per_thread(CHUNKS_A_THREAD)
 }
 
 /// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
@@ -223,17 +223,17 @@ impl Mapping {
         })
     }
 
-    /// Faults everything in, piece by piece as `job` cuts it. The job's range is that of the
+    /// Faults everything in, chunk by chunk as `job` cuts it. The job's range is that of the
     /// mapping's bytes.
     pub(super) fn populate_by(&mut self, job: ParallelFor<'_>) -> Result<PopulateReport, Error> {
         let is_touched = AtomicBool::new(false);
         let nanos = PlainAtomicU64::new(0);
         let pending_starts = PendingStarts::default();
         let this = &*self;
-        let report = job.report_pending_starts(&pending_starts).run(|piece| {
+        let report = job.report_pending_starts(&pending_starts).run(|chunk| {
             let begin = Instant::now();
-            let mut offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
-            let end = usize::try_from(piece.end).unwrap_or(usize::MAX);
+            let mut offset = usize::try_from(chunk.start).unwrap_or(usize::MAX);
+            let end = usize::try_from(chunk.end).unwrap_or(usize::MAX);
             while offset < end {
                 // SAFETY: chunks of a job never overlap, and `&mut self` excludes everybody else.
                 let (length, populated) =
@@ -612,15 +612,15 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_resident_whatever_the_pieces() {
+    fn everything_is_resident_whatever_the_chunks() {
         let page = rustix::param::page_size();
-        for (pages, piece, threads) in
+        for (pages, chunk, threads) in
             [(1, 1, 1), (300, 16, 2), (301, 16, 4), (64, 64, 4), (5, 1, 0)]
         {
             let mut mapping = Mapping::anonymous(pages * page, PageSize::Small).unwrap();
-            let piece = (piece * page) as u64;
+            let chunk = (chunk * page) as u64;
             let job =
-                ParallelFor::over(0..mapping.length() as u64).align(piece).min_chunk_size(piece);
+                ParallelFor::over(0..mapping.length() as u64).align(chunk).min_chunk_size(chunk);
             let report = mapping.prefault_by(job.max_threads(threads)).unwrap();
             println!("{report:?}");
             assert!(report.threads as usize <= threads.max(1) && report.chunks >= 1);

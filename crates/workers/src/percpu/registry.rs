@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_granted_cpu_serves_itself() {
+    fn every_available_cpu_serves_itself() {
         let found = assign(&all_of(set("0-3"), 4), &CpuSet::new(), &CpuSet::new());
         assert_eq!(found.serving, set("0-3"));
         assert_eq!(found.routes, routes(&[(0, 0), (1, 1), (2, 2), (3, 3)]));
@@ -438,16 +438,16 @@ mod tests {
     proptest! {
         #[test]
         fn every_usable_cpu_is_routed_to_one_that_serves(
-            granted in prop::collection::btree_set(0_usize..64, 1..32),
+            available in prop::collection::btree_set(0_usize..64, 1..32),
             offline in prop::collection::btree_set(0_usize..64, 0..32),
             current in prop::collection::btree_set(0_usize..64, 0..32),
             max_workers in 1_usize..40,
         ) {
-            let granted = all_of(granted.into_iter().collect(), max_workers);
+            let available = all_of(available.into_iter().collect(), max_workers);
             let offline: CpuSet = offline.into_iter().collect();
             let current: CpuSet = current.into_iter().collect();
-            let found = assign(&granted, &offline, &current);
-            let usable = granted.cpus.difference(&offline);
+            let found = assign(&available, &offline, &current);
+            let usable = available.cpus.difference(&offline);
             prop_assert_eq!(found.serving.len(), max_workers.min(usable.len()));
             prop_assert!(found.serving.is_subset(&usable));
             prop_assert_eq!(found.routes.iter().map(|route| route.cpu).collect::<CpuSet>(), usable);

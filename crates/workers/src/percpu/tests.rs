@@ -17,11 +17,11 @@ fn settings() -> PerCpuSettings {
     PerCpuSettings::new("percpu").priority(PriorityRequest::Normal)
 }
 
-fn granted() -> Vec<usize> {
+fn available_cpus() -> Vec<usize> {
     CpuSet::of_process().iter().collect()
 }
 
-/// Every granted CPU has a worker, whatever the quota.
+/// Every available CPU has a worker, whatever the quota.
 fn on_every_cpu() -> PerCpuPool {
     PerCpuPool::new(settings().cpus(CpuSet::of_process()))
 }
@@ -95,7 +95,7 @@ fn an_unused_pool_has_started_nothing() {
 #[test]
 fn work_runs_on_the_cpu_that_it_was_submitted_to() {
     let pool = on_every_cpu();
-    for cpu in granted() {
+    for cpu in available_cpus() {
         let (sender, receiver) = mpsc::channel();
         let work = move || sender.send((cpus::current(), cpus::is_bound_to(cpu))).unwrap();
         assert_eq!(pool.submit_to(cpu, work), DispatchTarget::Cpu(cpu));
@@ -114,7 +114,7 @@ fn work_runs_on_the_cpu_that_it_was_submitted_to() {
 fn work_goes_to_the_cpu_on_which_the_submitter_is() {
     let pool = on_every_cpu();
     std::thread::scope(|scope| {
-        for cpu in granted() {
+        for cpu in available_cpus() {
             let pool = &pool;
             scope.spawn(move || {
                 CpuSet::from_iter([cpu]).bind_current_thread().unwrap();
@@ -153,7 +153,7 @@ fn first_uses_at_the_same_time_start_the_workers_once() {
         });
         let snapshot = pool.stats();
         assert_eq!(snapshot.refreshes, 1);
-        assert_eq!(snapshot.workers.len(), granted().len());
+        assert_eq!(snapshot.workers.len(), available_cpus().len());
     }
 }
 
@@ -161,7 +161,7 @@ fn first_uses_at_the_same_time_start_the_workers_once() {
 #[test]
 fn what_an_item_submits_runs_inside_of_it() {
     let pool = Arc::new(on_every_cpu());
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&pool);
     pool.submit_to(cpu, move || {
@@ -192,7 +192,7 @@ fn what_an_item_on_the_fallback_submits_runs_inside_of_it_too() {
 #[test]
 fn a_panic_stops_at_the_edge_of_its_item() {
     let pool = on_every_cpu();
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     let thread_of = |pool: &PerCpuPool| pool.stats().workers[0].thread_id;
     pool.start();
     let before = thread_of(&pool);
@@ -209,7 +209,7 @@ fn a_panic_stops_at_the_edge_of_its_item() {
 #[test]
 fn a_full_inbox_makes_the_submitter_run_the_work() {
     let pool = on_every_cpu();
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     let release = block(&pool, cpu);
     let ran = Arc::new(AtomicUsize::new(0));
     let submit = || {
@@ -234,7 +234,7 @@ fn a_full_inbox_makes_the_submitter_run_the_work() {
 #[test]
 fn a_withdrawn_cpu_loses_its_worker_until_it_is_restored() {
     let pool = on_every_cpu();
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     pool.start();
     for round in 1..=5 {
         pool.take_offline(cpu);
@@ -251,7 +251,7 @@ fn a_withdrawn_cpu_loses_its_worker_until_it_is_restored() {
 #[test]
 fn what_waits_for_a_withdrawn_cpu_goes_to_the_fallback() {
     let pool = Arc::new(on_every_cpu());
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     let release = block(&pool, cpu);
     let (sender, receiver) = mpsc::channel();
     for item in 0..100 {
@@ -275,7 +275,7 @@ fn what_waits_for_a_withdrawn_cpu_goes_to_the_fallback() {
 #[test]
 fn a_worker_that_withdraws_its_own_cpu_does_not_wait_for_itself() {
     let pool = Arc::new(on_every_cpu());
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&pool);
     pool.submit_to(cpu, move || {
@@ -296,7 +296,7 @@ fn nothing_is_lost_while_cpus_come_and_go_under_load() {
     const ROUNDS: u64 = 200;
     const SUBMITTERS: u64 = 3;
     let pool = on_every_cpu();
-    let cpus = granted();
+    let cpus = available_cpus();
     pool.start();
     let is_done = AtomicBool::new(false);
     let items = Arc::new(AtomicU64::new(0));
@@ -346,7 +346,7 @@ fn nothing_is_lost_while_cpus_come_and_go_under_load() {
 // same.
 #[test]
 fn refused_threads_change_no_output() {
-    let cpus = granted();
+    let cpus = available_cpus();
     let expected = run_load(&on_every_cpu(), 2, 500, &cpus);
     assert!(expected.iter().zip(0..).all(|(output, item)| *output == output_of(item)));
     for refused in 1..=cpus.len() {
@@ -376,7 +376,7 @@ fn workers_that_were_refused_come_when_they_can_be_had() {
     let faults = Arc::clone(&settings.spawner.faults);
     faults.set(CpuSet::of_process(), true);
     let pool = PerCpuPool::new(settings);
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Inline);
     assert!(pool.stats().serving.is_empty());
     faults.set(CpuSet::new(), false);
@@ -385,18 +385,18 @@ fn workers_that_were_refused_come_when_they_can_be_had() {
     assert_eq!(pool.stats().serving, CpuSet::of_process());
 }
 
-/// Lets the first worker run on every granted CPU, as `taskset -a` does.
+/// Lets the first worker run on every available CPU, as `taskset -a` does.
 fn widen_first_worker(pool: &PerCpuPool) {
     let thread = pool.stats().workers[0].thread_id.and_then(rustix::process::Pid::from_raw);
     let mut mask = rustix::thread::CpuSet::new();
-    granted().iter().for_each(|&cpu| mask.set(cpu));
+    available_cpus().iter().for_each(|&cpu| mask.set(cpu));
     rustix::thread::sched_setaffinity(thread, &mask).unwrap();
 }
 
 #[test]
 fn a_refresh_brings_a_worker_back_to_its_cpu() {
     let pool = on_every_cpu();
-    if granted().len() < 2 {
+    if available_cpus().len() < 2 {
         println!("passed over: one CPU is no place to be moved to");
         return;
     }
@@ -405,7 +405,7 @@ fn a_refresh_brings_a_worker_back_to_its_cpu() {
     pool.refresh();
     assert_eq!(pool.stats().rebound, 1);
     let (sender, receiver) = mpsc::channel();
-    let cpu = granted()[0];
+    let cpu = available_cpus()[0];
     pool.submit_to(cpu, move || sender.send(cpus::is_bound_to(cpu)).unwrap());
     assert!(receiver.recv().unwrap());
 }
@@ -413,7 +413,7 @@ fn a_refresh_brings_a_worker_back_to_its_cpu() {
 #[test]
 fn a_worker_that_was_moved_off_its_cpu_goes_back() {
     let pool = on_every_cpu();
-    let cpus = granted();
+    let cpus = available_cpus();
     if cpus.len() < 2 {
         println!("passed over: one CPU is no place to be moved to");
         return;
@@ -438,7 +438,7 @@ fn a_worker_that_was_moved_off_its_cpu_goes_back() {
 // The pool goes while work is queued and running; all of it runs.
 #[test]
 fn dropping_the_pool_right_after_the_last_submit_loses_nothing() {
-    let cpus = granted();
+    let cpus = available_cpus();
     for round in 0..300 {
         let pool = on_every_cpu();
         let ran = Arc::new(AtomicUsize::new(0));
@@ -459,7 +459,7 @@ fn dropping_the_pool_right_after_the_last_submit_loses_nothing() {
 // The last handle goes inside of an item.
 #[test]
 fn an_item_may_drop_the_last_handle_of_its_pool() {
-    let cpus = granted();
+    let cpus = available_cpus();
     for round in 0..100 {
         let pool = Arc::new(on_every_cpu());
         let ran = Arc::new(AtomicUsize::new(0));
@@ -495,7 +495,7 @@ fn without_chosen_cpus_there_are_as_many_workers_as_run_at_once() {
 }
 
 #[test]
-fn chosen_cpus_that_are_not_granted_have_no_worker() {
+fn chosen_cpus_that_are_not_available_have_no_worker() {
     let pool = PerCpuPool::new(settings().cpus(CpuSet::from_iter([60_000])));
     pool.start();
     assert!(pool.stats().serving.is_empty());

@@ -61,7 +61,7 @@ fn prefetch(
     single_flight.lookup(key, length, Urgency::Prefetch)
 }
 
-fn mine(lookup: Lookup<u32, Front>) -> FillPermit<u32, Front> {
+fn miss(lookup: Lookup<u32, Front>) -> FillPermit<u32, Front> {
     match lookup {
         Lookup::Miss(permit) => permit,
         other => panic!("{other:?}"),
@@ -74,7 +74,7 @@ fn queued(
     key: u32,
     length: usize,
 ) -> FillPermit<u32, Front> {
-    let mut permit = mine(prefetch(single_flight, key, length));
+    let mut permit = miss(prefetch(single_flight, key, length));
     drop(permit.enqueue());
     permit
 }
@@ -94,7 +94,7 @@ fn ready(lookup: Lookup<u32, Front>) -> usize {
 }
 
 fn put(single_flight: &SingleFlight<u32, Front>, key: u32, length: usize, weight: u64) {
-    let mut permit = mine(demand(single_flight, key, length));
+    let mut permit = miss(demand(single_flight, key, length));
     assert!(permit.begin());
     permit.publish(front(length, weight));
 }
@@ -114,7 +114,7 @@ fn what_one_published_the_next_finds_ready() {
 fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_permit_is_void() {
     let single_flight = SingleFlight::new(MANY);
     let mut old = queued(&single_flight, 1, 10);
-    let mut new = mine(demand(&single_flight, 1, 6));
+    let mut new = miss(demand(&single_flight, 1, 6));
     assert!(!old.begin());
     assert_eq!(new.length(), 10, "as long as the longer of the two");
     assert!(new.begin() && new.begin() && new.is_demanded());
@@ -130,14 +130,14 @@ fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_permit_is_void() {
 #[test]
 fn a_void_permit_publishes_and_finishes_nothing() {
     let single_flight = SingleFlight::new(MANY);
-    let mut old = mine(prefetch(&single_flight, 1, 10));
+    let mut old = miss(prefetch(&single_flight, 1, 10));
     let older_waiter = old.enqueue();
-    let new = mine(demand(&single_flight, 1, 10));
+    let new = miss(demand(&single_flight, 1, 10));
     old.publish(front(10, 0));
     let waiter = older_waiter.try_wait().unwrap_err();
     assert!(matches!(demand(&single_flight, 1, 10), Lookup::Pending(_)));
     let other = queued(&single_flight, 2, 1);
-    let newer = mine(demand(&single_flight, 2, 1));
+    let newer = miss(demand(&single_flight, 2, 1));
     assert!(other.finish_unless_waited().is_none());
     assert!(matches!(demand(&single_flight, 2, 1), Lookup::Pending(_)), "the newer one is at it");
     new.publish(front(10, 0));
@@ -148,7 +148,7 @@ fn a_void_permit_publishes_and_finishes_nothing() {
 #[test]
 fn a_demand_joins_and_upgrades_what_runs_and_a_prefetch_leaves_it_alone() {
     let single_flight = SingleFlight::new(MANY);
-    let mut permit = mine(prefetch(&single_flight, 1, 10));
+    let mut permit = miss(prefetch(&single_flight, 1, 10));
     assert!(permit.begin());
     let idle = pending(prefetch(&single_flight, 1, 10));
     assert!(!permit.is_demanded() && !permit.is_waited_for());
@@ -167,7 +167,7 @@ fn a_demand_joins_and_upgrades_what_runs_and_a_prefetch_leaves_it_alone() {
 fn what_ends_without_a_value_is_forgotten_and_the_next_one_computes() {
     let single_flight = SingleFlight::new(MANY);
     for urgency in [Urgency::Prefetch, Urgency::Demand] {
-        let mut permit = mine(single_flight.lookup(1, 10, urgency));
+        let mut permit = miss(single_flight.lookup(1, 10, urgency));
         assert!(permit.begin());
         let waiter = pending(demand(&single_flight, 1, 10));
         drop(permit);
@@ -175,7 +175,7 @@ fn what_ends_without_a_value_is_forgotten_and_the_next_one_computes() {
         assert_eq!(single_flight.keys(), 0);
     }
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        let mut permit = mine(demand(&single_flight, 1, 10));
+        let mut permit = miss(demand(&single_flight, 1, 10));
         assert!(permit.begin());
         panic!("on purpose");
     }));
@@ -188,12 +188,12 @@ fn what_ends_without_a_value_is_forgotten_and_the_next_one_computes() {
 #[test]
 fn a_longer_lookup_waits_for_the_shorter_one_and_is_then_its_own() {
     let single_flight = SingleFlight::new(MANY);
-    let mut short = mine(demand(&single_flight, 1, 4));
+    let mut short = miss(demand(&single_flight, 1, 4));
     assert!(short.begin());
     let waiter = pending(demand(&single_flight, 1, 9));
     short.publish(front(4, 50));
     assert!(waiter.wait().is_none(), "too short is as good as gone");
-    let long = mine(demand(&single_flight, 1, 9));
+    let long = miss(demand(&single_flight, 1, 9));
     assert_eq!(ready(demand(&single_flight, 1, 3)), 4, "the shorter one serves meanwhile");
     long.publish(front(9, 70));
     assert_eq!(ready(demand(&single_flight, 1, 3)), 9);
@@ -204,7 +204,7 @@ fn a_longer_lookup_waits_for_the_shorter_one_and_is_then_its_own() {
 fn a_shorter_value_never_replaces_a_longer_one() {
     let single_flight = SingleFlight::new(MANY);
     put(&single_flight, 1, 9, 0);
-    let permit = mine(demand(&single_flight, 1, 20));
+    let permit = miss(demand(&single_flight, 1, 20));
     permit.publish(front(5, 0));
     assert_eq!(ready(demand(&single_flight, 1, 9)), 9);
 }
@@ -212,9 +212,9 @@ fn a_shorter_value_never_replaces_a_longer_one() {
 #[test]
 fn a_demand_takes_over_what_is_still_queued_and_all_waiters_get_its_value() {
     let single_flight = SingleFlight::new(MANY);
-    let mut queued = mine(demand(&single_flight, 1, 10));
+    let mut queued = miss(demand(&single_flight, 1, 10));
     let own = queued.enqueue();
-    let mut taken = mine(demand(&single_flight, 1, 10));
+    let mut taken = miss(demand(&single_flight, 1, 10));
     assert!(!queued.begin() && taken.begin());
     let waiter = pending(demand(&single_flight, 1, 10));
     taken.publish(front(10, 0));
@@ -226,14 +226,14 @@ fn a_demand_takes_over_what_is_still_queued_and_all_waiters_get_its_value() {
 #[test]
 fn a_running_fill_is_not_taken_over_and_one_that_was_may_be_enqueued_again() {
     let single_flight = SingleFlight::new(MANY);
-    let first = mine(demand(&single_flight, 1, 10));
+    let first = miss(demand(&single_flight, 1, 10));
     drop(pending(demand(&single_flight, 1, 10)));
     drop(first);
     let mut second = queued(&single_flight, 1, 10);
-    let mut third = mine(demand(&single_flight, 1, 10));
+    let mut third = miss(demand(&single_flight, 1, 10));
     drop(pending(demand(&single_flight, 1, 10)));
     let waiter = third.enqueue();
-    let mut fourth = mine(demand(&single_flight, 1, 10));
+    let mut fourth = miss(demand(&single_flight, 1, 10));
     assert!(!second.begin() && !third.begin() && fourth.begin());
     fourth.publish(front(10, 0));
     assert_eq!(waiter.wait().unwrap().length(), 10);
@@ -243,10 +243,10 @@ fn a_running_fill_is_not_taken_over_and_one_that_was_may_be_enqueued_again() {
 #[test]
 fn a_waiter_of_an_earlier_fill_gets_nothing_from_a_later_one() {
     let single_flight = SingleFlight::new(MANY);
-    let mut first = mine(demand(&single_flight, 1, 10));
+    let mut first = miss(demand(&single_flight, 1, 10));
     let waiter = first.enqueue();
     drop(first);
-    let mut second = mine(demand(&single_flight, 1, 10));
+    let mut second = miss(demand(&single_flight, 1, 10));
     drop(second.enqueue());
     assert!(waiter.wait().is_none());
     assert!(second.begin());
@@ -255,7 +255,7 @@ fn a_waiter_of_an_earlier_fill_gets_nothing_from_a_later_one() {
 #[test]
 fn who_decoded_for_himself_publishes_only_for_those_who_wait() {
     let single_flight = SingleFlight::new(MANY);
-    let mut permit = mine(demand(&single_flight, 1, 10));
+    let mut permit = miss(demand(&single_flight, 1, 10));
     assert!(permit.begin());
     let idle = pending(prefetch(&single_flight, 1, 10));
     let left = pending(demand(&single_flight, 1, 10));
@@ -263,7 +263,7 @@ fn who_decoded_for_himself_publishes_only_for_those_who_wait() {
     assert!(permit.finish_unless_waited().is_none(), "a waiter that left does not count");
     assert!(idle.wait().is_none(), "but no waiter sleeps for ever");
     assert_eq!(single_flight.keys(), 0);
-    let mut permit = mine(demand(&single_flight, 1, 10));
+    let mut permit = miss(demand(&single_flight, 1, 10));
     assert!(permit.begin());
     let waiter = pending(demand(&single_flight, 1, 10));
     let permit = permit.finish_unless_waited().unwrap();
@@ -282,12 +282,12 @@ fn the_least_recently_used_go_first_and_evicted_values_end_outside_of_the_lock()
         }
         let home = Some(single_flight.clone());
         let content = Content { length: 1, weight: 100, home, ended: Arc::clone(&ended) };
-        mine(demand(&single_flight, key, 1)).publish(Front(Arc::new(content)));
+        miss(demand(&single_flight, key, 1)).publish(Front(Arc::new(content)));
     }
     assert_eq!(ended.load(Ordering::SeqCst), 1);
-    drop(mine(demand(&single_flight, 1, 1)));
+    drop(miss(demand(&single_flight, 1, 1)));
     assert_eq!(single_flight.evict(1), 100);
-    drop(mine(demand(&single_flight, 2, 1)));
+    drop(miss(demand(&single_flight, 2, 1)));
     assert_eq!(ready(demand(&single_flight, 0, 1)), 1);
     assert_eq!(single_flight.evict(u64::MAX), 200);
     assert_eq!((single_flight.weight_bytes(), single_flight.keys()), (0, 0));
@@ -299,13 +299,13 @@ fn the_least_recently_used_go_first_and_evicted_values_end_outside_of_the_lock()
 fn a_value_heavier_than_everything_serves_those_who_wait_and_is_not_kept() {
     let single_flight = SingleFlight::new(1000);
     put(&single_flight, 1, 5, 100);
-    let mut permit = mine(demand(&single_flight, 1, 10));
+    let mut permit = miss(demand(&single_flight, 1, 10));
     assert!(permit.begin());
     let waiter = pending(demand(&single_flight, 1, 10));
     permit.publish(front(10, u64::MAX));
     assert_eq!(waiter.wait().unwrap().length(), 10);
     assert_eq!(ready(demand(&single_flight, 1, 5)), 5, "what was there stays");
-    drop(mine(demand(&single_flight, 1, 10)));
+    drop(miss(demand(&single_flight, 1, 10)));
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn values_of_no_weight_are_bounded_too() {
 fn prefetches_are_counted_by_what_became_of_them() {
     let single_flight = SingleFlight::new(MANY);
     for key in 0..4 {
-        let mut permit = mine(prefetch(&single_flight, key, 1));
+        let mut permit = miss(prefetch(&single_flight, key, 1));
         assert!(permit.begin());
         if key != 3 {
             permit.publish(front(1, 0));
@@ -338,7 +338,7 @@ fn prefetches_are_counted_by_what_became_of_them() {
     let stats = single_flight.stats();
     assert_eq!((stats.prefetched, stats.prefetch_used), (3, 1));
     assert_eq!((stats.prefetch_wasted, stats.prefetch_dropped), (2, 1));
-    mine(prefetch(&single_flight, 9, 1)).publish(front(1, u64::MAX));
+    miss(prefetch(&single_flight, 9, 1)).publish(front(1, u64::MAX));
     assert_eq!(single_flight.stats().prefetch_wasted, 3, "never kept is wasted");
 }
 
@@ -347,7 +347,7 @@ fn best_effort_leaves_what_was_prefetched_and_not_used() {
     let single_flight = SingleFlight::new(MANY);
     put(&single_flight, 1, 1, 100);
     for key in [2, 3] {
-        mine(prefetch(&single_flight, key, 1)).publish(front(1, 100));
+        miss(prefetch(&single_flight, key, 1)).publish(front(1, 100));
     }
     let each = 100 + ENTRY_OVERHEAD_BYTES;
     assert_eq!(single_flight.evict_used(u64::MAX, 2 * each), 100, "the one that was demanded");
@@ -391,7 +391,7 @@ fn a_budget_asks_the_cache_and_does_not_keep_it() {
     drop(charge);
     let ended = Arc::new(AtomicUsize::new(0));
     let content = Content { length: 1, weight: 1, home: None, ended: Arc::clone(&ended) };
-    mine(demand(&single_flight, 2, 1)).publish(Front(Arc::new(content)));
+    miss(demand(&single_flight, 2, 1)).publish(Front(Arc::new(content)));
     drop(single_flight);
     assert_eq!(ended.load(Ordering::SeqCst), 0, "the reclaimer has a handle");
     drop(registration);
@@ -430,7 +430,7 @@ impl CacheValue for Repeated {
 }
 
 /// A payload that does not print.
-struct OnPurpose;
+struct InjectedPanic;
 
 /// A cache under random lookups on eight threads, with prefetches, failures, panics, permits that are queued, fills
 /// that are taken over, and evictions.
@@ -500,7 +500,7 @@ impl RandomLookups {
             0 => {
                 let panicked = catch_unwind(AssertUnwindSafe(|| {
                     let _lost = permit;
-                    std::panic::resume_unwind(Box::new(OnPurpose));
+                    std::panic::resume_unwind(Box::new(InjectedPanic));
                 }));
                 assert!(panicked.is_err());
                 return None;

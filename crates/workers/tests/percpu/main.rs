@@ -40,20 +40,20 @@ fn run_one(pool: &PerCpuPool) -> DispatchTarget {
     went
 }
 
-// No thread before the first use, exactly one for each granted CPU afterwards, no other at the
+// No thread before the first use, exactly one for each available CPU afterwards, no other at the
 // second use or as time passes, none when the pool is gone.
 #[test]
-fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
+fn there_is_one_thread_for_each_available_cpu_from_first_use_to_the_end() {
     let _alone = alone();
     let pool = PerCpuPool::new(PerCpuSettings::new("aw1"));
     assert!(threads_named("aw1").is_empty());
     assert!(matches!(run_one(&pool), DispatchTarget::Cpu(_)));
-    let granted = AvailableCpus::read();
+    let available = AvailableCpus::read();
     let first = threads_named("aw1");
-    assert_eq!(first.len(), granted.parallelism());
-    if granted.parallelism() == granted.cpus().len() {
+    assert_eq!(first.len(), available.parallelism());
+    if available.parallelism() == available.cpus().len() {
         let names = first.iter().map(|thread| thread.name.clone()).collect::<BTreeSet<_>>();
-        assert_eq!(names, granted.cpus().iter().map(|cpu| format!("aw1/{cpu}")).collect());
+        assert_eq!(names, available.cpus().iter().map(|cpu| format!("aw1/{cpu}")).collect());
     }
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(600) {
