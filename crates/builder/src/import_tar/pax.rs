@@ -179,9 +179,10 @@ fn signed(value: &[u8]) -> Result<i64, String> {
         Some(digits) => (true, digits),
         None => (false, value),
     };
-    let number = i64::try_from(number(digits)?)
-        .map_err(|_| format!("\"{}\" is not a number, or too large", shown_key(value)))?;
-    Ok(if is_negative { -number } else { number })
+    let number = number(digits)?;
+    let signed =
+        if is_negative { 0_i64.checked_sub_unsigned(number) } else { i64::try_from(number).ok() };
+    signed.ok_or_else(|| format!("\"{}\" is not a number, or too large", shown_key(value)))
 }
 
 /// Seconds with a fraction, rounded down to nanoseconds.
@@ -455,10 +456,22 @@ mod tests {
             ("-0.25", -1, 750_000_000),
             ("-1.0000000001", -2, 999_999_999),
             ("3.", 3, 0),
+            ("-9223372036854775808", i64::MIN, 0),
+            ("-9223372036854775807.5", i64::MIN, 500_000_000),
         ] {
             assert_eq!(time(text.as_bytes()), Ok(Timestamp { seconds, nanoseconds }), "{text}");
         }
-        for text in ["", ".5", "1.x", "1,5", "1e9", "--1", "9223372036854775808", "1.-5"] {
+        for text in [
+            "",
+            ".5",
+            "1.x",
+            "1,5",
+            "1e9",
+            "--1",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "1.-5",
+        ] {
             assert!(time(text.as_bytes()).is_err(), "{text}");
         }
     }
