@@ -8,9 +8,9 @@ use ferrofs_fuzz::{TARGETS, Target, mutate_image};
 use ferrofs_image::OpenOptions;
 
 /// Inputs made from the seeds of a target; each costs up to some milliseconds.
-const VARIANTS_MAX: usize = 6000;
+const VARIANTS_MAX: usize = 12_000;
 /// The same for whole images and builds.
-const IMAGE_VARIANTS_MAX: usize = 1000;
+const IMAGE_VARIANTS_MAX: usize = 1500;
 /// Targets of which each input costs milliseconds.
 const SLOW: [&str; 5] = ["build_image", "check", "extract", "fuse", "write_tar"];
 

@@ -21,7 +21,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// How long a verb may take to begin.
 const BEGIN_LIMIT: Duration = Duration::from_secs(60);
 /// The large file is written in parts by all threads; then come small ones.
-const LARGE_BYTES: usize = 32 << 20;
+const LARGE_BYTES: usize = 128 << 20;
 const SMALL_BYTES: usize = 300_000;
 const SMALL_FILES: usize = 100;
 

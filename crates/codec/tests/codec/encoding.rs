@@ -182,7 +182,7 @@ fn more_output_holds_no_less() {
     for method in METHODS {
         let mut encoder = encoder(&method);
         let mut before = 0;
-        for output_bytes in [1, 2, 3, 4, 6, 8, 12, 16, 24].map(|count| count * 4096) {
+        for output_bytes in (1..=24).map(|count| count * 4096) {
             encoder.restart();
             let (filled, _) = fill(&mut encoder, &input, output_bytes)
                 .unwrap()
