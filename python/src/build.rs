@@ -130,9 +130,9 @@ fn import(
     match source {
         BuildSource::Directory(path) => {
             let (paths, expressions) = (given.exclude.iter().cloned(), &given.exclude_regex);
-            let exclusions = ExcludePatterns::new(paths, expressions)?;
+            let exclude_patterns = ExcludePatterns::new(paths, expressions)?;
             let options =
-                DirectoryOptions::default().exclusions(exclusions).adjustments(adjustments);
+                DirectoryOptions::default().exclude_patterns(exclude_patterns).adjustments(adjustments);
             Ok(from_directory(&path, &options, observer, cancel)?)
         }
         BuildSource::Tar(path) => import_tar(TarSource::Path(path), &adjustments, observer, cancel),

@@ -5,8 +5,10 @@ mod circle;
 mod dependencies;
 mod file_rules;
 mod text_rules;
+mod tokens;
 mod tree;
 mod trust;
+mod type_names;
 
 use std::error::Error;
 use std::path::Path;
@@ -53,6 +55,7 @@ fn inspect(root: &Path) -> Result<TidyResult, Box<dyn Error>> {
     text_rules::check_links(&tree, &mut report);
     trust::check(&tree.files, &mut report);
     circle::check(&tree.files, &mut report);
+    type_names::check(&tree.files, &mut report);
     dependencies::check(&manifests, tree.text("docs/dependencies.md"), &mut report);
     Ok(TidyResult { report, files: tree.files.len() })
 }

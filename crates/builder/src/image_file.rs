@@ -268,7 +268,8 @@ impl ImageWriter {
     pub(crate) fn remove_previous(&self) -> Result<()> {
         let ImageOutput::New(new) = &self.output else { return Ok(()) };
         let removed = new.remove_previous();
-        removed.map_err(|source| output_error("cannot remove the former image", &self.path, source))
+        removed
+            .map_err(|source| output_error("cannot remove the previous image", &self.path, source))
     }
 
     /// Whether publishing replaces something.

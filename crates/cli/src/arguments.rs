@@ -73,7 +73,7 @@ pub(crate) struct ReadArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Print errors only, without notices and without a summary
+    /// Print errors only: no warnings and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -456,7 +456,7 @@ pub(crate) struct BuildArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print errors only, without notices and without a summary
+    /// Print errors only: no warnings and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 

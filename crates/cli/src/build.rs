@@ -82,7 +82,7 @@ pub(crate) fn run_mkfs(
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
     let request = mkfs::request(arguments, &environment).map_err(usage_error)?;
-    for warning in request.warnings.iter().filter(|_| request.output.notices) {
+    for warning in request.warnings.iter().filter(|_| request.output.print_warnings) {
         output::print_message(format_args!("warning: {warning}"));
     }
     run_request(request, arguments.compress_hints.as_deref(), signals)
@@ -125,7 +125,7 @@ fn run_request(
             .and_then(|()| begin_in_place(&request, outputs));
         checked.map_err(|error| with_suggestion(&error, &stop))?;
     }
-    let monitor = BuildMonitor::new(&stop, request.output.notices);
+    let monitor = BuildMonitor::new(&stop, request.output.print_warnings);
     let imported = import::import(&mut request, &resources, &monitor);
     let ImportedTree { mut tree, devices, container_config } =
         imported.map_err(|error| with_suggestion(&error, &stop))?;

@@ -14,7 +14,7 @@ use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use crate::error::ErrorKind;
 use crate::event::ExtractSummary;
-use crate::limits::Limits;
+use crate::limits::ExtractLimits;
 
 /// Larger files get their size before their contents, so that a file that is too large for the host
 /// fails at once.
@@ -36,7 +36,7 @@ pub(crate) struct FileContent<'a> {
     pub(crate) inode: &'a Inode,
     /// Checked before each piece: a file can take hours.
     pub(crate) cancel: &'a CancelToken,
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a ExtractLimits,
 }
 
 /// Collects and writes the data of one file after the other.
@@ -108,7 +108,7 @@ impl ContentWriter {
 struct OutputFile<'a> {
     file: &'a File,
     cancel: &'a CancelToken,
-    limits: &'a Limits,
+    limits: &'a ExtractLimits,
 }
 
 /// A run of pieces that follow each other.

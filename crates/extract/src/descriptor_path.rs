@@ -20,14 +20,14 @@ use crate::error::ErrorKind;
 
 /// Why a call by path failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PathError {
+pub(crate) enum DescriptorPathError {
     /// The call itself failed.
     Call(Errno),
     /// There is no path to the file: `/proc` is not mounted, and it cannot be mounted aside.
     NoProc,
 }
 
-impl PathError {
+impl DescriptorPathError {
     /// The error of the operation.
     pub(crate) fn during(self, operation: &'static str) -> ErrorKind {
         match self {
@@ -50,12 +50,12 @@ pub(crate) fn has_descriptor_paths() -> bool {
 pub(crate) fn with_path(
     fd: BorrowedFd<'_>,
     call: impl Fn(&[u8]) -> io::Result<()> + Sync,
-) -> Result<(), PathError> {
+) -> Result<(), DescriptorPathError> {
     let number = fd.as_raw_fd();
     match call(format!("/proc/self/fd/{number}").as_bytes()) {
         // An open file has a path there, also when it has been removed.
         Err(Errno::NOENT | Errno::NOTDIR) => without_proc(&format!("self/fd/{number}"), &call),
-        done => done.map_err(PathError::Call),
+        done => done.map_err(DescriptorPathError::Call),
     }
 }
 
@@ -63,15 +63,15 @@ pub(crate) fn with_path(
 fn without_proc(
     path: &str,
     call: &(impl Fn(&[u8]) -> io::Result<()> + Sync),
-) -> Result<(), PathError> {
-    let proc = detached_proc().map_err(|_| PathError::NoProc)?;
+) -> Result<(), DescriptorPathError> {
+    let proc = detached_proc().map_err(|_| DescriptorPathError::NoProc)?;
     let body = || {
-        enter(&proc).map_err(|_| PathError::NoProc)?;
-        call(path.as_bytes()).map_err(PathError::Call)
+        enter(&proc).map_err(|_| DescriptorPathError::NoProc)?;
+        call(path.as_bytes()).map_err(DescriptorPathError::Call)
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("erofs_proc".into()).spawn_scoped(scope, body);
-        let thread = thread.map_err(|_| PathError::Call(Errno::AGAIN))?;
+        let thread = thread.map_err(|_| DescriptorPathError::Call(Errno::AGAIN))?;
         thread.join().unwrap_or_else(|panic| resume_unwind(panic))
     })
 }
@@ -114,7 +114,10 @@ mod tests {
         openat(CWD, path, flags, Mode::empty()).unwrap()
     }
 
-    fn aside(fd: &OwnedFd, call: impl Fn(&[u8]) -> io::Result<()> + Sync) -> Result<(), PathError> {
+    fn aside(
+        fd: &OwnedFd,
+        call: impl Fn(&[u8]) -> io::Result<()> + Sync,
+    ) -> Result<(), DescriptorPathError> {
         without_proc(&format!("self/fd/{}", fd.as_fd().as_raw_fd()), &call)
     }
 
@@ -141,7 +144,7 @@ mod tests {
         let set = |path: &[u8]| rustix::fs::setxattr(path, name, b"value", XattrFlags::empty());
         match aside(&link, set) {
             // The file system has no such attributes.
-            Err(PathError::Call(Errno::OPNOTSUPP)) => {}
+            Err(DescriptorPathError::Call(Errno::OPNOTSUPP)) => {}
             set => {
                 set.unwrap();
                 let mut value = [0_u8; 16];
@@ -161,12 +164,12 @@ mod tests {
         }
         let fd = pin(std::path::Path::new("/"));
         let result = aside(&fd, |_| Err(Errno::DQUOT));
-        assert_eq!(result, Err(PathError::Call(Errno::DQUOT)));
+        assert_eq!(result, Err(DescriptorPathError::Call(Errno::DQUOT)));
     }
 
     #[test]
     fn a_missing_proc_is_named_with_its_remedy() {
-        let error = PathError::NoProc.during("cannot set the mode").to_string();
+        let error = DescriptorPathError::NoProc.during("cannot set the mode").to_string();
         assert!(error.starts_with("cannot set the mode: ") && error.contains("/proc"), "{error}");
     }
 }

@@ -14,8 +14,8 @@ use rustix::fs::Stat;
 use crate::content::{ContentWriter, FileContent};
 use crate::error::{Error, ErrorKind};
 use crate::event::TaskReport;
-use crate::host_entry::{IncompleteFile, NewEntry, NewFile, PinnedEntry};
-use crate::limits::Limits;
+use crate::host_entry::{IncompleteFile, NewEntry, NewHostFile, PinnedEntry};
+use crate::limits::ExtractLimits;
 use crate::links::FirstNameResult;
 use crate::metadata::{ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata, permissions};
 use crate::open_directory::{FileId, OpenDirectory, StagedDirectory, release, release_staged};
@@ -35,14 +35,14 @@ pub(crate) struct ExtractContext {
     should_stop: AtomicBool,
     /// The token of [`ExtractOptions`].
     pub(crate) cancel: CancelToken,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ExtractLimits,
 }
 
 impl ExtractContext {
     pub(crate) fn new(image: Image, policy: MetadataPolicy, options: &ExtractOptions) -> Self {
         let (existing, cancel) = (options.existing, options.cancel.clone());
         let (skip_xattrs, skip_devices) = (options.skip_xattrs, options.skip_devices);
-        let limits = Limits::new(&image, options.max_work, options.max_output);
+        let limits = ExtractLimits::new(&image, options.max_work, options.max_output);
         Self {
             image,
             policy,
@@ -112,7 +112,7 @@ pub(crate) struct WrittenEntry<'a> {
 /// A file whose contents are written, with its status before.
 #[derive(Clone, Copy, Debug)]
 struct WrittenFile<'a> {
-    new: &'a NewFile,
+    new: &'a NewHostFile,
     stat: &'a Stat,
 }
 
@@ -314,7 +314,7 @@ pub(crate) enum EntryTask {
     Finish {
         node: WalkEntry,
         directory: Arc<OpenDirectory>,
-        file: NewFile,
+        file: NewHostFile,
         stat: Box<Stat>,
     },
     /// Only release the directory.

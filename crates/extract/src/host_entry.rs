@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::{self, Errno};
 
-use crate::descriptor_path::{PathError, has_descriptor_paths, with_path};
+use crate::descriptor_path::{DescriptorPathError, has_descriptor_paths, with_path};
 use crate::error::{ErrorKind, REMOVE_INCOMPLETE};
 use crate::metadata::ForeignAcl;
 use crate::open_directory::FileId;
@@ -39,30 +39,30 @@ impl NewEntry<'_> {
     /// Creates an empty regular file, open for writing, with permissions `mode` less the umask. In a
     /// directory that others may look into it gets its name when it is whole. Until then nobody else
     /// can open it: its owner and its group are not yet those that `mode` is for.
-    pub(crate) fn create_file(self, mode: u32) -> Result<NewFile, ErrorKind> {
+    pub(crate) fn create_file(self, mode: u32) -> Result<NewHostFile, ErrorKind> {
         let mode = Mode::from_raw_mode(mode);
         if self.is_staged {
             let file = self.create(|name| self.open_new(name, mode))?;
             let file = file.map_err(ErrorKind::output(CREATE_FILE))?;
-            return Ok(NewFile { file, name: FileName::Final });
+            return Ok(NewHostFile { file, name: FileName::Final });
         }
         self.check_name()?;
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         if has_descriptor_paths()
             && let Ok(file) = rustix::fs::openat(self.directory, c".", flags, mode)
         {
-            return Ok(NewFile { file: file.into(), name: FileName::None });
+            return Ok(NewHostFile { file: file.into(), name: FileName::None });
         }
         // Any error of the call above leads to one of this call.
         self.create_named_file(mode)
     }
 
     /// As `create_file`, with a temporary name.
-    pub(crate) fn create_named_file(self, mode: Mode) -> Result<NewFile, ErrorKind> {
+    pub(crate) fn create_named_file(self, mode: Mode) -> Result<NewHostFile, ErrorKind> {
         let mode = mode & (Mode::RUSR | Mode::WUSR);
         let (file, temporary) = with_temporary_name(|name| self.open_new(name, mode))
             .map_err(ErrorKind::output(CREATE_FILE))?;
-        Ok(NewFile { file, name: FileName::Temporary(temporary) })
+        Ok(NewHostFile { file, name: FileName::Temporary(temporary) })
     }
 
     fn open_new(self, name: &[u8], mode: Mode) -> io::Result<File> {
@@ -91,7 +91,7 @@ impl NewEntry<'_> {
 
     /// Gives a whole file its name, unless it has one. An entry that it replaces is there until
     /// then.
-    pub(crate) fn publish(self, new: &NewFile) -> Result<(), ErrorKind> {
+    pub(crate) fn publish(self, new: &NewHostFile) -> Result<(), ErrorKind> {
         match &new.name {
             FileName::Final => Ok(()),
             FileName::Temporary(temporary) => self.rename(temporary),
@@ -124,8 +124,8 @@ impl NewEntry<'_> {
         let linked =
             with_path(file.as_fd(), |path| rustix::fs::linkat(CWD, path, directory, name, flags));
         linked.map_err(|error| match error {
-            PathError::Call(errno) => errno,
-            PathError::NoProc => Errno::NOSYS,
+            DescriptorPathError::Call(errno) => errno,
+            DescriptorPathError::NoProc => Errno::NOSYS,
         })
     }
 
@@ -270,7 +270,7 @@ pub(crate) enum LinkError {
 
 /// A regular file that is being written.
 #[derive(Debug)]
-pub(crate) struct NewFile {
+pub(crate) struct NewHostFile {
     pub(crate) file: File,
     name: FileName,
 }
@@ -295,7 +295,7 @@ pub(crate) struct IncompleteFile<'a> {
 }
 
 impl<'a> IncompleteFile<'a> {
-    pub(crate) fn new(place: NewEntry<'a>, new: &'a NewFile) -> Self {
+    pub(crate) fn new(place: NewEntry<'a>, new: &'a NewHostFile) -> Self {
         let name = match &new.name {
             FileName::Final => Some(place.name),
             FileName::Temporary(temporary) => Some(&**temporary),
@@ -305,7 +305,7 @@ impl<'a> IncompleteFile<'a> {
     }
 
     /// Guards only a temporary name: the contents are whole.
-    pub(crate) fn whole(place: NewEntry<'a>, new: &'a NewFile) -> Self {
+    pub(crate) fn whole(place: NewEntry<'a>, new: &'a NewHostFile) -> Self {
         let name = match &new.name {
             FileName::Temporary(temporary) => Some(&**temporary),
             FileName::Final | FileName::None => None,

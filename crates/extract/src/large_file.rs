@@ -13,7 +13,7 @@ use crate::content::{ContentWriter, FileContent, set_size};
 use crate::entry_writer::{EntryBatch, EntryTask, EntryWriter, ExtractContext, first_mode};
 use crate::error::ErrorKind;
 use crate::event::TaskReport;
-use crate::host_entry::{IncompleteFile, NewFile};
+use crate::host_entry::{IncompleteFile, NewHostFile};
 use crate::links::FirstNameResult;
 use crate::metadata::MetadataTarget;
 use crate::open_directory::OpenDirectory;
@@ -36,7 +36,7 @@ pub(crate) struct LargeFile {
     node: WalkEntry,
     directory: Arc<OpenDirectory>,
     /// `None` once the file is complete or removed.
-    file: Option<(NewFile, Box<Stat>)>,
+    file: Option<(NewHostFile, Box<Stat>)>,
     state: Mutex<LargeFileState>,
 }
 
@@ -170,7 +170,7 @@ impl FileSegment {
     /// Writes the segment, unless the file has failed or everything stops.
     pub(crate) fn write(&mut self, content: &mut ContentWriter) {
         let LargeFile { context, node, file, .. } = &*self.file;
-        let Some((NewFile { file, .. }, _)) = file else { return };
+        let Some((NewHostFile { file, .. }, _)) = file else { return };
         // The first failure in the order of the file is reported, whatever the threads do.
         if context.should_stop() || self.file.state().has_failed_before(self.range.start) {
             return;

@@ -22,7 +22,7 @@ const OUTPUT_PER_BYTE: u64 = 8192;
 
 /// Counts work and output.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ExtractLimits {
     image: Image,
     /// The work of decoding before the extraction began.
     decoded_before: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Limits {
     output_limit: u64,
 }
 
-impl Limits {
+impl ExtractLimits {
     /// The given limits, or the defaults for the image.
     pub(crate) fn new(image: &Image, max_work: Option<u64>, max_output: Option<u64>) -> Self {
         let bytes = image.stored_bytes();
@@ -88,7 +88,7 @@ mod tests {
     fn output_and_attributes_have_limits() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
         let image = Image::open(folder.join("plain.erofs")).unwrap();
-        let limits = Limits::new(&image, Some(3000), Some(10));
+        let limits = ExtractLimits::new(&image, Some(3000), Some(10));
         limits.add_output(10).unwrap();
         let error = limits.add_output(1).unwrap_err();
         assert!(matches!(error, ErrorKind::OutputLimit { limit: 10 }) && error.stops_everything());
@@ -96,7 +96,7 @@ mod tests {
         limits.add_xattrs(std::slice::from_ref(&xattr)).unwrap();
         let error = limits.add_xattrs(&[xattr]).unwrap_err();
         assert!(error.stops_everything() && error.to_string().contains("3000"), "{error}");
-        let defaults = Limits::new(&image, None, None);
+        let defaults = ExtractLimits::new(&image, None, None);
         defaults.add_output(OUTPUT_LEAST_BYTES).unwrap();
         defaults.check_decoding().unwrap();
     }

@@ -11,7 +11,7 @@ use ferrofs_image::{FileType, Inode, Xattr};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::descriptor_path::{PathError, with_path};
+use crate::descriptor_path::{DescriptorPathError, with_path};
 use crate::error::{ErrorKind, SET_XATTR};
 use crate::event::SkippedMetadata;
 use crate::options::OwnerPolicy;
@@ -256,7 +256,7 @@ fn set_first_mode(
 fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
     let mode = Mode::from_raw_mode(mode);
     let set = match target {
-        MetadataTarget::Open(fd) => rustix::fs::fchmod(fd, mode).map_err(PathError::Call),
+        MetadataTarget::Open(fd) => rustix::fs::fchmod(fd, mode).map_err(DescriptorPathError::Call),
         // Few kernels can change the mode behind such a descriptor directly.
         MetadataTarget::Pinned(fd) => with_path(fd, |path| rustix::fs::chmod(path, mode)),
     };
@@ -266,14 +266,16 @@ fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
 /// Removes an attribute, if there is one.
 pub(crate) fn remove_xattr(target: MetadataTarget<'_>, name: &str) -> Result<(), ErrorKind> {
     let removed = match target {
-        MetadataTarget::Open(fd) => rustix::fs::fremovexattr(fd, name).map_err(PathError::Call),
+        MetadataTarget::Open(fd) => {
+            rustix::fs::fremovexattr(fd, name).map_err(DescriptorPathError::Call)
+        }
         MetadataTarget::Pinned(fd) => with_path(fd, |path| rustix::fs::removexattr(path, name)),
     };
     match removed {
         // PERM: another user's entry. ACCESS: an entry that cannot have it.
-        Err(PathError::Call(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS)) => {
-            Ok(())
-        }
+        Err(DescriptorPathError::Call(
+            Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS,
+        )) => Ok(()),
         removed => removed.map_err(|error| error.during("cannot remove an inherited ACL")),
     }
 }
@@ -285,17 +287,16 @@ fn set_xattr(
 ) -> Result<(), ErrorKind> {
     let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
     let set = match target {
-        MetadataTarget::Open(fd) => {
-            rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()).map_err(PathError::Call)
-        }
+        MetadataTarget::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty())
+            .map_err(DescriptorPathError::Call),
         MetadataTarget::Pinned(fd) => {
             with_path(fd, |path| rustix::fs::setxattr(path, name, value, XattrFlags::empty()))
         }
     };
     match set {
         Ok(()) => {}
-        Err(PathError::Call(Errno::PERM | Errno::ACCESS)) => skipped.xattrs_denied += 1,
-        Err(PathError::Call(Errno::OPNOTSUPP)) => skipped.xattrs_unsupported += 1,
+        Err(DescriptorPathError::Call(Errno::PERM | Errno::ACCESS)) => skipped.xattrs_denied += 1,
+        Err(DescriptorPathError::Call(Errno::OPNOTSUPP)) => skipped.xattrs_unsupported += 1,
         Err(error) => return Err(error.during(SET_XATTR)),
     }
     Ok(())
@@ -310,14 +311,16 @@ fn set_times(
     let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     let set = match target {
-        MetadataTarget::Open(fd) => rustix::fs::futimens(fd, &times).map_err(PathError::Call),
+        MetadataTarget::Open(fd) => {
+            rustix::fs::futimens(fd, &times).map_err(DescriptorPathError::Call)
+        }
         MetadataTarget::Pinned(fd) => {
             match rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH) {
                 // A kernel before 5.8.
                 Err(Errno::INVAL | Errno::NOENT) => {
                     with_path(fd, |path| rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()))
                 }
-                set => set.map_err(PathError::Call),
+                set => set.map_err(DescriptorPathError::Call),
             }
         }
     };

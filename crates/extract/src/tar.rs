@@ -22,7 +22,7 @@ use self::planner::{SEGMENT_MAX_BYTES, TarPlanner};
 use self::render::{Renderer, TarStream};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractSummary};
-use crate::limits::{Limits, MEMBER_WORK};
+use crate::limits::{ExtractLimits, MEMBER_WORK};
 use crate::options::WriteTarOptions;
 
 /// Segments in flight for each thread: one that is rendered, one that is next, and two that are
@@ -56,7 +56,7 @@ pub fn write_tar(
     let walk = catch_panic(|| Ok(image.walk(b"/")?)).map_err(|kind| Error::new(kind, b"/"))?;
     let threads = options.max_threads.unwrap_or_else(|| HelperBudget::process().total()).max(1);
     let (segments, _charge) = charge(threads, options)?;
-    let limits = Limits::new(image, options.max_work, options.max_output);
+    let limits = ExtractLimits::new(image, options.max_work, options.max_output);
     let walk = walk.work_meter(&limits.work).entry_work(MEMBER_WORK).contents_are_work();
     let mut planner = TarPlanner::new(image, walk, options, &limits.work);
     let mut stream = TarStream::new(image, out, &limits, on_event);

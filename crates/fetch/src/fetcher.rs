@@ -13,7 +13,7 @@ use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 use crate::backing::document_file;
 use crate::blocking::blocking;
 use crate::lock::locked;
-use crate::object::{Limits, SharedObject, Store};
+use crate::object::{RequestLimits, SharedObject, Store};
 use crate::resolve::{Resolution, ResolveRequest, Resolver};
 use crate::retry::Attempts;
 use crate::space::CacheSpace;
@@ -23,18 +23,18 @@ use crate::upload::Upload;
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     pub(crate) resolver: Resolver,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<RequestLimits>,
     pub(crate) store: Store,
     objects: Mutex<HashMap<String, Weak<SharedObject>>>,
     /// Held while an object of the cache gets its only writer.
     creating: tokio::sync::Mutex<()>,
     /// Locations that are being opened, with options and settings: whoever comes meanwhile gets the result.
-    opening: Mutex<HashMap<(String, StoreSettings), Arc<Opening>>>,
+    opening: Mutex<HashMap<(String, StoreSettings), Arc<ObjectOpening>>>,
 }
 
 /// An opening, and its result when that is known.
 #[derive(Debug)]
-struct Opening {
+struct ObjectOpening {
     result: tokio::sync::OnceCell<Result<Arc<SharedObject>, FetchError>>,
     attempts: Attempts,
 }
@@ -50,7 +50,7 @@ pub(crate) struct OpeningRequest<'a> {
 }
 
 impl Fetcher {
-    pub(crate) fn new(resolver: Resolver, limits: Arc<Limits>, store: Store) -> Self {
+    pub(crate) fn new(resolver: Resolver, limits: Arc<RequestLimits>, store: Store) -> Self {
         let (objects, opening) = (Mutex::default(), Mutex::default());
         let creating = tokio::sync::Mutex::default();
         Self { resolver, limits, store, objects, creating, opening }
@@ -83,7 +83,7 @@ impl Fetcher {
                     None => Attempts::of_unknown_host(timeout),
                     Some(_) => Attempts::new(timeout),
                 };
-                Arc::new(Opening { result: tokio::sync::OnceCell::new(), attempts })
+                Arc::new(ObjectOpening { result: tokio::sync::OnceCell::new(), attempts })
             });
             Arc::clone(opening)
         };

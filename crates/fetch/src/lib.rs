@@ -50,7 +50,7 @@ use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
 use ferrofs_remote::{CACHE_UNUSABLE, Connection};
 
 use crate::fetcher::Fetcher;
-use crate::object::{Limits, Store};
+use crate::object::{RequestLimits, Store};
 use crate::resolve::Resolver;
 use crate::space::CacheSpace;
 use crate::stats::Stats;
@@ -69,7 +69,7 @@ const THREADS: usize = 2;
 /// cache share it.
 #[derive(Debug, Parser)]
 #[command(version, name = "ferrofs-fetch")]
-struct Arguments {
+struct FetcherArguments {
     /// The cache directory; it is created with mode 0700
     #[arg(long, value_name = "DIR", required_unless_present = "uncached")]
     cache: Option<PathBuf>,
@@ -88,7 +88,7 @@ struct Arguments {
 /// The program.
 #[must_use]
 pub fn run_program() -> ExitCode {
-    match run(&Arguments::parse()) {
+    match run(&FetcherArguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever has started this process goes on without a cache, and says so.
         Err(error) if error.is::<Unusable>() => ExitCode::from(CACHE_UNUSABLE),
@@ -111,7 +111,7 @@ impl std::fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-fn run(arguments: &Arguments) -> anyhow::Result<()> {
+fn run(arguments: &FetcherArguments) -> anyhow::Result<()> {
     // Before there are threads: buffers of chunks are returned to the system, whichever thread frees them.
     ferrofs_workers::memory::set_mmap_threshold();
     admission::raise_descriptor_limit();
@@ -134,7 +134,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Serves all clients of a cache until it is idle.
-fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Result<()> {
+fn serve_all(arguments: &FetcherArguments, cache: &Arc<CacheDirectory>) -> anyhow::Result<()> {
     // First, so that nobody waits for a process that has no threads.
     let runtime = runtime()?;
     // Another one serves this cache, which is what the verb needs that has started this one.
@@ -150,7 +150,10 @@ fn serve_all(arguments: &Arguments, cache: &Arc<CacheDirectory>) -> anyhow::Resu
 }
 
 /// Serves the client that has started this process.
-fn serve_one(arguments: &Arguments, filled: Option<Arc<CacheDirectory>>) -> anyhow::Result<()> {
+fn serve_one(
+    arguments: &FetcherArguments,
+    filled: Option<Arc<CacheDirectory>>,
+) -> anyhow::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let connection = Connection::new(socket).context("standard input is no socket of ferrofs")?;
     // The socket has one owner, so that its end is seen.
@@ -167,14 +170,14 @@ fn serve_one(arguments: &Arguments, filled: Option<Arc<CacheDirectory>>) -> anyh
 }
 
 fn fetcher(
-    arguments: &Arguments,
+    arguments: &FetcherArguments,
     cache: Option<Arc<CacheDirectory>>,
     store: Store,
 ) -> anyhow::Result<Arc<Fetcher>> {
     let web = WebClient::new().context("cannot set up HTTP")?;
     let stats = Arc::new(Stats::default());
     let timeout = Duration::from_secs(arguments.timeout);
-    let limits = Arc::new(Limits::new(timeout, Arc::clone(&stats)));
+    let limits = Arc::new(RequestLimits::new(timeout, Arc::clone(&stats)));
     let resolver = Resolver {
         web,
         cache,

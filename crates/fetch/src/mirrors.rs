@@ -74,13 +74,15 @@ impl MirroredRepository {
     }
 
     /// Whom to ask: mirrors, the repository itself, and mirrors that rest, for the case that it fails.
-    fn candidates<'r>(&'r self, by_digest: bool, past_caches: bool) -> Vec<Candidate<'r>> {
+    fn candidates<'r>(&'r self, by_digest: bool, past_caches: bool) -> Vec<MirrorCandidate<'r>> {
         let usable =
             self.mirrors.iter().filter(|mirror| !past_caches && mirror.pull.allows(by_digest));
         let (resting, awake): (Vec<_>, Vec<_>) = usable.partition(|mirror| mirror.is_resting());
-        let of =
-            |mirror: &'r Mirror| Candidate { repository: &mirror.repository, mirror: Some(mirror) };
-        let origin = Candidate { repository: &self.origin, mirror: None };
+        let of = |mirror: &'r Mirror| MirrorCandidate {
+            repository: &mirror.repository,
+            mirror: Some(mirror),
+        };
+        let origin = MirrorCandidate { repository: &self.origin, mirror: None };
         awake.into_iter().map(of).chain([origin]).chain(resting.into_iter().map(of)).collect()
     }
 
@@ -92,7 +94,7 @@ impl MirroredRepository {
         request: impl Fn(Arc<Repository>) -> F,
     ) -> Result<(T, &Repository), ExchangeError> {
         let mut failure: Option<ExchangeError> = None;
-        for Candidate { repository, mirror } in self.candidates(by_digest, past_caches) {
+        for MirrorCandidate { repository, mirror } in self.candidates(by_digest, past_caches) {
             // What the repository itself refuses, no mirror that rests is asked for.
             if failure.as_ref().is_some_and(|error| error.retry.is_none()) {
                 break;
@@ -160,7 +162,7 @@ impl MirroredRepository {
     }
 }
 
-struct Candidate<'r> {
+struct MirrorCandidate<'r> {
     repository: &'r Arc<Repository>,
     mirror: Option<&'r Mirror>,
 }

@@ -38,7 +38,7 @@ const PREFETCHES_MAX: usize = 8;
 
 /// What all objects of a fetcher share.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct RequestLimits {
     requests: Semaphore,
     prefetches: Semaphore,
     /// How long a request is repeated.
@@ -58,7 +58,7 @@ pub(crate) enum Store {
     Memory { filled: Option<Arc<CacheDirectory>> },
 }
 
-impl Limits {
+impl RequestLimits {
     pub(crate) fn new(timeout: Duration, stats: Arc<Stats>) -> Self {
         let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {
@@ -100,7 +100,7 @@ pub(crate) struct SharedObject {
     has_ranges: AtomicBool,
     /// Held while a whole object is received that was not asked for.
     whole: tokio::sync::Mutex<()>,
-    limits: Arc<Limits>,
+    limits: Arc<RequestLimits>,
     /// Incremented when the files were replaced, so that connections tell their clients.
     pub(crate) replaced: watch::Sender<u64>,
 }
@@ -232,7 +232,7 @@ impl SharedObject {
     pub(crate) fn new(
         resolved: ResolvedObject,
         store: &Store,
-        limits: Arc<Limits>,
+        limits: Arc<RequestLimits>,
     ) -> Result<Arc<Self>, FetchError> {
         let identity = resolved.identity();
         let state = ObjectState::new(identity.key_text(), resolved.length, resolved.verification())

@@ -69,7 +69,7 @@ pub(crate) struct RegistriesConf {
 }
 
 #[derive(Deserialize)]
-struct Document {
+struct RegistriesFile {
     #[serde(default)]
     registry: Vec<RegistryTable>,
 }
@@ -164,7 +164,7 @@ impl RegistriesConf {
             other => other.map_err(|error| failed(&error))?,
         };
         let text = String::from_utf8(bytes).map_err(|error| failed(&error))?;
-        let document: Document = toml::from_str(&text).map_err(|error| {
+        let document: RegistriesFile = toml::from_str(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + count_lines(&text, span.start));
             failed(&format_args!("line {line}: {}", error.message()))
         })?;

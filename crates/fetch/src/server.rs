@@ -34,11 +34,11 @@ const FETCH_PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
 /// Serves one connection until its end.
 pub(crate) fn serve_one(connection: Arc<Connection>, fetcher: &Arc<Fetcher>, runtime: &Handle) {
-    Arc::new(Peer::new(connection, Arc::clone(fetcher), runtime.clone())).serve();
+    Arc::new(ClientSession::new(connection, Arc::clone(fetcher), runtime.clone())).serve();
 }
 
 /// A client.
-struct Peer {
+struct ClientSession {
     /// Names it among all clients of this fetcher.
     number: u64,
     connection: Arc<Connection>,
@@ -66,7 +66,7 @@ struct OpenHandle {
     limit: Option<Duration>,
 }
 
-impl Peer {
+impl ClientSession {
     fn new(connection: Arc<Connection>, fetcher: Arc<Fetcher>, runtime: Handle) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {

@@ -77,7 +77,7 @@ pub(crate) struct DiskObject {
 
 /// Something that can be evicted.
 #[derive(Debug)]
-enum Candidate {
+enum EvictionCandidate {
     Object(CacheKey, u64),
     Chunk(Arc<DiskObject>, u32),
 }
@@ -244,8 +244,8 @@ impl CacheSpace {
                 break;
             }
             match candidate {
-                Candidate::Object(key, bytes) => self.remove(&key, bytes, report),
-                Candidate::Chunk(object, number) => {
+                EvictionCandidate::Object(key, bytes) => self.remove(&key, bytes, report),
+                EvictionCandidate::Chunk(object, number) => {
                     let freed = object.discard(number);
                     report.chunks += u64::from(freed > 0);
                     self.freed(freed, report);
@@ -256,7 +256,7 @@ impl CacheSpace {
     }
 
     /// Everything, what was not used for the longest time first (E2).
-    fn candidates(&self) -> io::Result<Vec<(u64, Candidate)>> {
+    fn candidates(&self) -> io::Result<Vec<(u64, EvictionCandidate)>> {
         let open: HashMap<CacheKey, Arc<DiskObject>> = locked(&self.open)
             .iter()
             .filter_map(|(key, object)| Some((*key, object.upgrade()?)))
@@ -264,7 +264,7 @@ impl CacheSpace {
         let mut found = Vec::new();
         for entry in self.cache.list()? {
             if !open.contains_key(&entry.key) {
-                let candidate = Candidate::Object(entry.key, entry.used_bytes);
+                let candidate = EvictionCandidate::Object(entry.key, entry.used_bytes);
                 found.push((micros(entry.last_used), candidate));
             }
         }
@@ -274,7 +274,7 @@ impl CacheSpace {
             }
             for number in object.writer.present_chunks()? {
                 let used = object.last_use(number);
-                found.push((used, Candidate::Chunk(Arc::clone(&object), number)));
+                found.push((used, EvictionCandidate::Chunk(Arc::clone(&object), number)));
             }
         }
         found.sort_by_key(|(used, _)| *used);

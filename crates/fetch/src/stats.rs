@@ -22,16 +22,16 @@ pub(crate) struct Stats {
 
 /// A request that is counted as in flight while this lives.
 #[derive(Debug)]
-pub(crate) struct InFlight<'s>(&'s Stats);
+pub(crate) struct InFlightGuard<'s>(&'s Stats);
 
 impl Stats {
     pub(crate) fn add(counter: &AtomicU64, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
     }
 
-    pub(crate) fn in_flight(&self) -> InFlight<'_> {
+    pub(crate) fn in_flight(&self) -> InFlightGuard<'_> {
         Self::add(&self.in_flight, 1);
-        InFlight(self)
+        InFlightGuard(self)
     }
 
     pub(crate) fn snapshot(&self) -> FetchStats {
@@ -52,7 +52,7 @@ impl Stats {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use crate::http::{
     Body, ExchangeError, ObjectRange, RangeAnswer, RangeRequest, StallLimit, answered, check_answer,
 };
 use crate::store_access::StoreAccess;
-use crate::store_refusal::Refusal;
+use crate::store_refusal::StoreRefusal;
 use crate::web::WebError;
 
 /// Bytes that are read of an error document.
@@ -78,7 +78,7 @@ impl StoreObject {
             }
             let (status, headers) = (response.status(), response.headers().clone());
             let body = Body::new(response, self.stall_limit).read_some(ERROR_BYTES).await;
-            let refusal = Refusal::new(status, headers, &body);
+            let refusal = StoreRefusal::new(status, headers, &body);
             let may_help = is_first && refusal.is_expiry();
             if may_help && self.access.renew(&authorized).await {
                 is_first = false;

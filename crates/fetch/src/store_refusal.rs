@@ -15,14 +15,14 @@ const CODE_MAX_BYTES: usize = 64;
 
 /// A refusal.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct StoreRefusal {
     status: StatusCode,
     headers: HeaderMap,
     /// As in `NoSuchKey`; empty if the store gave none.
     code: String,
 }
 
-impl Refusal {
+impl StoreRefusal {
     /// Reads an answer that is no success. `body` is its beginning.
     pub(crate) fn new(status: StatusCode, headers: HeaderMap, body: &[u8]) -> Self {
         let code = headers.get("x-ms-error-code").and_then(|value| value.to_str().ok());

@@ -207,7 +207,7 @@ impl ReadPlan {
 
 /// What to do about a cluster that another thread decodes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
+enum InFlightPolicy {
     /// Wait for it now.
     Wait,
     /// Leave the segment for later, when the cluster is mostly decoded.
@@ -362,7 +362,8 @@ impl ImageInner {
         for (number, segment) in missing.iter().enumerate() {
             let run_bytes = run_lengths.get(number).copied().unwrap_or(0);
             let bytes = address(target.get_mut(segment.target.clone()))?;
-            let done = self.decode_segment(&mut slot, segment, bytes, run_bytes, Pending::Defer);
+            let done =
+                self.decode_segment(&mut slot, segment, bytes, run_bytes, InFlightPolicy::Defer);
             if done.in_inode(segment.nid)? {
                 counters.served(bytes.len());
             } else {
@@ -371,7 +372,7 @@ impl ImageInner {
         }
         for segment in left {
             let bytes = address(target.get_mut(segment.target.clone()))?;
-            let done = self.decode_segment(&mut slot, segment, bytes, 0, Pending::Wait);
+            let done = self.decode_segment(&mut slot, segment, bytes, 0, InFlightPolicy::Wait);
             done.in_inode(segment.nid)?;
             counters.served(bytes.len());
         }
@@ -434,7 +435,7 @@ impl ImageInner {
         segment: &ReadSegment,
         target: &mut [u8],
         run_bytes: usize,
-        pending: Pending,
+        in_flight: InFlightPolicy,
     ) -> Result<bool> {
         let Some(cluster) = segment.cluster() else { return Ok(true) };
         if !cluster.is_data() {
@@ -446,7 +447,7 @@ impl ImageInner {
                 Lookup::Hit(decoded) => {
                     return self.serve(segment, &decoded, target).map(|()| true);
                 }
-                Lookup::Pending(_) if pending == Pending::Defer => return Ok(false),
+                Lookup::Pending(_) if in_flight == InFlightPolicy::Defer => return Ok(false),
                 Lookup::Pending(waiter) => {
                     if let Some(decoded) = self.engine.wait_for(waiter) {
                         return self.serve(segment, &decoded, target).map(|()| true);

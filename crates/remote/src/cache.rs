@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps};
 use sha2::{Digest as _, Sha256};
 
 use crate::chunk_index::CHUNK_INDEX_MAX_BYTES;
-use place::Refusal;
+use place::UnsafeDirectory;
 
 pub use listing::{CacheEntry, DiskSpace};
 pub use object::{CachedObject, ChunkRead, ObjectWriter};
@@ -331,7 +331,7 @@ fn open_folder(above: impl AsFd, name: &Path) -> rustix::io::Result<OwnedFd> {
 fn not_opened(path: &Path, errno: rustix::io::Errno) -> io::Error {
     match errno {
         rustix::io::Errno::LOOP => {
-            let refusal = Refusal(format!("{}: is a symbolic link", path.display()));
+            let refusal = UnsafeDirectory(format!("{}: is a symbolic link", path.display()));
             io::Error::new(io::ErrorKind::NotADirectory, refusal)
         }
         errno => with_path(path, &errno.into()),
@@ -349,7 +349,7 @@ fn check_owner(path: &Path, folder: impl AsFd) -> io::Result<()> {
     } else {
         return Ok(());
     };
-    let refusal = Refusal(format!("{}: {problem}", path.display()));
+    let refusal = UnsafeDirectory(format!("{}: {problem}", path.display()));
     Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
 }
 

@@ -61,7 +61,7 @@ impl<C: Connector + ?Sized> Connector for Arc<C> {
 
 /// What the reply to a request brought.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum FetcherReply {
     Opened(crate::protocol::ObjectState, Vec<File>),
     /// An object that was registered is open again, and has been told so.
     Reopened,
@@ -77,7 +77,7 @@ pub(crate) trait OpenedObject: Send + Sync {
     /// The message that opens it again.
     fn reopen(&self, id: u64) -> ClientMessage;
     /// It was opened again, or could not be.
-    fn reopened(&self, reply: Reply);
+    fn reopened(&self, reply: FetcherReply);
     /// Its files are other ones from now on.
     fn replaced(&self, files: Vec<File>);
     /// It is not open on the connection: the next fetch opens it.
@@ -92,19 +92,19 @@ pub struct FetchClient {
 
 struct Shared {
     connector: Box<dyn Connector>,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     /// Notified when the client is dropped, so that a pause ends.
     closed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ClientState {
     connection: Option<Arc<Connection>>,
     last_id: u64,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, PendingRequest>,
     objects: HashMap<u64, Weak<dyn OpenedObject>>,
     /// Objects between their reply and [`FetchClient::register`], at most one for each caller.
-    openings: HashMap<u64, Opening>,
+    openings: HashMap<u64, UnregisteredObject>,
     is_closed: bool,
     /// A thread receives. Otherwise the caller of a request does.
     has_receiver: bool,
@@ -117,7 +117,7 @@ struct State {
 }
 
 /// An object that is open and not registered yet.
-struct Opening {
+struct UnregisteredObject {
     /// The number of the connection on which it was opened.
     reconnects: u64,
     /// The files that have replaced those of the reply.
@@ -125,7 +125,7 @@ struct Opening {
 }
 
 /// A request that waits for its reply.
-enum Pending {
+enum PendingRequest {
     Call { message: Box<ClientMessage>, slot: Arc<ReplySlot> },
     Reopen { object: u64 },
 }
@@ -136,7 +136,7 @@ struct ReplySlot {
 }
 
 struct Waiting {
-    reply: Option<Reply>,
+    reply: Option<FetcherReply>,
     /// When the request began, or the fetcher has said last that it goes on.
     since: Instant,
 }
@@ -204,8 +204,8 @@ impl FetchClient {
     /// There was no reply in time.
     pub fn stats(&self, timeout: Duration) -> io::Result<FetchStats> {
         match self.call(|id| ClientMessage::Stats { id }, timeout)? {
-            Reply::Stats(stats) => Ok(stats),
-            Reply::Failed(error) => Err(error.into()),
+            FetcherReply::Stats(stats) => Ok(stats),
+            FetcherReply::Failed(error) => Err(error.into()),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -246,13 +246,13 @@ impl FetchClient {
         let (location, options) = (Box::new(location.clone()), options.within(timeout));
         let message = |id| ClientMessage::Manifest { id, location, options };
         match self.call_server(message, timeout, &shown)? {
-            Reply::Document(files) => {
+            FetcherReply::Document(files) => {
                 let mut document = Vec::new();
                 let file = files.first().ok_or(io::ErrorKind::InvalidData)?;
                 file.take(DOCUMENT_MAX_BYTES).read_to_end(&mut document)?;
                 Ok(document)
             }
-            Reply::Failed(error) => Err(error.into()),
+            FetcherReply::Failed(error) => Err(error.into()),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -270,7 +270,7 @@ impl FetchClient {
         message: impl FnOnce(u64) -> ClientMessage,
         timeout: Duration,
         shown: &str,
-    ) -> io::Result<Reply> {
+    ) -> io::Result<FetcherReply> {
         let reply = self.call(message, timeout.saturating_add(REPLY_GRACE));
         reply.map_err(|error| {
             FetchError::new(FetchErrorKind::TimedOut, shown, error.to_string()).into()
@@ -282,14 +282,16 @@ impl FetchClient {
         &self,
         message: impl FnOnce(u64) -> ClientMessage,
         timeout: Duration,
-    ) -> io::Result<Reply> {
+    ) -> io::Result<FetcherReply> {
         let slot = Arc::new(ReplySlot::new());
         let (id, connection, message, has_receiver) = {
             let mut state = locked(&self.shared.state);
             let id = state.next_id();
             let message = message(id);
-            let call =
-                Pending::Call { message: Box::new(message.clone()), slot: Arc::clone(&slot) };
+            let call = PendingRequest::Call {
+                message: Box::new(message.clone()),
+                slot: Arc::clone(&slot),
+            };
             state.pending.insert(id, call);
             (id, state.connection.clone(), message, state.has_receiver)
         };
@@ -332,7 +334,7 @@ impl FetchClient {
     /// has happened since its reply came, before anything that happens later (R1).
     pub(crate) fn register(&self, number: u64, object: &Arc<impl OpenedObject + 'static>) {
         let mut state = locked(&self.shared.state);
-        if let Some(Opening { reconnects, replaced }) = state.openings.remove(&number) {
+        if let Some(UnregisteredObject { reconnects, replaced }) = state.openings.remove(&number) {
             if let Some(files) = replaced {
                 object.replaced(files);
             }
@@ -443,7 +445,7 @@ impl ReplySlot {
         Self { waiting: Mutex::new(waiting), done: Condvar::new() }
     }
 
-    fn wait(&self, timeout: Duration) -> Option<Reply> {
+    fn wait(&self, timeout: Duration) -> Option<FetcherReply> {
         let mut waiting = locked(&self.waiting);
         loop {
             if let Some(reply) = waiting.reply.take() {
@@ -458,7 +460,7 @@ impl ReplySlot {
         }
     }
 
-    fn take(&self) -> Option<Reply> {
+    fn take(&self) -> Option<FetcherReply> {
         locked(&self.waiting).reply.take()
     }
 
@@ -472,13 +474,13 @@ impl ReplySlot {
         locked(&self.waiting).since = Instant::now();
     }
 
-    fn fill(&self, reply: Reply) {
+    fn fill(&self, reply: FetcherReply) {
         locked(&self.waiting).reply = Some(reply);
         self.done.notify_all();
     }
 }
 
-impl State {
+impl ClientState {
     fn next_id(&mut self) -> u64 {
         // NO_REPLY is 0 and never used; 2^64 requests are not made.
         self.last_id = self.last_id.wrapping_add(1).max(NO_REPLY + 1);
@@ -537,7 +539,7 @@ impl Shared {
     }
 
     /// R1 and R2 on the thread of the only caller, until its reply has come.
-    fn receive_until(&self, slot: &ReplySlot, timeout: Duration) -> Option<Reply> {
+    fn receive_until(&self, slot: &ReplySlot, timeout: Duration) -> Option<FetcherReply> {
         loop {
             if let Some(reply) = slot.take() {
                 return Some(reply);
@@ -569,27 +571,27 @@ impl Shared {
             | FetcherMessage::Pushed { .. } => return,
             FetcherMessage::Fetching { id } => {
                 let state = &mut *locked(&self.state);
-                if let Some(Pending::Call { slot, .. }) = state.pending.get(&id) {
+                if let Some(PendingRequest::Call { slot, .. }) = state.pending.get(&id) {
                     slot.extend();
                     state.fruitless = 0;
                 }
                 return;
             }
-            FetcherMessage::Opened { id, state } => (id, Reply::Opened(state, files)),
-            FetcherMessage::Fetched { id } => (id, Reply::Fetched),
-            FetcherMessage::Failed { id, error } => (id, Reply::Failed(error)),
-            FetcherMessage::Stats { id, stats } => (id, Reply::Stats(stats)),
-            FetcherMessage::Pruned { id, report } => (id, Reply::Pruned(report)),
-            FetcherMessage::Document { id } => (id, Reply::Document(files)),
+            FetcherMessage::Opened { id, state } => (id, FetcherReply::Opened(state, files)),
+            FetcherMessage::Fetched { id } => (id, FetcherReply::Fetched),
+            FetcherMessage::Failed { id, error } => (id, FetcherReply::Failed(error)),
+            FetcherMessage::Stats { id, stats } => (id, FetcherReply::Stats(stats)),
+            FetcherMessage::Pruned { id, report } => (id, FetcherReply::Pruned(report)),
+            FetcherMessage::Document { id } => (id, FetcherReply::Document(files)),
             FetcherMessage::Replaced { object } => return self.replace(object, files),
         };
         let pending = locked(&self.state).pending.remove(&id);
         match pending {
-            Some(Pending::Call { message, slot }) => {
+            Some(PendingRequest::Call { message, slot }) => {
                 locked(&self.state).fruitless = 0;
                 slot.fill(self.note_opened(&message, reply));
             }
-            Some(Pending::Reopen { object }) => {
+            Some(PendingRequest::Reopen { object }) => {
                 if let Some(object) = self.object(object) {
                     object.reopened(reply);
                 }
@@ -601,17 +603,17 @@ impl Shared {
 
     /// What the caller of a request hears. What the receiver knows about an object must not wait until
     /// the caller looks at it, since the next message may be about the same object.
-    fn note_opened(&self, message: &ClientMessage, reply: Reply) -> Reply {
+    fn note_opened(&self, message: &ClientMessage, reply: FetcherReply) -> FetcherReply {
         let ClientMessage::Open { object: number, .. } = message else { return reply };
-        if !matches!(reply, Reply::Opened(..)) {
+        if !matches!(reply, FetcherReply::Opened(..)) {
             return reply;
         }
         if let Some(object) = self.object(*number) {
             object.reopened(reply);
-            return Reply::Reopened;
+            return FetcherReply::Reopened;
         }
         let mut state = locked(&self.state);
-        let opening = Opening { reconnects: state.reconnects, replaced: None };
+        let opening = UnregisteredObject { reconnects: state.reconnects, replaced: None };
         state.openings.insert(*number, opening);
         reply
     }
@@ -677,7 +679,7 @@ impl Shared {
         if state.is_closed {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        state.pending.retain(|_, pending| matches!(pending, Pending::Call { .. }));
+        state.pending.retain(|_, pending| matches!(pending, PendingRequest::Call { .. }));
         state.objects.retain(|_, object| object.strong_count() > 0);
         let objects: Vec<_> = state
             .objects
@@ -686,11 +688,11 @@ impl Shared {
             .collect();
         for (number, object) in &objects {
             let id = state.next_id();
-            state.pending.insert(id, Pending::Reopen { object: *number });
+            state.pending.insert(id, PendingRequest::Reopen { object: *number });
             connection.send(&object.reopen(id), &[])?;
         }
         for pending in state.pending.values() {
-            if let Pending::Call { message, .. } = pending {
+            if let PendingRequest::Call { message, .. } = pending {
                 connection.send(&**message, &[])?;
             }
         }
@@ -704,10 +706,10 @@ impl Shared {
     }
 }
 
-fn pruned(reply: Reply) -> io::Result<PruneReport> {
+fn pruned(reply: FetcherReply) -> io::Result<PruneReport> {
     match reply {
-        Reply::Pruned(report) => Ok(report),
-        Reply::Failed(error) => Err(error.into()),
+        FetcherReply::Pruned(report) => Ok(report),
+        FetcherReply::Failed(error) => Err(error.into()),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
@@ -745,8 +747,8 @@ mod tests {
         fn reopen(&self, id: u64) -> ClientMessage {
             open_message(id, 1)
         }
-        fn reopened(&self, reply: Reply) {
-            assert!(matches!(reply, Reply::Opened(..)));
+        fn reopened(&self, reply: FetcherReply) {
+            assert!(matches!(reply, FetcherReply::Opened(..)));
             locked(&self.0).push("reopened");
         }
         fn replaced(&self, files: Vec<File>) {
@@ -800,7 +802,7 @@ mod tests {
         let client = FetchClient::new(Box::new(Scripted(replace_at_once, Mutex::new(0)))).unwrap();
         let number = client.object_number();
         let reply = client.call(|id| open_message(id, number), LIMIT).unwrap();
-        assert!(matches!(reply, Reply::Opened(..)));
+        assert!(matches!(reply, FetcherReply::Opened(..)));
         // Its reply comes after the message about the files.
         client.stats(LIMIT).unwrap();
         (client, number)
@@ -815,7 +817,7 @@ mod tests {
         assert_eq!(*locked(&object.0), ["replaced"]);
         // The next reply to the same object is older than what replaces its files, too.
         let reply = client.call(|id| open_message(id, number), LIMIT).unwrap();
-        assert!(matches!(reply, Reply::Reopened));
+        assert!(matches!(reply, FetcherReply::Reopened));
         client.stats(LIMIT).unwrap();
         assert_eq!(*locked(&object.0), ["replaced", "reopened", "replaced"]);
         client.unregister(number);

@@ -68,7 +68,7 @@ pub enum IndexPlace {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct ManifestDocument {
     media_type: Option<String>,
     config: Option<Descriptor>,
     manifests: Option<Vec<Descriptor>>,
@@ -182,8 +182,8 @@ fn only_erofs_layer(layers: &[Descriptor]) -> Result<usize, String> {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Document, String> {
-    let document: Document = serde_json::from_slice(bytes)
+fn parse(bytes: &[u8]) -> Result<ManifestDocument, String> {
+    let document: ManifestDocument = serde_json::from_slice(bytes)
         .map_err(|error| format!("the manifest is malformed: {error}"))?;
     let entries = document.layers.as_ref().or(document.manifests.as_ref()).map_or(0, Vec::len);
     if entries > ENTRIES_MAX {

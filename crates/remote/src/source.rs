@@ -14,7 +14,7 @@ use ferrofs_image::{ImageSource, RemoteStats};
 
 use crate::cache::{CachedObject, ChunkLayout, ChunkRead};
 use crate::chunk_index::{CHUNK_INDEX_MAX_BYTES, ChunkIndex};
-use crate::client::{FetchClient, OpenedObject, Reply, unexpected};
+use crate::client::{FetchClient, FetcherReply, OpenedObject, unexpected};
 use crate::counters::SourceCounters;
 use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
@@ -113,8 +113,8 @@ impl RemoteSource {
         };
         let shown = location.to_string();
         let (state, files) = match client.call_server(|id| message(id, None), timeout, &shown)? {
-            Reply::Opened(state, files) => (state, files),
-            Reply::Failed(error) => return Err(error.into()),
+            FetcherReply::Opened(state, files) => (state, files),
+            FetcherReply::Failed(error) => return Err(error.into()),
             _ => return Err(unexpected(&shown).into()),
         };
         let layout = ChunkLayout::new(state.length).ok_or_else(|| unexpected(&shown))?;
@@ -231,12 +231,12 @@ impl RemoteSource {
                 self.client.call_server(&message, rest, shown)
             };
             let error = match reply {
-                Ok(Reply::Fetched) => return Ok(()),
-                Ok(Reply::Reopened) => {
+                Ok(FetcherReply::Fetched) => return Ok(()),
+                Ok(FetcherReply::Reopened) => {
                     self.object.cached()?;
                     continue;
                 }
-                Ok(Reply::Failed(error)) => error,
+                Ok(FetcherReply::Failed(error)) => error,
                 Ok(_) => unexpected(&self.object.shown),
                 // What the server did says more than that the time is over.
                 Err(error) => return Err(last.map_or(error, io::Error::from)),
@@ -434,10 +434,10 @@ impl OpenedObject for Object {
         }
     }
 
-    fn reopened(&self, reply: Reply) {
+    fn reopened(&self, reply: FetcherReply) {
         match reply {
-            Reply::Opened(state, files) => self.set_files(&state, files),
-            Reply::Failed(error) if error.kind == FetchErrorKind::Changed => {
+            FetcherReply::Opened(state, files) => self.set_files(&state, files),
+            FetcherReply::Failed(error) if error.kind == FetchErrorKind::Changed => {
                 locked(&self.files).failure = Some(error);
             }
             // What is cached is served.

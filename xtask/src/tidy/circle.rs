@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
+use super::tokens::{after_item, is_mark, names_tests};
 use super::tree::{Kind, Report, SourceFile};
 
 /// A module by its names from the crate's root, which is empty.
@@ -122,33 +123,6 @@ fn read(tokens: &[TokenTree], uses: &mut FileUses) {
         }
         at += 1;
     }
-}
-
-fn is_mark(token: &TokenTree, mark: char) -> bool {
-    matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark)
-}
-
-/// Whether an attribute's content is a `cfg` of tests or models.
-fn names_tests(attribute: &TokenStream) -> bool {
-    let text = attribute.to_string().replace(' ', "");
-    text.starts_with("cfg(")
-        && !text.contains("not(")
-        && (text.contains("test") || text.contains("loom"))
-}
-
-/// The index behind the item that begins at `at`: its `;`, or its block.
-fn after_item(tokens: &[TokenTree], at: usize) -> usize {
-    let ends = |token: &TokenTree| {
-        is_mark(token, ';')
-            || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
-    };
-    let is_use = tokens[at..]
-        .iter()
-        .take(4)
-        .any(|token| matches!(token, TokenTree::Ident(word) if word == "use"));
-    (at..tokens.len())
-        .find(|&index| if is_use { is_mark(&tokens[index], ';') } else { ends(&tokens[index]) })
-        .map_or(tokens.len(), |index| index + 1)
 }
 
 /// The path that begins at `at`, and the index behind it.

@@ -56,7 +56,7 @@ pub fn from_directory(
 #[non_exhaustive]
 pub struct DirectoryOptions {
     /// Paths that are left out.
-    pub exclusions: ExcludePatterns,
+    pub exclude_patterns: ExcludePatterns,
     /// Changes to the tree.
     pub adjustments: Adjustments,
     /// How hard links are stored.
@@ -68,7 +68,7 @@ pub struct DirectoryOptions {
 }
 
 option_setters! { DirectoryOptions {
-    exclusions: ExcludePatterns,
+    exclude_patterns: ExcludePatterns,
     adjustments: Adjustments,
     hard_links: HardLinkPolicy,
     unreadable: UnreadablePolicy,
@@ -327,7 +327,7 @@ impl<'a> DirectoryWalk<'a> {
         let listing = std::mem::replace(&mut self.listing, DirectoryListing::empty());
         for (name, hint) in listing.entries() {
             push_part(&mut self.path, name);
-            if !self.options.exclusions.excludes(&self.path) {
+            if !self.options.exclude_patterns.excludes(&self.path) {
                 let entry = match hint {
                     TypeHint::Directory => Ok(AddedEntry::Directory),
                     TypeHint::Other => self.add_entry(fd, place, name),

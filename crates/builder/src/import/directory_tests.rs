@@ -542,8 +542,9 @@ fn excluded_paths_are_left_out_with_all_below_them() {
     for name in ["keep/a.o", "keep/b", "drop/c", "keep/drop/d", "x.o"] {
         fixture.write(name, b"1");
     }
-    let exclusions = ExcludePatterns::new(["drop"], [r"\.o$"]).unwrap();
-    let tree = fixture.import(&DirectoryOptions { exclusions, ..Default::default() }).unwrap();
+    let exclude_patterns = ExcludePatterns::new(["drop"], [r"\.o$"]).unwrap();
+    let tree =
+        fixture.import(&DirectoryOptions { exclude_patterns, ..Default::default() }).unwrap();
     let expected: [&[u8]; 4] = [b"keep", b"keep/b", b"keep/drop", b"keep/drop/d"];
     assert_eq!(paths(&tree), expected);
     assert_eq!(tree.len(), 5);

@@ -97,7 +97,7 @@ pub(crate) fn request(
                 _ => OutputFormat::Text,
             },
             progress: typed.progress.progress,
-            notices: !typed.quiet,
+            print_warnings: !typed.quiet,
         },
         vmdk: None,
         container_config: typed.container_config.clone(),
@@ -250,7 +250,7 @@ fn directory(
     adjustments: &Adjustments,
 ) -> Result<DirectoryOptions, String> {
     let content = &typed.content;
-    let exclusions = ExcludePatterns::new(as_bytes(&content.exclude), &content.exclude_regex);
+    let exclude_patterns = ExcludePatterns::new(as_bytes(&content.exclude), &content.exclude_regex);
     let hard_links = match content.separate_hard_links {
         true => HardLinkPolicy::Separate,
         false => HardLinkPolicy::Joined,
@@ -258,7 +258,7 @@ fn directory(
     let unreadable =
         if typed.keep_going { UnreadablePolicy::LeaveOut } else { UnreadablePolicy::Fail };
     Ok(DirectoryOptions::default()
-        .exclusions(exclusions.map_err(|error| format!("--exclude-regex: {error}"))?)
+        .exclude_patterns(exclude_patterns.map_err(|error| format!("--exclude-regex: {error}"))?)
         .adjustments(adjustments.clone())
         .hard_links(hard_links)
         .unreadable(unreadable))

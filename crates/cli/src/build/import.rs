@@ -78,7 +78,7 @@ pub(super) fn import(
     if let Some(late) = late {
         late.apply(&mut imported.tree)?;
     }
-    for warning in warnings.iter().filter(|_| request.output.notices) {
+    for warning in warnings.iter().filter(|_| request.output.print_warnings) {
         output::print_message(format_args!("warning: {warning}"));
     }
     if let Some(base) = base {
@@ -142,7 +142,7 @@ fn import_images(
     let options = &mut request.options;
     if layering.data == LayerData::Referred && options.block_size != block_size {
         let bytes = block_size.bytes();
-        if layering.has_block_size && request.output.notices {
+        if layering.has_block_size && request.output.print_warnings {
             output::print_message(format_args!(
                 "warning: -b has no effect: the images have blocks of {bytes} bytes; --clean=data copies the data"
             ));

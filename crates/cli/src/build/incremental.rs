@@ -47,7 +47,7 @@ pub(super) fn open_base(
     }
     if options.block_size != sb.block_size {
         let bytes = sb.block_size.bytes();
-        if request.output.notices {
+        if request.output.print_warnings {
             output::print_message(format_args!(
                 "warning: the image has blocks of {bytes} bytes, and keeps them"
             ));

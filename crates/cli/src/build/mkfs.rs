@@ -95,7 +95,7 @@ pub(crate) fn request(
                 (true, lists_files) => OutputFormat::Mkfs { lists_files },
             },
             progress: ProgressStyle::None,
-            notices: !typed.is_quiet(),
+            print_warnings: !typed.is_quiet(),
         },
         vmdk: typed.vmdk_desc.clone(),
         android: typed.android.clone(),
@@ -300,13 +300,13 @@ fn directory(
             Err(error) => warnings.push(format!("--exclude-regex has no effect: {error}")),
         }
     }
-    let exclusions = ExcludePatterns::new(paths, &expressions);
+    let exclude_patterns = ExcludePatterns::new(paths, &expressions);
     let hard_links = match typed.hard_dereference {
         true => HardLinkPolicy::Separate,
         false => HardLinkPolicy::Joined,
     };
     Ok(DirectoryOptions::default()
-        .exclusions(exclusions.map_err(|error| format!("--exclude-regex: {error}"))?)
+        .exclude_patterns(exclude_patterns.map_err(|error| format!("--exclude-regex: {error}"))?)
         .adjustments(adjustments.clone())
         .hard_links(hard_links)
         .unreadable(UnreadablePolicy::Fail))
@@ -548,9 +548,9 @@ mod tests {
         assert_eq!((owners.uid_offset, owners.gid_offset), (5, 70000));
         assert_eq!(request.directory.adjustments.xattrs, XattrFilter::None);
         assert_eq!(request.directory.adjustments.overlay, OverlayPolicy::Strip);
-        assert!(request.directory.exclusions.excludes(b"proc"));
-        assert!(request.directory.exclusions.excludes(b"tmp/x"));
-        assert!(!request.directory.exclusions.excludes(b"var/tmp"));
+        assert!(request.directory.exclude_patterns.excludes(b"proc"));
+        assert!(request.directory.exclude_patterns.excludes(b"tmp/x"));
+        assert!(!request.directory.exclude_patterns.excludes(b"var/tmp"));
         assert_eq!(request.directory.hard_links, HardLinkPolicy::Separate);
         assert_eq!(request.machine.jobs, Some(3));
         assert_eq!(request.options.output_mode, OutputMode::NewFile { offset: 512 });

@@ -19,7 +19,7 @@ use crate::signals::StopRequest;
 pub(super) struct BuildMonitor<'a> {
     stop: &'a StopRequest,
     /// Whether each warning is printed.
-    notices: bool,
+    print_warnings: bool,
     verifier: Option<ImageVerifier<'a>>,
     built_bytes: AtomicU64,
     verified_inodes: AtomicU64,
@@ -40,10 +40,10 @@ pub(super) enum BuildStep {
 
 impl<'a> BuildMonitor<'a> {
     /// Observes an import, whose length is not known.
-    pub(super) fn new(stop: &'a StopRequest, notices: bool) -> Self {
+    pub(super) fn new(stop: &'a StopRequest, print_warnings: bool) -> Self {
         Self {
             stop,
-            notices,
+            print_warnings,
             verifier: None,
             built_bytes: AtomicU64::new(0),
             verified_inodes: AtomicU64::new(0),
@@ -138,7 +138,7 @@ impl BuildObserver for BuildMonitor<'_> {
 
     fn warn(&self, warning: Error) {
         self.warnings.fetch_add(1, Ordering::Relaxed);
-        if !self.notices {
+        if !self.print_warnings {
             return;
         }
         let path = warning.path().as_os_str().as_bytes();

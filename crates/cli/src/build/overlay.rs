@@ -269,7 +269,7 @@ impl LayerImage {
     }
 
     fn content(&self, inode: &Inode) -> Result<Content> {
-        let file = ImageFile {
+        let file = LayerFile {
             image: self.image.clone(),
             inode: inode.clone(),
             source: Arc::clone(&self.source),
@@ -471,13 +471,13 @@ fn name(path: &[u8]) -> &[u8] {
 }
 
 /// A regular file of an image.
-struct ImageFile {
+struct LayerFile {
     image: Image,
     inode: Inode,
     source: Arc<LayerSource>,
 }
 
-impl ContentSource for ImageFile {
+impl ContentSource for LayerFile {
     fn name(&self) -> String {
         format!("{}: nid {}", self.source.path.display(), self.inode.nid())
     }
@@ -502,7 +502,7 @@ impl ContentSource for ImageFile {
     }
 }
 
-impl ContentReader for ImageFile {
+impl ContentReader for LayerFile {
     fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let read = self.image.read_at(&self.inode, offset, buffer).map_err(unreadable);

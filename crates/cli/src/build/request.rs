@@ -112,8 +112,8 @@ pub(crate) enum Verify {
 pub(crate) struct OutputOptions {
     pub(crate) form: OutputFormat,
     pub(crate) progress: ProgressStyle,
-    /// Notices and warnings.
-    pub(crate) notices: bool,
+    /// Whether warnings are printed, too.
+    pub(crate) print_warnings: bool,
 }
 
 /// The format of standard output.

@@ -27,7 +27,7 @@ const AGAIN_BYTES: usize = 24 << 20;
 
 /// The repository of an image.
 #[derive(Clone)]
-struct Repository {
+struct ImageRepository {
     client: Arc<FetchClient>,
     location: RemoteLocation,
     options: RemoteOptions,
@@ -65,14 +65,14 @@ impl LayerQueue {
     }
 }
 
-impl Repository {
+impl ImageRepository {
     fn source(&self, blob: &BlobReference) -> io::Result<RemoteSource> {
         let location = self.location.blob(*blob);
         RemoteSource::open(&self.client, &location, &self.options, self.timeout)
     }
 }
 
-impl BlobStore for Repository {
+impl BlobStore for ImageRepository {
     fn open(&self, blob: &BlobReference) -> io::Result<Box<dyn Read + Send>> {
         let source = Arc::new(self.source(blob)?);
         let mut queue = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ fn check(cancel: &CancelToken) -> io::Result<()> {
 
 /// An image whose layers are opened again.
 struct RegistryImage {
-    repository: Repository,
+    repository: ImageRepository,
     manifest: ContainerManifest,
 }
 
@@ -129,7 +129,7 @@ impl CachedImage for RegistryImage {
             }
         }
         let queue = Arc::default();
-        let repository = Repository { layers: queue, ..self.repository.clone() };
+        let repository = ImageRepository { layers: queue, ..self.repository.clone() };
         ContainerImage::of(&self.manifest, &repository, cancel).map(Some)
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn open(
     let manifest = container_manifest(&manifest.map_err(|error| error.to_string())?)?;
     let layers = Arc::default();
     let location = location.clone();
-    let repository = Repository { client, location, options, timeout, layers };
+    let repository = ImageRepository { client, location, options, timeout, layers };
     let image = ContainerImage::of(&manifest, &repository, cancel)?;
     Ok(ContainerImage { cached: Some(Box::new(RegistryImage { repository, manifest })), ..image })
 }

@@ -88,13 +88,13 @@ pub(super) struct EntryMetadata {
 
 /// Names and values; `None` is a value that the user may not read.
 pub(super) type EntryXattrs = Vec<(Vec<u8>, Option<Vec<u8>>)>;
-pub(super) type ContentDigest = [u8; 32];
+pub(super) type FileDigest = [u8; 32];
 
 impl FileEntry {
     pub(super) fn new(
         path: &[u8],
         metadata: EntryMetadata,
-        digest: Option<ContentDigest>,
+        digest: Option<FileDigest>,
         xattrs: EntryXattrs,
         user: CurrentUser,
     ) -> Self {
@@ -205,15 +205,15 @@ pub(super) fn below(root: &Path, path: &[u8]) -> PathBuf {
     if relative.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(relative)) }
 }
 
-pub(super) fn digest(bytes: &[u8]) -> ContentDigest {
+pub(super) fn digest(bytes: &[u8]) -> FileDigest {
     Sha256::digest(bytes).into()
 }
 
-pub(super) fn digest_of_device((major, minor): (u32, u32)) -> ContentDigest {
+pub(super) fn digest_of_device((major, minor): (u32, u32)) -> FileDigest {
     digest(format!("{major}:{minor}").as_bytes())
 }
 
-fn digest_of_file(mut file: File, stop: &StopRequest) -> io::Result<ContentDigest> {
+fn digest_of_file(mut file: File, stop: &StopRequest) -> io::Result<FileDigest> {
     let (mut hasher, mut buffer) = (Sha256::new(), vec![0; READ_BYTES]);
     loop {
         stop.check_io()?;
@@ -224,11 +224,7 @@ fn digest_of_file(mut file: File, stop: &StopRequest) -> io::Result<ContentDiges
     }
 }
 
-fn digest_of_inode(
-    image: &Image,
-    inode: &Inode,
-    stop: &StopRequest,
-) -> anyhow::Result<ContentDigest> {
+fn digest_of_inode(image: &Image, inode: &Inode, stop: &StopRequest) -> anyhow::Result<FileDigest> {
     let (mut hasher, zeros) = (Sha256::new(), vec![0; READ_BYTES]);
     image.for_each_piece::<anyhow::Error>(inode, |piece| {
         let mut left = 0;

@@ -245,7 +245,7 @@ pub(super) fn replace(directory: &Path, notifier: ReadyNotifier) -> CommandStatu
 /// The notifier stays if the mount was not taken over.
 fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::Result<HoldEnd> {
     let taken = TakenMount::request(directory)?;
-    if !taken.offered.record.terms.granted.contains(Capabilities::HAS_RESEND) {
+    if !taken.offered.record.init_parameters.granted.contains(Capabilities::HAS_RESEND) {
         return Err(anyhow!(
             "{}: this kernel cannot send requests again (Linux 6.9 can), so that calls would fail; unmount it and mount it \
              with this program",
@@ -274,7 +274,7 @@ fn hold_taken(
     let signals = HolderSignals::block().context("cannot block signals")?;
     let MountCommand { listeners, listeners_max, reserve_share, mounted_at, .. } = command;
     let checked = CheckedImage { listeners, listeners_max, reserve_share };
-    let init_parameters = offered.record.terms;
+    let init_parameters = offered.record.init_parameters;
     let ready = NegotiatedMount::resumed(channels, init_parameters, &checked.settings(&request));
     let ready = ready.map_err(|error| anyhow!("{error}"))?;
     let journal = RequestJournal::of_file(offered.journal, ready.listeners());

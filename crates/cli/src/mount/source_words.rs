@@ -11,7 +11,7 @@ const DEFAULT_REGISTRY: &str = "docker.io";
 /// What the words say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SourceWords {
-    kind: Option<SourceKind>,
+    kind: Option<RemoteKind>,
     /// Behind `#layer=`.
     layer: Option<String>,
     platform: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct SourceWords {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SourceKind {
+enum RemoteKind {
     Registry,
     Bucket,
 }
@@ -43,8 +43,8 @@ impl SourceWords {
         let Some(text) = word.to_str() else { return Ok(false) };
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         let kind = match name.split_once('.') {
-            Some(("oci", _)) => SourceKind::Registry,
-            Some(("s3", _)) => SourceKind::Bucket,
+            Some(("oci", _)) => RemoteKind::Registry,
+            Some(("s3", _)) => RemoteKind::Bucket,
             _ => return Ok(false),
         };
         let refused = |why| Err((name.to_owned(), why));
@@ -104,12 +104,12 @@ impl SourceWords {
     pub(super) fn named(&self, source: &Path) -> Option<NamedSource> {
         let text = source.to_str().filter(|text| !text.contains("://"))?;
         match self.kind? {
-            SourceKind::Bucket => Some(NamedSource {
+            RemoteKind::Bucket => Some(NamedSource {
                 // In a key, `%` and `#` have a meaning only in a location.
                 location: format!("s3://{}", text.replace('%', "%25").replace('#', "%23")).into(),
                 insecure_registry: None,
             }),
-            SourceKind::Registry => {
+            RemoteKind::Registry => {
                 let (first, rest) = text.split_once('/').unwrap_or(("", text));
                 let is_host = first.contains(['.', ':']) || first == "localhost";
                 let (registry, name) =

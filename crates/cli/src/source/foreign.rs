@@ -81,9 +81,27 @@ pub(crate) fn identify_bytes(start: &[u8]) -> Option<ForeignKind> {
     })
 }
 
+/// Servers send one instead of what was asked for: for a login, or with an error.
+const HTML_PAGE: &str = "an HTML page; a server has sent it instead of the image";
+
+/// Whether the file begins as HTML does, by the rules of the WHATWG for an unknown type: white space, then a tag of
+/// the start of a page.
+pub(crate) fn is_html(start: &[u8]) -> bool {
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    ["<!DOCTYPE HTML", "<HTML", "<HEAD", "<BODY", "<!--"].iter().any(|tag| {
+        let first = text.get(..tag.len());
+        let next = text.get(tag.len());
+        first.is_some_and(|first| first.eq_ignore_ascii_case(tag.as_bytes()))
+            && next.is_some_and(|next| matches!(next, b' ' | b'\t' | b'\n' | b'\r' | b'>'))
+    })
+}
+
 fn describe(start: &[u8]) -> Option<&'static str> {
     if start.is_empty() {
         return Some("an empty file");
+    }
+    if is_html(start) {
+        return Some(HTML_PAGE);
     }
     let is_there =
         |&&(_, at, bytes): &&Signature| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
@@ -111,6 +129,9 @@ mod tests {
         }
         assert_eq!(describe(b""), Some("an empty file"));
         assert_eq!(describe(&[0; 2000]), None);
+        assert_eq!(describe(b"\n <!doctype html>\n<html>"), Some(HTML_PAGE));
+        assert_eq!(describe(b"\xef\xbb\xbf<html lang=en>"), Some(HTML_PAGE));
+        assert_eq!(describe(b"<htmlx>"), None);
         let program = identify_bytes(b"\x7fELF").unwrap();
         assert_eq!(program.name, "a program (ELF)");
         assert!(program.remedy.unwrap().contains("--offset"));

@@ -33,7 +33,7 @@ pub(super) struct MountStatsJson {
     kernel: JsonKernel,
     cpu: JsonCpu,
     workers: JsonWorkers,
-    notices: JsonLogEvents,
+    log_events: JsonLogEvents,
     top_files: Vec<JsonFile>,
     /// `null` for a local image.
     remote: Option<JsonRemote>,
@@ -74,7 +74,7 @@ struct JsonCache {
     hits: u64,
     waits: u64,
     computed: u64,
-    gone: u64,
+    abandoned: u64,
     taken_over: u64,
     bytes: u64,
 }
@@ -158,7 +158,7 @@ struct JsonWorker {
 struct JsonLogEvents {
     failed: u64,
     timed_out: u64,
-    let_go: u64,
+    interrupted: u64,
     spare_listeners: u64,
     panicked: u64,
     malformed: u64,
@@ -221,7 +221,7 @@ impl MountStatsJson {
             kernel: (&summary.session).into(),
             cpu: (&summary.cpu).into(),
             workers: workers(stats),
-            notices: log_events(summary),
+            log_events: log_events(summary),
             remote: JsonRemote::new(&summary.remote),
             top_files: files
                 .map(|file| JsonFile {
@@ -286,7 +286,7 @@ fn log_events(summary: &StatsSummary) -> JsonLogEvents {
     JsonLogEvents {
         failed: events.failed,
         timed_out: events.timed_out,
-        let_go: events.let_go,
+        interrupted: events.interrupted,
         spare_listeners: events.spares,
         panicked: events.panicked,
         malformed: events.malformed,
@@ -332,8 +332,8 @@ impl From<&DecodeRecord> for JsonClusters {
 
 impl From<&CacheRecord> for JsonCache {
     fn from(cache: &CacheRecord) -> Self {
-        let CacheRecord { hits, waits, computed, gone, taken_over, bytes } = *cache;
-        Self { hits, waits, computed, gone, taken_over, bytes }
+        let CacheRecord { hits, waits, computed, abandoned, taken_over, bytes } = *cache;
+        Self { hits, waits, computed, abandoned, taken_over, bytes }
     }
 }
 

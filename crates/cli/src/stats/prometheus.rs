@@ -183,7 +183,11 @@ fn decoding(page: &mut MetricsPage, summary: &StatsSummary) {
         ("ferrofs_cache_hits_total", "Requests that found the cluster in the cache.", cache.hits),
         ("ferrofs_cache_waits_total", "Requests that waited for another thread.", cache.waits),
         ("ferrofs_cache_computed_total", "Clusters decoded for the cache.", cache.computed),
-        ("ferrofs_cache_gone_total", "Cache computations that ended without a result.", cache.gone),
+        (
+            "ferrofs_cache_abandoned_total",
+            "Cache computations that ended without a result.",
+            cache.abandoned,
+        ),
         ("ferrofs_cache_taken_over_total", "Clusters taken back from a queue.", cache.taken_over),
     ] {
         page.counter(name, help, number);
@@ -349,11 +353,11 @@ fn remote(page: &mut MetricsPage, summary: &StatsSummary) {
 
 fn log_events(page: &mut MetricsPage, summary: &StatsSummary) {
     let events = &summary.log_events;
-    page.family("ferrofs_notices_total", MetricType::Counter, "Lines of the log.");
+    page.family("ferrofs_log_events_total", MetricType::Counter, "Events in the log, by kind.");
     for (kind, number) in [
         ("failed", events.failed),
         ("timed_out", events.timed_out),
-        ("let_go", events.let_go),
+        ("interrupted", events.interrupted),
         ("spare_listener", events.spares),
         ("panicked", events.panicked),
         ("malformed", events.malformed),

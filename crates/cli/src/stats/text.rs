@@ -135,7 +135,7 @@ fn decoding(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
         grouped(cache.computed),
         grouped(cache.waits),
         grouped(cache.taken_over),
-        grouped(cache.gone),
+        grouped(cache.abandoned),
         human_bytes(cache.bytes)
     )?;
     writeln!(
@@ -276,7 +276,7 @@ fn log_events(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result
     let counts = [
         (events.failed, "failed"),
         (events.timed_out, "timed out"),
-        (events.let_go, "let go"),
+        (events.interrupted, "interrupted"),
         (events.spares, "spare listeners"),
         (events.panicked, "panicked"),
         (events.malformed, "malformed"),
@@ -287,7 +287,7 @@ fn log_events(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result
     let counts: Vec<_> = counts.map(|(count, what)| format!("{} {what}", grouped(count))).collect();
     writeln!(
         f,
-        "notices   {}",
+        "log       {}",
         if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
     )?;
     match known(events.last_age_ns) {

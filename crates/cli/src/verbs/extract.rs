@@ -173,7 +173,7 @@ struct ExtractReport {
     seconds: f64,
     failures: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    withheld: Option<SkippedReport>,
+    skipped_metadata: Option<SkippedReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sockets_left_out: Option<u64>,
     #[serde(flatten)]
@@ -512,7 +512,7 @@ fn report(
         hole_bytes: summary.hole_bytes,
         seconds: time.as_secs_f64(),
         failures: summary.failures,
-        withheld: (!is_tar).then(|| (&summary.skipped).into()),
+        skipped_metadata: (!is_tar).then(|| (&summary.skipped).into()),
         sockets_left_out: is_tar.then_some(summary.skipped.special),
         problems,
         stats: None,

@@ -221,11 +221,13 @@ fn check_digests(image: &Image, stop: &StopRequest) -> anyhow::Result<CommandSta
             image.content_digest(&node.inode).map_err(|error| anyhow!("{path}: {error}"))?;
         let Some(stored) = stored else { continue };
         let found = digester.digest(&node.inode).map_err(|error| match error {
-            DigestError::Stopped(stopped) => stopped.into(),
-            DigestError::Image(error) if matches!(error.kind(), ErrorKind::WorkLimit { .. }) => {
+            FileDigestError::Stopped(stopped) => stopped.into(),
+            FileDigestError::Image(error)
+                if matches!(error.kind(), ErrorKind::WorkLimit { .. }) =>
+            {
                 anyhow!("{path}: {error}; without --xattr-inode-digest, files have no such limit")
             }
-            DigestError::Image(error) => anyhow!("{path}: {error}"),
+            FileDigestError::Image(error) => anyhow!("{path}: {error}"),
         })?;
         if stored.strip_prefix(DIGEST_PREFIX) != Some(&found[..]) {
             problems += 1;
@@ -248,7 +250,7 @@ struct FileDigester<'a> {
 }
 
 /// Why there is no digest.
-enum DigestError {
+enum FileDigestError {
     Image(ferrofs_image::Error),
     Stopped(Stopped),
 }
@@ -267,10 +269,10 @@ impl<'a> FileDigester<'a> {
     }
 
     /// The SHA-256 of a file.
-    fn digest(&mut self, inode: &Inode) -> Result<[u8; 32], DigestError> {
+    fn digest(&mut self, inode: &Inode) -> Result<[u8; 32], FileDigestError> {
         let mut hasher = Sha256::new();
         let image = self.image;
-        image.for_each_piece::<DigestError>(inode, |piece| {
+        image.for_each_piece::<FileDigestError>(inode, |piece| {
             match piece {
                 FilePiece::Data { bytes, .. } => {
                     self.count_data(bytes.len() as u64)?;
@@ -287,7 +289,7 @@ impl<'a> FileDigester<'a> {
     }
 
     /// Counts data. Files share it, and clusters overlap, so that it is not in proportion to the image.
-    fn count_data(&mut self, bytes: u64) -> Result<(), DigestError> {
+    fn count_data(&mut self, bytes: u64) -> Result<(), FileDigestError> {
         self.work.add(bytes / DATA_SHARE, "data of files that have a digest")?;
         self.data_bytes = self.data_bytes.saturating_add(bytes);
         let decoded = self.image.decoding_work().saturating_sub(self.decoded_before);
@@ -297,7 +299,7 @@ impl<'a> FileDigester<'a> {
         Ok(())
     }
 
-    fn hash_zeros(&self, hasher: &mut Sha256, mut length: u64) -> Result<(), DigestError> {
+    fn hash_zeros(&self, hasher: &mut Sha256, mut length: u64) -> Result<(), FileDigestError> {
         let zeros = [0; 4096];
         while length > 0 {
             self.stop.check()?;
@@ -309,13 +311,13 @@ impl<'a> FileDigester<'a> {
     }
 }
 
-impl From<ferrofs_image::Error> for DigestError {
+impl From<ferrofs_image::Error> for FileDigestError {
     fn from(error: ferrofs_image::Error) -> Self {
         Self::Image(error)
     }
 }
 
-impl From<Stopped> for DigestError {
+impl From<Stopped> for FileDigestError {
     fn from(stopped: Stopped) -> Self {
         Self::Stopped(stopped)
     }

@@ -23,6 +23,7 @@ use crate::output::{JsonBytes, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::remote;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
+use crate::source::foreign;
 
 /// Read at once: a chunk of the cache.
 const PIECE_BYTES: usize = 1 << 20;
@@ -73,6 +74,9 @@ pub(super) fn run(
     if arguments.remote.verify == Some(VerifyChoice::Require) && verification == NOT_VERIFIED {
         bail!("{shown}: --verify=require needs a digest or a chunk index, and there is neither");
     }
+    if verification == NOT_VERIFIED {
+        refuse_page(&source).with_context(|| shown.clone())?;
+    }
     let mut file = target.create().map_err(|error| anyhow!("{error}"))?;
     let stop = signals.into_stop_request(SecondSignal::Exits)?;
     let source = Arc::new(source);
@@ -106,6 +110,25 @@ pub(super) fn run(
 }
 
 const NOT_VERIFIED: &str = "none: there is no digest; the transport is trusted";
+
+/// How much of an object shows that it is a page.
+const PAGE_START_BYTES: usize = 512;
+
+/// L5: refuses what a server sends for a login or with an error, as if it had been asked for.
+fn refuse_page(source: &RemoteSource) -> anyhow::Result<()> {
+    let mut start = [0; PAGE_START_BYTES];
+    let mut filled = 0;
+    while filled < start.len() {
+        match source.read_at(filled as u64, &mut start[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    if foreign::is_html(&start[..filled]) {
+        bail!("the server sent an HTML page, not an image; look at the address in a browser");
+    }
+    Ok(())
+}
 
 /// What the bytes of a download are compared with.
 fn verification(state: &ObjectState) -> &'static str {

@@ -56,7 +56,7 @@ pub(super) fn run(
 ) -> anyhow::Result<CommandStatus> {
     let location = remote::parse_publication(&arguments.location)?;
     let started = Instant::now();
-    let image = ImageFile::open(arguments)?;
+    let image = PushedImage::open(arguments)?;
     // Nothing is left behind that has to be removed.
     let stop = signals.into_stop_request(SecondSignal::Exits)?;
     let total = WorkAmount { entries: 0, bytes: image.length.saturating_mul(2) };
@@ -129,7 +129,7 @@ fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()>
 }
 
 /// An image that is to be published.
-struct ImageFile {
+struct PushedImage {
     /// For messages.
     name: String,
     file: File,
@@ -146,7 +146,7 @@ struct LayerBlob {
     appended: Option<Vec<u8>>,
 }
 
-impl ImageFile {
+impl PushedImage {
     fn open(arguments: &PushArguments) -> anyhow::Result<Self> {
         let name = remote::shown(&arguments.image);
         if remote::is_remote(&arguments.image) {

@@ -286,13 +286,16 @@ fn info_says_what_a_foreign_file_is() {
     let text = info(&data("few.tar"));
     assert!(text.contains("this is a tar archive, not an EROFS image: "), "{text}");
     assert!(text.trim_end().ends_with("; `ferrofs build` makes an image of it"), "{text}");
-    // The start of a download, and a page of a server.
+    // The start of a download, some text, and a page of a server.
     let start = &fs::read(data("plain.erofs")).unwrap()[..1000];
-    for (name, bytes, length) in [("start", start, "1,000 bytes"), ("page", b"<html>", "6 bytes")] {
+    for (name, bytes, length) in [("start", start, "1,000 bytes"), ("text", b"<xml/>", "6 bytes")] {
         let text = info(&dir.write(name, bytes));
         let part = format!("this is no EROFS image, or only the start of one: it has {length} (");
         assert!(text.contains(&part), "{text}");
     }
+    let text = info(&dir.write("page", b"<html>"));
+    assert!(text.contains("this is an HTML page, not an EROFS image: "), "{text}");
+    assert!(text.trim_end().ends_with("; a server has sent it instead of the image"), "{text}");
     let behind = ferrofs().args(["info", "--offset=1g"]).arg(data("plain.erofs")).ends_with(1);
     assert!(behind.stderr.contains("--offset=1073741824 is not inside"), "{}", behind.stderr);
 }

@@ -456,7 +456,7 @@ fn extract_leaves_out_what_it_is_told_to() {
     ferrofs().args(["build", "-q"]).arg(&image).arg(&tree).succeeds();
     let extract = |options: &[&str]| {
         let ended = ferrofs().args(["extract", "--json"]).args(options).arg(&image).arg(&out);
-        let skipped = ended.succeeds().json()["withheld"].clone();
+        let skipped = ended.succeeds().json()["skipped_metadata"].clone();
         let mode = fs::metadata(out.join("tool")).unwrap().permissions().mode() & 0o7777;
         fs::remove_dir_all(&out).unwrap();
         (mode, skipped["set_id_bits"].as_u64(), skipped["capabilities"].as_u64())

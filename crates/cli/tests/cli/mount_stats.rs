@@ -104,7 +104,7 @@ fn stats_of_a_mount_come_as_text() {
         "granted ",
         "cpu ",
         "workers ",
-        "notices   none",
+        "log       none",
         "top files inode ",
     ] {
         assert!(text.contains(key), "{key} is not in\n{text}");
@@ -125,7 +125,9 @@ fn stats_of_a_mount_come_as_json() {
     assert!(json["memory"]["resident_bytes"].as_u64() > Some(0), "{json}");
     assert_eq!(json["kernel"]["listeners"], 2);
     assert_eq!(json["kernel"]["time_limit_ms"], 120_000);
-    assert!(json["notices"]["last"].is_null() && json["top_files"][0]["bytes"].as_u64() > Some(0));
+    assert!(
+        json["log_events"]["last"].is_null() && json["top_files"][0]["bytes"].as_u64() > Some(0)
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::layout::SparseLayout;
 use super::planner::{SEGMENT_MAX_BYTES, TarFilePart, TarItem, TarSegment};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractProgress, ExtractSummary};
-use crate::limits::Limits;
+use crate::limits::ExtractLimits;
 use crate::metadata::permissions;
 use crate::options::HolePolicy;
 
@@ -62,7 +62,7 @@ pub(super) struct Renderer<'a> {
     pub(super) holes: HolePolicy,
     pub(super) budget: Option<&'a Budget>,
     pub(super) cancel: &'a CancelToken,
-    pub(super) limits: &'a Limits,
+    pub(super) limits: &'a ExtractLimits,
 }
 
 impl Renderer<'_> {
@@ -390,7 +390,7 @@ static ZEROS: [u8; 16_384] = [0; 16_384];
 /// A tar that is being written.
 pub(super) struct TarStream<'a> {
     out: &'a mut dyn Write,
-    limits: &'a Limits,
+    limits: &'a ExtractLimits,
     on_event: &'a mut dyn FnMut(ExtractEvent),
     summary: ExtractSummary,
     entries: u64,
@@ -406,7 +406,7 @@ impl<'a> TarStream<'a> {
     pub(super) fn new(
         image: &Image,
         out: &'a mut dyn Write,
-        limits: &'a Limits,
+        limits: &'a ExtractLimits,
         on_event: &'a mut dyn FnMut(ExtractEvent),
     ) -> Self {
         Self {
@@ -550,7 +550,7 @@ mod tests {
                 failures.push(error.to_string());
             }
         };
-        let limits = Limits::new(&image, None, None);
+        let limits = ExtractLimits::new(&image, None, None);
         let mut stream = TarStream::new(&image, &mut out, &limits, &mut on_event);
         for (zeros, ended) in [(7, None), (5, None), (0, Some(node))] {
             let events = if zeros > 0 {

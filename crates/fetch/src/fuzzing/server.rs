@@ -18,7 +18,7 @@ const REQUEST_MAX_BYTES: usize = 64 << 10;
 
 /// What is left to say, and what was heard.
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     answers: VecDeque<Vec<u8>>,
     requests: Vec<Vec<u8>>,
 }
@@ -28,7 +28,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct AnyServer {
     path: PathBuf,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ServerState>>,
     task: JoinHandle<()>,
 }
 
@@ -41,7 +41,7 @@ impl AnyServer {
         let path = PathBuf::from(format!("\0ferrofs-fuzz-{}-{number}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a socket");
         let answers = answers.split(|byte| *byte == SEPARATOR).map(<[u8]>::to_vec).collect();
-        let state = Arc::new(Mutex::new(State { answers, requests: Vec::new() }));
+        let state = Arc::new(Mutex::new(ServerState { answers, requests: Vec::new() }));
         let serving = Arc::clone(&state);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -68,7 +68,7 @@ impl Drop for AnyServer {
     }
 }
 
-async fn serve(mut stream: UnixStream, state: &Mutex<State>) -> std::io::Result<()> {
+async fn serve(mut stream: UnixStream, state: &Mutex<ServerState>) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_MAX_BYTES {
         if stream.read_buf(&mut request).await? == 0 {

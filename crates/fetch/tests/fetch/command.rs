@@ -95,6 +95,22 @@ fn every_reading_verb_takes_a_url() {
     }
 }
 
+/// Servers call the page of a login a success.
+#[test]
+fn an_html_page_is_not_kept_as_an_image() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let page = [b"\n<!DOCTYPE html><html><body>Log in".as_slice(), &[b' '; 5000]].concat();
+    let server = Server::start(page);
+    let target = world.directory.path().join("target");
+    let text = verb.bad(&["pull", &server.url(), target.to_str().unwrap()], 1);
+    assert!(text.contains("an HTML page"), "{text}");
+    assert!(!target.exists());
+    let text = verb.bad(&["info", &server.url()], 1);
+    assert!(text.contains("this is an HTML page"), "{text}");
+}
+
 #[test]
 fn a_system_without_ca_certificates_reads_plain_http() {
     let Some(program) = ferrofs() else { return };

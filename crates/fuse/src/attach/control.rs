@@ -66,7 +66,7 @@ const NO_DESCRIPTORS: &str =
 
 /// Who is on the other side of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(super) struct PeerCredentials {
     /// 0 in another PID namespace.
     pub(super) process: i32,
     pub(super) user: u32,
@@ -105,7 +105,7 @@ impl ControlSocket {
 
     /// The next program that waits, if it is of root or of the user of this process. It is refused where this process may
     /// open nothing more.
-    pub(super) fn accept(&mut self) -> Option<(OwnedFd, Peer)> {
+    pub(super) fn accept(&mut self) -> Option<(OwnedFd, PeerCredentials)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match accept_with(&self.listener, flags) {
             Ok(socket) => socket,
@@ -149,7 +149,7 @@ fn are_all_users_mapped() -> bool {
 /// A connection to a holder.
 pub(super) struct ConnectedHolder {
     pub(super) socket: OwnedFd,
-    pub(super) peer: Peer,
+    pub(super) peer: PeerCredentials,
     /// The name of its socket.
     pub(super) name: Vec<u8>,
 }
@@ -222,7 +222,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+fn peer(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
     // SAFETY: getsockopt writes at most `length` bytes to `credentials`, which has as many; every value is a valid ucred.
@@ -240,7 +240,7 @@ fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     }
     // SAFETY: it was zeroed, and the call has written to it.
     let libc::ucred { pid, uid, gid } = unsafe { credentials.assume_init() };
-    Ok(Peer { process: pid, user: uid, group: gid })
+    Ok(PeerCredentials { process: pid, user: uid, group: gid })
 }
 
 /// Sends a message. The other side may have ended.

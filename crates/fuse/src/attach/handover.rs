@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_cre
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::control::{self, ConnectedHolder, HolderSearch, Peer};
+use super::control::{self, ConnectedHolder, HolderSearch, PeerCredentials};
 use super::direct::DirectUnmount;
 use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
@@ -118,7 +118,7 @@ pub struct HeldRecord {
     /// Whether there is a descriptor for unmounting.
     has_unmount: bool,
     /// What FUSE_INIT granted.
-    pub terms: InitParameters,
+    pub init_parameters: InitParameters,
     /// The number of channels.
     pub channels: usize,
     /// The number of files of the image.
@@ -139,7 +139,9 @@ impl HeldRecord {
             number(self.files),
         ];
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(numbers.into_iter().chain(self.terms.words()).flat_map(u64::to_le_bytes));
+        bytes.extend(
+            numbers.into_iter().chain(self.init_parameters.words()).flat_map(u64::to_le_bytes),
+        );
         let program = self.program.as_deref().unwrap_or(Path::new(""));
         let (id, device) = self.identity.parts();
         let texts =
@@ -178,7 +180,7 @@ impl HeldRecord {
             identity,
             auto_unmount: auto_unmount != 0,
             has_unmount: has_unmount != 0,
-            terms: InitParameters::from_words(init_parameters),
+            init_parameters: InitParameters::from_words(init_parameters),
             channels: count(channels)?,
             files: count(files)?,
             command,
@@ -386,7 +388,7 @@ impl OfferedMount {
                 return Err(HandoverError::Malformed);
             }
         }
-        let Peer { user, group, .. } = holder.peer;
+        let PeerCredentials { user, group, .. } = holder.peer;
         let handover = HandoverSocket { socket: holder.socket, number, server };
         let offered = Self::of_descriptors(descriptors, (user, group), Some(handover))?;
         match offered.record.identity == identity {
@@ -493,7 +495,7 @@ impl Attachment {
             identity: self.identity.clone(),
             auto_unmount: self.auto_unmount,
             has_unmount: self.unmount_descriptor().is_some(),
-            terms: *init_parameters,
+            init_parameters: *init_parameters,
             channels: counts.channels,
             files: counts.files,
             command,
@@ -575,7 +577,9 @@ mod tests {
             identity: MountIdentity::from_parts(b"87", b"0:41"),
             auto_unmount: true,
             has_unmount: false,
-            terms: InitParameters::from_words(std::array::from_fn(|word| word as u64 + 1)),
+            init_parameters: InitParameters::from_words(std::array::from_fn(|word| {
+                word as u64 + 1
+            })),
             channels: 3,
             files: 1,
             command: b"mount\0--keep".to_vec(),

@@ -252,7 +252,7 @@ struct RunningServer {
 }
 
 /// The program that has connected last.
-struct Candidate {
+struct NewHolder {
     socket: OwnedFd,
     process: i32,
     /// The number of the server at the time of the offer.
@@ -299,7 +299,7 @@ struct MountHolder<'a> {
     signals: HolderSignals,
     control: Option<ControlSocket>,
     refusal: Option<String>,
-    candidate: Option<Candidate>,
+    candidate: Option<NewHolder>,
     taking: Option<Taking>,
     /// The number of the present server, or the last one.
     number: u64,
@@ -719,7 +719,7 @@ impl MountHolder<'_> {
             return CandidateRequest::Nothing;
         }
         // R2: nothing has changed for the mount, and the former one may have been stopped.
-        let newer = Candidate { socket, process: peer.process, number: 0 };
+        let newer = NewHolder { socket, process: peer.process, number: 0 };
         if let Some(former) = self.candidate.replace(newer) {
             refuse(&former.socket, "another program has asked for the mount since then; try again");
         }

@@ -310,6 +310,10 @@ impl PartitionTables {
 }
 
 fn read(whole: &dyn ImageSource, at: u64, bytes: u32) -> Result<Vec<u8>, PartitionError> {
+    // A short file cannot have memory allocated for tables of the greatest length.
+    if at.saturating_add(u64::from(bytes)) > whole.length() {
+        return Err(PartitionError::NotSuper);
+    }
     let mut buffer = vec![0; usize::try_from(bytes).unwrap_or(0)];
     match read_exact(whole, at, &mut buffer) {
         Ok(()) => Ok(buffer),

@@ -171,7 +171,7 @@ fn cache(counts: &SingleFlightStats, bytes: u64) -> CacheRecord {
         hits: counts.hits,
         waits: counts.waited,
         computed: counts.computed,
-        gone: counts.abandoned,
+        abandoned: counts.abandoned,
         taken_over: counts.taken_over,
         bytes,
     }

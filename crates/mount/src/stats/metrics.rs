@@ -207,7 +207,7 @@ fn place<'a>(counts: &'a mut record::LogEventRecord, event: &MountLogEvent<'_>) 
         MountLogEvent::Banned { .. } => &mut counts.other,
         MountLogEvent::Session(event) => match event {
             SessionEvent::TimedOut { .. } | SessionEvent::Refused { .. } => &mut counts.timed_out,
-            SessionEvent::Interrupted { .. } => &mut counts.let_go,
+            SessionEvent::Interrupted { .. } => &mut counts.interrupted,
             SessionEvent::SpareListenerStarted { .. } => &mut counts.spares,
             SessionEvent::Panicked { .. } | SessionEvent::ListenerStartPanicked => {
                 &mut counts.panicked

@@ -126,7 +126,7 @@ pub struct CacheRecord {
     /// Clusters that were decoded: misses and prefetches.
     pub computed: u64,
     /// Lookups that ended without the cluster: prefetches that were dropped, clusters taken back from a queue, failures.
-    pub gone: u64,
+    pub abandoned: u64,
     /// Clusters that were queued for a worker when a reader decoded them itself.
     pub taken_over: u64,
     /// Bytes in the cache.
@@ -260,7 +260,7 @@ pub struct LogEventRecord {
     /// Requests that exceeded the time limit.
     pub timed_out: u64,
     /// Requests that hung when their caller was killed, and were interrupted.
-    pub let_go: u64,
+    pub interrupted: u64,
     /// Spare listeners that were started.
     pub spares: u64,
     /// Requests that panicked.
@@ -282,7 +282,7 @@ impl Default for LogEventRecord {
         Self {
             failed: 0,
             timed_out: 0,
-            let_go: 0,
+            interrupted: 0,
             spares: 0,
             panicked: 0,
             malformed: 0,

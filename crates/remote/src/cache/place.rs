@@ -27,15 +27,15 @@ pub enum CachePlace {
 
 /// A directory that must not be used: others can change what is in it, or it is something else.
 #[derive(Debug)]
-pub(super) struct Refusal(pub(super) String);
+pub(super) struct UnsafeDirectory(pub(super) String);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for UnsafeDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for UnsafeDirectory {}
 
 impl CachePlace {
     /// The cache at `path`, which is created if it is missing.
@@ -73,7 +73,7 @@ impl From<CacheDirectory> for CachePlace {
 }
 
 fn is_refusal(error: &io::Error) -> bool {
-    let is_typed = error.get_ref().is_some_and(|inner| inner.is::<Refusal>());
+    let is_typed = error.get_ref().is_some_and(|inner| inner.is::<UnsafeDirectory>());
     is_typed || error.kind() == io::ErrorKind::NotADirectory
 }
 
