@@ -45,8 +45,9 @@ pub enum InputLimit {
 }
 
 impl InputLimit {
-    /// The most bytes for an archive of which `compressed_bytes` bytes were read.
-    fn bytes(self, compressed_bytes: u64) -> u64 {
+    /// The most bytes for an archive, or another source, that has `compressed_bytes` bytes itself.
+    #[must_use]
+    pub fn bytes(self, compressed_bytes: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Default => {
@@ -67,10 +68,11 @@ impl InputLimit {
     }
 }
 
-/// Which holes of sparse files count as bytes of the archive: those that the image stores as zeros, or that are encoded.
+/// Which holes of sparse files count as bytes of the archive: those that the image stores as zeros, that are encoded, or that
+/// a digest covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredHoles {
-    /// All, as in images that are compressed or that have flat files.
+    /// All, as in images that are compressed, that have flat files, or that have digests of files.
     #[default]
     All,
     /// Those of files that have data, too.
@@ -91,6 +93,7 @@ impl StoredHoles {
         let block_bytes = options.block_size.bytes();
         match contents {
             TarContentMode::HeadersOnly => Self::None,
+            _ if options.digest_xattr.is_some() => Self::All,
             _ if options.algorithms.is_none() && options.chunk_bytes.is_some() => Self::None,
             TarContentMode::Index => Self::Copied { block_bytes },
             TarContentMode::Copy if options.algorithms.is_none() && options.wide => Self::WithData,
@@ -188,7 +191,7 @@ impl HoleCount {
         };
         let why = format!(
             "{}: with its holes the archive has more than {bytes} bytes, {why}; --max-input allows more, and \
-             without compression and with a chunk size an image stores no holes",
+             without compression and digests and with a chunk size an image stores no holes",
             self.name
         );
         Err(refused(why, self.offset))

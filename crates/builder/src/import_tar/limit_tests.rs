@@ -73,13 +73,19 @@ fn a_sparse_file_that_claims_more_than_the_limit_is_refused_where_its_holes_are_
             let options = TarImportOptions::default().input(limit);
             let wanted = format!(
                 "a.tar: byte 1024: \"huge\": with its holes the archive has more than {bytes} bytes, {why}; \
-                 --max-input allows more, and without compression and with a chunk size an image stores no \
-                 holes"
+                 --max-input allows more, and without compression and digests and with a chunk size an image \
+                 stores no holes"
             );
             assert_eq!(imported(options.clone(), is_stream), Err(wanted));
             let in_chunks = BuildOptions::default().chunk_bytes(Some(4096));
             let stored_holes = StoredHoles::of(&in_chunks, TarContentMode::Copy);
-            assert_eq!(imported(options.stored_holes(stored_holes), is_stream), Ok(()));
+            assert_eq!(imported(options.clone().stored_holes(stored_holes), is_stream), Ok(()));
+            // A digest takes as long as the file is, holes included.
+            let with_digests = in_chunks.digest_xattr(Some(b"user.sha256".to_vec()));
+            for contents in [TarContentMode::Copy, TarContentMode::Index] {
+                let stored_holes = StoredHoles::of(&with_digests, contents);
+                assert!(imported(options.clone().stored_holes(stored_holes), is_stream).is_err());
+            }
         }
         let options = TarImportOptions::default().input(InputLimit::Bytes(9 << 30));
         assert_eq!(imported(options, is_stream), Ok(()));

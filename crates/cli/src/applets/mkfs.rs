@@ -243,9 +243,10 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     gzinfo: bool,
 
-    /// Maximum size of an archive after decompression, with the holes of sparse files that the
-    /// image stores as zeros. erofs-utils has no such limit [default: 1g, or 1,000 times the size
-    /// of the compressed archive if that is more, and at most 1 TiB]
+    /// Maximum size of an archive after decompression, or of the files that are copied from an image,
+    /// with the holes of sparse files that are stored as zeros or have a digest. erofs-utils has no
+    /// such limit [default: 1g, or 1,000 times the size of the compressed archive or of the image if
+    /// that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 

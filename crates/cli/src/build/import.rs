@@ -19,7 +19,7 @@ use ferrofs_workers::CancelToken;
 use super::android;
 use super::incremental;
 use super::monitor::BuildMonitor;
-use super::overlay::{self, LayeredTree};
+use super::overlay::{self, ContentLimit, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
 use crate::container;
 use crate::output;
@@ -82,7 +82,8 @@ pub(super) fn import(
         output::print_message(format_args!("warning: {warning}"));
     }
     if let Some(base) = base {
-        imported.tree = base.lay_under(imported.tree, overlay)?;
+        imported.tree =
+            base.lay_under(imported.tree, overlay, content_limit(request, TarContentMode::Copy))?;
     }
     Ok(imported)
 }
@@ -131,12 +132,22 @@ fn import_sources(
     Ok(ImportedTree { tree, devices: archives(request), container_config: Vec::new() })
 }
 
+/// The same limit as for archives, for the files of images.
+fn content_limit(request: &BuildRequest, contents: TarContentMode) -> ContentLimit {
+    ContentLimit { input: request.tar.input, holes: StoredHoles::of(&request.options, contents) }
+}
+
 fn import_images(
     request: &mut BuildRequest,
     layering: LayerOptions,
     resources: &Resources,
 ) -> Result<ImportedTree, Error> {
-    let images = overlay::join(&request.sources, layering, resources)?;
+    let contents = match layering.data {
+        LayerData::Taken => TarContentMode::Copy,
+        LayerData::Referred => TarContentMode::Index,
+    };
+    let limit = content_limit(request, contents);
+    let images = overlay::join(&request.sources, layering, limit, resources)?;
     let LayeredTree { mut tree, block_size, devices } = images;
     request.directory.adjustments.apply(&mut tree)?;
     let options = &mut request.options;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use ferrofs_builder::import::adjust::{
     AufsName, OPAQUE_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin, unmark_origin,
 };
+use ferrofs_builder::import::{InputLimit, StoredHoles};
 use ferrofs_builder::tree::{
     Content, ContentReader, ContentSource, Device, DeviceAddress, Metadata, Node, NodeId, NodeKind,
     SourceExtent, Tree,
@@ -36,6 +37,22 @@ pub(super) struct LayeredTree {
     pub(super) block_size: BlockSize,
     /// Paths of the devices of the tree; `None` if they are not known.
     pub(super) devices: Option<Vec<PathBuf>>,
+}
+
+/// How many bytes of files an image may bring, and which bytes count: a small image can claim files of any size, which would be
+/// read and stored, or hashed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ContentLimit {
+    pub(super) input: InputLimit,
+    pub(super) holes: StoredHoles,
+}
+
+impl ContentLimit {
+    /// Images that have no holes are never refused by default.
+    fn bytes(self, image: &Image) -> u64 {
+        let bytes = self.input.bytes(image.stored_bytes());
+        if self.input == InputLimit::Default { bytes.max(image.stored_bytes()) } else { bytes }
+    }
 }
 
 /// One of the images.
@@ -64,10 +81,12 @@ struct StatData(u64, (i64, i64), (i64, i64));
 /// Joins the images at `paths`, the lowest first.
 ///
 /// # Errors
-/// An image cannot be read, or the new image cannot refer to its data as requested.
+/// An image cannot be read, its files have more bytes than `limit` allows, or the new image cannot refer to its data as
+/// requested.
 pub(super) fn join(
     paths: &[PathBuf],
     layering: LayerOptions,
+    limit: ContentLimit,
     resources: &Resources,
 ) -> Result<LayeredTree> {
     let data = layering.data;
@@ -79,7 +98,7 @@ pub(super) fn join(
     let block_size = check_alike(&layers, data)?;
     let uppermost = layers.last().ok_or_else(|| refused("no image"))?;
     let root = uppermost.image.root().map_err(unreadable)?;
-    let mut merge = OverlayMerge::new(uppermost.metadata(&root)?);
+    let mut merge = OverlayMerge::new(uppermost.metadata(&root)?, limit);
     let mut devices = Some(Vec::new());
     if data == LayerData::Referred {
         for layer in &mut layers {
@@ -178,8 +197,13 @@ impl LayerImage {
     /// they are stripped; those of the image stay.
     ///
     /// # Errors
-    /// The image cannot be read.
-    pub(super) fn lay_under(&self, tree: Tree, policy: OverlayPolicy) -> Result<Tree> {
+    /// The image cannot be read, or its files have more bytes than `limit` allows.
+    pub(super) fn lay_under(
+        &self,
+        tree: Tree,
+        policy: OverlayPolicy,
+        limit: ContentLimit,
+    ) -> Result<Tree> {
         let is_opaque = |id: &NodeId| {
             let is_marked = |node: Node| {
                 let xattrs = &node.metadata.xattrs;
@@ -192,8 +216,8 @@ impl LayerImage {
             OverlayPolicy::Strip => OverlayMarks::of(&tree),
             _ => OverlayMarks::default(),
         };
-        let linked = HashMap::new();
-        let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, policy };
+        let (linked, read) = (HashMap::new(), ReadBytes { limit, left: 0 });
+        let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, read, policy };
         merge.add(0, self).map_err(|error| error.at(&self.source.path))?;
         let mut tree = merge.finish();
         marks.strip(&mut tree);
@@ -286,6 +310,28 @@ impl LayerImage {
         }
     }
 
+    /// How many bytes of a file the build reads, to store them or for its digest. Holes count if they are stored or hashed.
+    fn read_bytes(&self, inode: &Inode, holes: StoredHoles) -> Result<u64> {
+        if inode.file_type() != FileType::Regular {
+            return Ok(0);
+        }
+        match (self.data, holes) {
+            (_, StoredHoles::All) => Ok(inode.size()),
+            (LayerData::Referred, _) => Ok(0),
+            (LayerData::Taken, _) => {
+                let mut data = 0u64;
+                for extent in self.image.file_extents(inode, 0).map_err(unreadable)? {
+                    let extent = extent.map_err(unreadable)?;
+                    if extent.storage != ExtentStorage::Hole {
+                        data = data.saturating_add(extent.end - extent.start);
+                    }
+                }
+                let has_holes_stored = holes == StoredHoles::WithData && data > 0;
+                Ok(if has_holes_stored { inode.size() } else { data })
+            }
+        }
+    }
+
     fn parts(&self, inode: &Inode) -> Result<Vec<SourceExtent>> {
         let block = self.image.superblock().block_size;
         // The end of such a file lies in metadata.
@@ -336,19 +382,49 @@ struct OverlayMerge {
     linked: HashMap<(usize, Nid), NodeId>,
     /// Of all files so far.
     parts: usize,
+    read: ReadBytes,
     /// Whether directories with whiteouts are marked.
     policy: OverlayPolicy,
 }
 
+/// The bytes of files that the build reads from one image.
+struct ReadBytes {
+    limit: ContentLimit,
+    /// How many more it may be.
+    left: u64,
+}
+
+impl ReadBytes {
+    fn begin(&mut self, layer: &LayerImage) {
+        self.left = self.limit.bytes(&layer.image);
+    }
+
+    fn add(&mut self, layer: &LayerImage, inode: &Inode) -> Result<()> {
+        let bytes = layer.read_bytes(inode, self.limit.holes)?;
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
+            let most = self.limit.bytes(&layer.image);
+            let why = match self.limit.input {
+                InputLimit::Default => "the default limit for an image of its length",
+                InputLimit::Bytes(_) => "the limit for an image",
+            };
+            refused(&format!(
+                "with it the files of the image have more than {most} bytes, {why}; --max-input allows more"
+            ))
+        })?;
+        Ok(())
+    }
+}
+
 impl OverlayMerge {
-    fn new(root: Metadata) -> Self {
+    fn new(root: Metadata, limit: ContentLimit) -> Self {
         let (opaque, linked) = (HashSet::new(), HashMap::new());
-        let policy = OverlayPolicy::Keep;
-        Self { tree: Tree::new(root), opaque, linked, parts: 0, policy }
+        let (policy, read) = (OverlayPolicy::Keep, ReadBytes { limit, left: 0 });
+        Self { tree: Tree::new(root), opaque, linked, parts: 0, read, policy }
     }
 
     /// Adds the visible part of an image that lies below the images added before.
     fn add(&mut self, number: usize, layer: &LayerImage) -> Result<()> {
+        self.read.begin(layer);
         let mut walk = layer.image.walk(b"/").map_err(unreadable)?;
         // A directory that is skipped has no directory in the tree.
         let mut open: Vec<Option<NodeId>> = Vec::new();
@@ -429,6 +505,7 @@ impl OverlayMerge {
         let id = match self.linked.get(&key) {
             Some(id) => *id,
             None => {
+                self.read.add(layer, inode)?;
                 let node = layer.node(inode)?;
                 let parts =
                     node.content().and_then(Content::extents).map_or(0, <[SourceExtent]>::len);

@@ -89,6 +89,48 @@ fn clean_copies_the_data() {
     }
 }
 
+/// An image of a few kilobytes can claim a file of terabytes: encoding or hashing its zeros took hours.
+#[test]
+fn a_hole_of_terabytes_is_neither_encoded_nor_hashed() {
+    let dir = Dir::new();
+    let (tree, one, merged) = (dir.join("tree"), dir.join("one"), dir.join("merged"));
+    fs::create_dir(&tree).unwrap();
+    fs::File::create(tree.join("hole")).unwrap().set_len(2 << 40).unwrap();
+    built(&one, &tree, &["--chunksize=2147483648"]);
+    assert!(fs::metadata(&one).unwrap().len() < 64 << 10);
+    let digests = "--xattr-inode-digest=user.sha256";
+    for (options, why) in [
+        (&["--clean=data", "-zlz4"][..], "the default limit for an image of its length"),
+        (&["--clean=data", "--chunksize=2147483648", digests], "the default limit for an image"),
+        (&[digests], "the default limit for an image"),
+        (&["--clean=data", "-zlz4", "--max-input=1024g"], "the limit for an image"),
+    ] {
+        let stderr = stderr_of(mkfs().args(options).arg(&merged).arg(&one).ends_with(1));
+        assert!(stderr.contains(why) && stderr.contains("/hole: "), "{options:?}: {stderr}");
+        assert!(stderr.contains("--max-input allows more"), "{options:?}: {stderr}");
+        assert!(!merged.exists());
+    }
+    // A hole that is neither stored nor hashed costs nothing.
+    for options in [&["--clean=data", "--chunksize=2147483648"][..], &[]] {
+        mkfs().args(options).arg(&merged).arg(&one).succeeds();
+        fs::remove_file(&merged).unwrap();
+    }
+    // The files of an image to which others are added are read again.
+    let more = dir.join("more");
+    fs::create_dir(&more).unwrap();
+    fs::write(more.join("small"), "few").unwrap();
+    let add = |options: &[&str]| {
+        mkfs()
+            .args(["--incremental=data", "--chunksize=2147483648"])
+            .args(options)
+            .arg(&one)
+            .arg(&more)
+    };
+    let stderr = add(&[digests]).ends_with(1).stderr;
+    assert!(stderr.contains("/hole: ") && stderr.contains("--max-input"), "{stderr}");
+    add(&[]).succeeds();
+}
+
 #[test]
 fn a_compressed_image_cannot_be_referred_to() {
     let dir = Dir::new();

@@ -101,7 +101,7 @@ fn an_html_page_is_not_kept_as_an_image() {
     let Some(program) = ferrofs() else { return };
     let world = World::new();
     let verb = Verb { program: &program, world: &world };
-    let page = [b"\n<!DOCTYPE html><html><body>Log in".as_slice(), &[b' '; 5000]].concat();
+    let page = [b"\n<!DOCTYPE html><html><body>Log in".as_slice(), &b" ".repeat(5000)].concat();
     let server = Server::start(page);
     let target = world.directory.path().join("target");
     let text = verb.bad(&["pull", &server.url(), target.to_str().unwrap()], 1);
