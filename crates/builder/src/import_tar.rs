@@ -128,8 +128,8 @@ pub type ForeignNameFn = fn(&[u8]) -> Option<&'static str>;
 pub struct TarImportOptions {
     /// The compression of the archive; `None`: detected by its first bytes.
     pub compression: Option<Compression>,
-    /// A file that gets a copy of the uncompressed archive while it is read; it is created, or emptied.
-    pub uncompressed_copy: Option<PathBuf>,
+    /// A file that gets a copy of the uncompressed archive while it is read, from the position of the file on.
+    pub uncompressed_copy: Option<Arc<File>>,
     /// Where the image finds file contents.
     pub contents: TarContentMode,
     /// How whiteouts are imported.
@@ -164,7 +164,7 @@ pub struct TarImportOptions {
 
 option_setters! { TarImportOptions {
     compression: Option<Compression>,
-    uncompressed_copy: Option<PathBuf>,
+    uncompressed_copy: Option<Arc<File>>,
     contents: TarContentMode,
     whiteouts: WhiteoutPolicy,
     xattrs: XattrFilter,

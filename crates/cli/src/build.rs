@@ -3,6 +3,7 @@
 
 mod algorithms;
 mod android;
+mod archive_copy;
 mod arguments;
 mod block_list;
 mod block_map;
@@ -30,6 +31,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
+use archive_copy::{ArchiveCopy, CopyTarget};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{BuildOutputs, BuildReport, ErrorKind};
 use import::ImportedTree;
@@ -113,22 +115,26 @@ fn run_request(
 ) -> anyhow::Result<CommandStatus> {
     let began = Instant::now();
     let image = escape(request.image.as_os_str().as_bytes());
-    let outputs = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
+    let mut targets = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
     let resources = Resources::of_machine(&request.machine)?;
     request.options.jobs = Some(resources.threads);
     request.options.memory_bytes = resources.memory.budget().limit_bytes();
     memory::limit_import(&mut request, &resources, std::env::var_os("TMPDIR"));
     request.options.check().map_err(usage_error)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
-    if let Some((outputs, _)) = &outputs {
-        let checked = incremental::check(&request, &outputs.image)
-            .and_then(|()| begin_in_place(&request, outputs));
+    if let Some(targets) = &targets {
+        let checked = incremental::check(&request, &targets.image.image)
+            .and_then(|()| begin_in_place(&request, &targets.image));
         checked.map_err(|error| with_suggestion(&error, &stop))?;
     }
+    let copy = targets.as_mut().and_then(|targets| targets.archive_copy.take());
+    let copy = copy.map(CopyTarget::create).transpose()?;
+    request.tar.uncompressed_copy = copy.as_ref().map(ArchiveCopy::file);
     let monitor = BuildMonitor::new(&stop, request.output.print_warnings);
     let imported = import::import(&mut request, &resources, &monitor);
     let ImportedTree { mut tree, devices, container_config } =
         imported.map_err(|error| with_suggestion(&error, &stop))?;
+    copy.map(ArchiveCopy::publish).transpose()?;
     if let Some(name) = &request.options.digest_xattr {
         ferrofs_builder::add_digests(&mut tree, name, monitor.cancel_token())
             .map_err(|error| with_suggestion(&error, &stop))?;
@@ -136,7 +142,7 @@ fn run_request(
     if let OutputFormat::Mkfs { lists_files: true } = request.output.form {
         report::print_names(&tree)?;
     }
-    let Some((outputs, texts)) = outputs else {
+    let Some(targets) = targets else {
         let estimate = report::estimate(&tree, &request.options, stop.token());
         let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
         report::print_estimate(&request, &estimate)?;
@@ -157,7 +163,7 @@ fn run_request(
     let progress =
         ProgressDisplay::new(request.output.progress, "build", || work(&tree, is_verified));
     let monitor = monitor.for_build(progress, is_verified.then_some(verifier));
-    let built = import::build(&request, &tree, outputs, &monitor);
+    let built = import::build(&request, &tree, targets.image, &monitor);
     let warnings = monitor.warnings();
     let steps = monitor.finish();
     let report = built.map_err(|error| match error.kind() {
@@ -167,7 +173,7 @@ fn run_request(
         _ => with_suggestion(&error, &stop),
     })?;
     let built = BuiltImage { tree: &tree, report: &report, places, container_config };
-    write_texts(&request, texts, &built)?;
+    write_texts(&request, targets.texts, &built)?;
     let (options, took) = (&request.options, began.elapsed());
     BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
     Ok(CommandStatus::Success)

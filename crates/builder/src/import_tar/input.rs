@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -308,8 +308,8 @@ impl ArchiveOpener<'_> {
         if let Some(sha256) = sha256 {
             reader = Box::new(DigestedReader::new(reader, sha256));
         }
-        if let Some(path) = &options.uncompressed_copy {
-            reader = Box::new(CopyingReader::create(reader, path)?);
+        if let Some(copy) = &options.uncompressed_copy {
+            reader = Box::new(CopyingReader { inner: reader, copy: Arc::clone(copy) });
         }
         let from = InputSource::Stream {
             is_kept: device.is_none(),
@@ -329,21 +329,14 @@ impl ArchiveOpener<'_> {
 /// A reader that writes what it reads to a file.
 struct CopyingReader {
     inner: Box<dyn Read + Send>,
-    copy: File,
-}
-
-impl CopyingReader {
-    fn create(inner: Box<dyn Read + Send>, path: &Path) -> Result<Self> {
-        let failed = |source| Error::new(ErrorKind::Output { operation: "cannot create", source });
-        Ok(Self { inner, copy: File::create(path).map_err(|error| failed(error).at(path))? })
-    }
+    copy: Arc<File>,
 }
 
 impl Read for CopyingReader {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(output)?;
         let read = output.get(..count).unwrap_or_default();
-        self.copy.write_all(read).map_err(|error| {
+        (&*self.copy).write_all(read).map_err(|error| {
             io::Error::new(error.kind(), format!("the copy of the archive: {error}"))
         })?;
         Ok(count)

@@ -100,6 +100,7 @@ pub(crate) fn request(
             print_warnings: !typed.quiet,
         },
         vmdk: None,
+        archive_copy: None,
         container_config: typed.container_config.clone(),
         android: typed.android.clone(),
         sidecar: typed.sidecar.clone(),

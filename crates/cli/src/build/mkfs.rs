@@ -98,6 +98,7 @@ pub(crate) fn request(
             print_warnings: !typed.is_quiet(),
         },
         vmdk: typed.vmdk_desc.clone(),
+        archive_copy: contents(typed).and(typed.raw_copy()).map(Path::to_owned),
         android: typed.android.clone(),
         sidecar: None,
         container_config: None,
@@ -342,7 +343,6 @@ fn tar(
     Ok(TarImportOptions::default()
         .input(typed.max_input.map_or(InputLimit::Default, InputLimit::Bytes))
         .compression(compression)
-        .uncompressed_copy(typed.raw_copy().map(Path::to_owned))
         .accounts(Some(AccountFiles::of_host()))
         .contents(contents.unwrap_or_default())
         .whiteouts(whiteouts)
@@ -569,9 +569,9 @@ mod tests {
         assert_eq!(tar(&["a.tar", "--aufs"]).unwrap().tar.whiteouts, WhiteoutPolicy::ToOverlay);
         // The first bytes of the archive tell whether it is compressed.
         assert_eq!(tar(&["a.tar", "--ungzip"]).unwrap().tar.compression, None);
-        let indexed = tar(&["a.tar", "--tar=i", "--unxz=raw"]).unwrap().tar;
-        assert_eq!(indexed.compression, Some(Compression::Xz));
-        assert_eq!(indexed.uncompressed_copy, Some("raw".into()));
+        let indexed = tar(&["a.tar", "--tar=i", "--unxz=raw"]).unwrap();
+        assert_eq!(indexed.tar.compression, Some(Compression::Xz));
+        assert_eq!(indexed.archive_copy, Some("raw".into()));
         assert_eq!(tar(&["a.tar"]).unwrap().tar.contents, TarContentMode::Copy);
         assert!(tar(&["a.tar", "b.tar"]).unwrap_err().contains("ferrofs build"));
         let excluding = tar(&["a.tar", "--exclude-path=x"]).unwrap().warnings;

@@ -9,11 +9,20 @@ use anyhow::anyhow;
 use ferrofs_builder::output::{ExistingOutput, OutputTarget};
 use ferrofs_builder::{BuildOutputs, ChunkIndexOutput, ErrorKind};
 
+use super::archive_copy::CopyTarget;
 use super::request::{BuildRequest, SourceKind};
 use crate::container;
 use crate::exit_status::usage_error;
 use crate::output::escape;
 use crate::text_file::TextFile;
+
+/// All places.
+#[derive(Debug)]
+pub(super) struct OutputTargets {
+    pub(super) image: BuildOutputs,
+    pub(super) texts: TextTargets,
+    pub(super) archive_copy: Option<CopyTarget>,
+}
 
 /// The places of the texts beside the image.
 #[derive(Debug)]
@@ -28,10 +37,7 @@ pub(super) struct TextTargets {
 ///
 /// # Errors
 /// A place cannot be used; two outputs have the same one, or it is that of an input.
-pub(super) fn open(
-    request: &BuildRequest,
-    hints: Option<&Path>,
-) -> anyhow::Result<(BuildOutputs, TextTargets)> {
+pub(super) fn open(request: &BuildRequest, hints: Option<&Path>) -> anyhow::Result<OutputTargets> {
     let main = |path: &Path| OutputTarget::open(path, request.existing).map_err(refused);
     let chunk_index = match &request.options.chunk_index {
         Some(ChunkIndexOutput::NewFile(path)) => Some(path),
@@ -51,9 +57,7 @@ pub(super) fn open(
         vmdk: text(request.vmdk.as_ref(), ExistingOutput::Replace)?,
         container_config: text(request.container_config.as_ref(), request.existing)?,
     };
-    // The importer writes this one, which may be a FIFO or a device, too.
-    let copy = request.tar.uncompressed_copy.as_ref();
-    let copy = copy.and_then(|path| OutputTarget::open(path, ExistingOutput::Replace).ok());
+    let copy = request.archive_copy.as_deref().map(CopyTarget::open).transpose()?;
     let targets = [
         ("the image", Some(&outputs.image)),
         ("the blob", outputs.blob.as_ref()),
@@ -62,11 +66,11 @@ pub(super) fn open(
         ("the map of blocks", texts.block_map.as_ref()),
         ("the descriptor", texts.vmdk.as_ref()),
         ("the configuration", texts.container_config.as_ref()),
-        ("the copy of the archive", copy.as_ref()),
+        ("the copy of the archive", copy.as_ref().and_then(CopyTarget::output)),
     ];
     let targets = targets.iter().filter_map(|(what, target)| Some((*what, (*target)?)));
     check_apart(&targets.collect::<Vec<_>>(), &inputs(request, hints))?;
-    Ok((outputs, texts))
+    Ok(OutputTargets { image: outputs, texts, archive_copy: copy })
 }
 
 /// The files that the build reads, those in directories left out.

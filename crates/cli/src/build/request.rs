@@ -36,6 +36,8 @@ pub(crate) struct BuildRequest {
     pub(crate) output: OutputOptions,
     /// A file for a VMDK descriptor of the image.
     pub(crate) vmdk: Option<PathBuf>,
+    /// A file for the archive as it is after decompression.
+    pub(crate) archive_copy: Option<PathBuf>,
     /// A file for the configuration of a container image.
     pub(crate) container_config: Option<PathBuf>,
     pub(crate) android: AndroidArguments,

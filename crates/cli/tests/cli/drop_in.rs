@@ -207,6 +207,17 @@ fn the_uncompressed_archive_is_copied() {
     let device = format!("--device={}", raw.display());
     ferrofs().args(["check", "-q", &device]).arg(&image).succeeds();
     mkfs().args(["--tar=f", "--quiet", "--gzinfo"]).arg(&image).arg(&packed).succeeds();
+    // The copy replaces a file when the archive has been read, and not before.
+    let cut = dir.write("cut.tar.gz", &fs::read(&packed).unwrap()[..300]);
+    mkfs().args(["--tar=f", "--quiet", &option]).arg(&image).arg(&cut).ends_with(1);
+    assert_eq!(fs::read(&raw).unwrap(), fs::read(data("few.tar")).unwrap());
+    // A pipe of the shell.
+    let mut shell = Command::new("bash");
+    shell.args(["-c", r#""$0" --tar=f --quiet --ungzip=/dev/fd/9 "$1" "$2" 9>&1 | cmp - "$3""#]);
+    let name = dir.join("mkfs.erofs");
+    symlink(env!("CARGO_BIN_EXE_ferrofs"), &name).unwrap();
+    shell.arg(&name).arg(&image).arg(&packed).arg(data("few.tar"));
+    assert!(shell.status().unwrap().success());
     // Another archive than a compressed one is read as it is.
     mkfs().args(["--tar=f", "--quiet", "--gzip"]).arg(&image).arg(data("few.tar")).succeeds();
 }

@@ -136,6 +136,7 @@ fn root_follows_no_link_of_another_user_in_a_directory_that_all_share() {
         let blob = format!("--blob={}", path.display());
         let blocks = format!("--block-list-file={}", path.display());
         let sidecar = format!("--sidecar={}", path.display());
+        let copy = format!("--ungzip={}", path.display());
         for command in [
             ferrofs().args(["build", "-q", "--force"]).arg(path).arg(&tree),
             ferrofs()
@@ -143,6 +144,7 @@ fn root_follows_no_link_of_another_user_in_a_directory_that_all_share() {
                 .arg(dir.join("image"))
                 .arg(&tree),
             mkfs().arg("--quiet").arg(path).arg(&tree),
+            mkfs().args(["--quiet", "--tar=f", &copy]).arg(dir.join("image")).arg(data("few.tar")),
             ferrofs().args(["extract", "-q", &tar]).arg(data("plain.erofs")),
             ferrofs().args(["build", "-q", "--force", &blocks]).arg(dir.join("image")).arg(&tree),
             ferrofs()
