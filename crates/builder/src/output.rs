@@ -320,8 +320,9 @@ fn open_in_place(
 }
 
 const FOREIGN_LINK: &str =
-    "will not follow a symlink of another user in a directory that all share";
-const FOREIGN_FILE: &str = "will not write to a file of another user in a directory that all share";
+    "is a symlink of another user in a directory that all may write to; use another directory";
+const FOREIGN_FILE: &str =
+    "is a file of another user in a directory that all may write to; use another directory";
 
 /// Refuses an entry of another user in a directory that is sticky and writable for everyone, unless
 /// the owner of the directory made it: its user may have put it there to misuse this process.

@@ -181,9 +181,10 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work. Damaged images can make ferrofs read data that several inodes share
-    /// again for each of them. One byte of the limit allows about a nanosecond of such work;
-    /// undamaged images cause almost none [default: 256m plus 512 bytes for each byte of IMAGE]
+    /// Limit of repeated work. In a damaged image, many inodes can refer to the same data, and
+    /// ferrofs reads it again for each of them. One byte of the limit allows about a nanosecond of
+    /// such work; undamaged images cause almost none [default: 256m plus 512 bytes for each byte of
+    /// IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -192,14 +193,14 @@ pub(crate) struct WorkLimitArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages that stay resident for decoding while nothing is read; 0 keeps none.
-    /// Other pages are returned to the system at once. Each read is limited to what fits into the
-    /// reserved pages, so with fewer than 128 pages per thread, long files are read more slowly
-    /// [default: up to an eighth of --memory, for a few seconds]
+    /// Number of 4 KiB pages for decoding that stay resident even while nothing is read; 0 keeps
+    /// none. All other pages are returned to the system at once. Each read is limited to what fits
+    /// into the reserved pages, so with fewer than 128 pages per thread, long files are read more
+    /// slowly [default: up to an eighth of --memory, for a few seconds]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
-    /// Fault the reserved pages in, on all CPUs, before the mount is ready; without
+    /// Fault in the reserved pages, on all CPUs, before the mount is ready. Without
     /// --reserved-pages, an eighth of --memory is reserved
     #[arg(long)]
     pub(crate) prefault: bool,
@@ -318,10 +319,10 @@ pub(crate) struct ExtractArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
-    /// The directory to extract into. If it does not exist, it has the temporary name .DEST.part
-    /// until the end. If the exit status is 0, DEST is complete; otherwise it has the files that
-    /// could be extracted. If DEST exists, it must be empty. With --tar, leave out DEST: then all
-    /// words after IMAGE are PATHs
+    /// The directory to extract into, which must be new or empty. A new DEST has the temporary name
+    /// .DEST.part until the extraction ends. With exit status 0, DEST is complete; otherwise it
+    /// contains the files that could be extracted. With --tar, leave out DEST: all words after
+    /// IMAGE are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -345,12 +346,12 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Make the current user the owner of everything, even if that is root. Root's files then get no
-    /// set-user-id or set-group-id bits and no capabilities
+    /// Make the current user the owner of everything. If that is root, files get no set-user-id
+    /// bits, no set-group-id bits and no capabilities
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
-    /// Create no file with a set-user-id or set-group-id bit or with capabilities
+    /// Create all files without set-user-id bits, set-group-id bits and capabilities
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_set_id: bool,
 
@@ -431,8 +432,9 @@ pub(crate) struct BuildArguments {
     pub(crate) image: PathBuf,
 
     /// One of: a directory; tar archives, uncompressed or compressed with gzip, xz or zstd (several
-    /// are layers, the lowest first; - is standard input); a container image: oci-layout:DIR:TAG,
-    /// docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG (the name and the tag may be left out)
+    /// archives are layers, the lowest first; - is standard input); a container image:
+    /// oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG (the name and the tag
+    /// may be left out)
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -522,7 +524,7 @@ pub(crate) struct BuildCompression {
     #[arg(value_parser = clap::value_parser!(u16).range(4096..))]
     pub(crate) max_distance: u16,
 
-    /// Compress the tails of files, or whole files, together in the packed inode
+    /// Compress the tails of files, or whole files, together in one special inode (packed inode)
     #[arg(long, value_name = "tails|all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "tails", value_enum)]
     pub(crate) fragments: Option<FragmentChoice>,
@@ -543,7 +545,7 @@ pub(crate) struct BuildCompression {
     #[arg(long)]
     pub(crate) inline_pclusters: bool,
 
-    /// Use full indexes, which Linux before 5.3 can read
+    /// Use full instead of compact indexes; Linux before 5.3 can read only full ones
     #[arg(long)]
     pub(crate) full_indexes: bool,
 
@@ -608,9 +610,9 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) metadata_first: bool,
 
-    /// Write a chunk index (EROFS image specification) behind the last block of IMAGE, or to FILE.
-    /// With it, readers of a remote image verify each part that they read. On a web server, FILE is
-    /// beside the image, with the name IMAGE.chunk-index
+    /// Write a chunk index (EROFS image specification) after the last block of IMAGE, or to FILE.
+    /// With it, readers of a remote image verify each part that they read. On a web server, put
+    /// FILE beside the image, with the name IMAGE.chunk-index
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -698,9 +700,9 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
-    /// Maximum size of an archive after decompression (archives only), with the holes of sparse
-    /// files that the image stores as zeros [default: 1g, or 1,000 times the size of the compressed
-    /// archive if that is more, and at most 1 TiB]
+    /// Maximum size of an archive after decompression (archives only). Holes of sparse files count
+    /// if the image stores them as zeros or --digest-xattr hashes them [default: 1g, or 1,000 times
+    /// the size of the compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
@@ -765,8 +767,8 @@ pub(crate) struct AndroidArguments {
     #[arg(long, value_name = "PATH")]
     pub(crate) mount_point: Option<OsString>,
 
-    /// Set SELinux labels from this file, which holds regular expressions for paths, types, and
-    /// labels. Labels of the source are left out
+    /// Set SELinux labels from this file, whose lines have three fields: a regular expression for
+    /// paths, a file type (optional), and a label. Labels of the source are left out
     #[arg(long, value_name = "FILE")]
     pub(crate) file_contexts: Option<PathBuf>,
 

@@ -113,7 +113,7 @@ pub(crate) fn import(
     };
     match ContainerImage::first_unverified(&verified) {
         None => Ok((tree, config)),
-        Some(number) => Err(refused(format!("layer {number} has bytes behind its end"))),
+        Some(number) => Err(refused(format!("layer {number} has bytes after its end"))),
     }
 }
 
@@ -128,7 +128,7 @@ fn open(
         Err(error) => return Err(error.to_string()),
     };
     if location.layer.is_some() {
-        return Err("all layers are converted; layer= has no meaning here".to_owned());
+        return Err("layer= cannot be used here: all layers are converted; leave it out".to_owned());
     }
     match &location.object {
         RemoteObject::OciLayout { directory, tag, digest } => {
@@ -222,7 +222,7 @@ impl BlobReader {
         }
         let found = self.digest.clone().finalize();
         if self.wanted.is_some_and(|wanted| wanted.as_bytes()[..] != found[..]) {
-            return Err(damaged("the blob has not the digest that it should have"));
+            return Err(damaged("the blob does not have the digest that the image states"));
         }
         self.verified.store(true, Ordering::Release);
         Ok(())

@@ -101,15 +101,15 @@ are cleared on files whose owner is not preserved. For an image from someone you
 can use --no-set-id and --no-devices. A directory that exists keeps its permissions until everything
 in it is extracted.
 
-With --tar, owners, device nodes and all attributes are written for every user, not only for root.
-Sockets are left out, because tar cannot store them. The archive uses PAX headers, nanosecond times,
-SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The same image always gives the
-same bytes. To extract all of it with GNU tar, run as root:
+An archive of --tar contains all owners, device nodes and attributes, even if an ordinary user
+writes it. Sockets are left out, because tar cannot store them. The archive uses PAX headers,
+nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The same image
+always gives the same bytes. To extract all of it with GNU tar, run as root:
 tar --xattrs --xattrs-include='*' -xpf FILE. FILE is created, or replaced, only when the archive is
 complete. A file that cannot be read completely is reported and left out. If the file is too long
 to be held in memory, it stays in the archive, and zeros replace the bytes that cannot be read. In
-both cases the exit status is 1. With --tar -, check the exit status: it is the only sign that the
-archive is complete. --json then prints its summary on stderr.
+both cases the exit status is 1. With --tar -, the exit status is the only sign that the archive is
+complete, and the summary of --json goes to stderr.
 
 Exit status: 0 everything was extracted, 1 something was not (each failure is reported), 2 wrong
 usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
@@ -134,9 +134,9 @@ Parallel requests download the image through the cache. So an interrupted downlo
 it stopped, and `ferrofs mount` of the same URL reads the downloaded parts from the cache. FILE is
 created (with --force: replaced) when it is complete, verified and on stable storage.
 
-An image of a registry is always compared with its digest, also with --verify=off. An object of a
+An image of a registry is always compared with its digest, even with --verify=off. An object of a
 web server has a digest only if its URL ends with #index=sha256:…, the digest of its chunk index.
-Otherwise ferrofs trusts the transport, or refuses the object with --verify=require.
+Without a digest, ferrofs trusts the transport; with --verify=require, it refuses the object.
 
 Exit status: 0 FILE is complete, 1 it was not created, 2 wrong usage; 129, 130 or 143 after SIGHUP,
 SIGINT or SIGTERM.
@@ -148,10 +148,10 @@ Examples:
 
 pub(crate) const PUSH: &str = "\
 The image becomes the only layer of a container image, with the media type application/vnd.erofs.
-`ferrofs mount URL` verifies each part that it reads with a chunk index: the one of `ferrofs build
---chunk-index`, or else one that this verb appends to the blob. The same IMAGE always gets the same
-manifest. Blobs that the registry has already are not uploaded again. Log in with docker, podman or
-skopeo.
+`ferrofs mount URL` verifies each part that it reads with a chunk index. If `ferrofs build
+--chunk-index` has not stored one in IMAGE, this verb appends one to the blob. The same IMAGE always
+gets the same manifest. Blobs that the registry has already are not uploaded again. Log in with
+docker, podman or skopeo.
 
 Exit status: 0 the image is in the registry, 1 it is not, 2 wrong usage; 129, 130 or 143 after
 SIGHUP, SIGINT or SIGTERM.
@@ -162,13 +162,13 @@ Examples:
   ferrofs push --json --insecure-registry=localhost:5000 app.erofs oci://localhost:5000/app:v1";
 
 pub(crate) const STATS: &str = "\
-The process that serves the mount sends the statistics. Every user with read access to the mount
-can query them, from every namespace that contains the mount. Counters start at zero when this
-process starts: when the image is mounted, and with mount --keep again whenever another process
-takes over. The time of an operation starts when the process receives the request and ends when the
-kernel has the reply. Quantiles are at most 12.5 % too high. An error is a reply that reports damage
-or an I/O failure; a name or an attribute that does not exist is not an error. The list of the most
-read files shows inode numbers; `find DIR -inum N -print -quit` prints the path.
+The process that serves the mount sends the statistics. Every user with read access to the mount can
+query them, from every namespace that contains the mount. Counters start at zero when the image is
+mounted. With mount --keep, they start at zero again when another process takes over. The time of an
+operation starts when the process receives the request and ends when the kernel has the reply.
+Quantiles are at most 12.5 % too high. An error is a reply that reports damage or an I/O failure; a
+name or an attribute that does not exist is not an error. The list of the most read files shows
+inode numbers; `find DIR -inum N -print -quit` prints the path.
 
 --all queries the mounts of this user in this mount namespace. It prints their sum; a quantile of
 the sum is the largest quantile of any mount. With --prometheus, it prints the samples of each mount
@@ -188,17 +188,17 @@ process that serves each mount, the age of the mount, and how often the process 
 The state is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR`
 removes such a mount), or \"no answer\" if it does not answer within two seconds.
 
-Exit status: 0 success, also if there is no mount, 1 the list cannot be read, 2 wrong usage.
+Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage.
 
 Examples:
   ferrofs list
   ferrofs list --json | jq -r 'select(.restarts > 0) | .mount'";
 
 pub(crate) const CACHE: &str = "\
-The cache keeps the parts of remote images that were read. --cache-size of the verbs that read
-limits it, so pruning is seldom needed. An image that a mount or a running verb has open is not
-removed, but --to may evict parts of it, which are fetched again when they are read. The process
-ferrofs-fetch removes the files; the command starts it if it is not running.
+The cache keeps the parts of remote images that were read. The option --cache-size of other verbs
+limits its size, so pruning is seldom needed. An image that a mount or a running verb has open is
+not removed, but --to may evict parts of it, which are fetched again when they are read. The process
+ferrofs-fetch removes the files; this verb starts it if it is not running.
 
 verify reads all cached chunks and exits with 1 if any was damaged. Damaged chunks are never used;
 they are fetched again when they are read.
@@ -217,9 +217,9 @@ The command returns when the image is mounted, or prints why it could not be mou
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
 process unmounts it. If the mount is in use at that time, it is detached from the directory tree at
 once, and the process ends when the mount is no longer used. A second signal ends the process
-immediately. A second process waits for the end of the first one, and unmounts if SIGKILL has ended
-it. With -o noauto_unmount, a mount that root made stays after SIGKILL: every access fails with
-\"transport endpoint is not connected\" until `umount DIR` removes it.
+immediately. If SIGKILL ends the process, a helper process unmounts. With -o noauto_unmount, a mount
+that root made stays after SIGKILL: every access fails with \"transport endpoint is not connected\"
+until `umount DIR` removes it.
 
 With --keep or -o keep, the mount survives the death of the process that serves it. A second, small
 process holds the mount and starts the serving process again, as often as necessary. Open files and
@@ -237,8 +237,8 @@ makes it try at once.
 
 The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
 capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
-describes the sandbox. With --user NAME, a process of NAME serves a mount that root makes, and the
-mount belongs to NAME.
+describes the sandbox. With --user NAME, root makes the mount, and a process of the user NAME, who
+owns the mount, serves it.
 
 Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
 nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (use
@@ -260,7 +260,7 @@ users it stays at the system's limit, usually 128 KiB per file; --explain prints
 raises it.
 
 Exit status: 0 the image is mounted (with --foreground: it was unmounted), 1 it could not be
-mounted, or the mount had to be given up, 2 wrong usage.
+mounted, or serving it failed later, 2 wrong usage.
 
 Examples:
   ferrofs mount app.erofs dir/
@@ -311,15 +311,15 @@ The demonstration mounts an image with FUSE as the current user, compares every 
 with the expected contents and metadata, and measures how fast the mount is read. Without arguments
 it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with a
 direct read of the image. With SOURCE, it compares the mount with that directory. It uses a
-temporary directory, and removes it at the end, also after a signal.
+temporary directory, and removes it at the end, even after a signal.
 
 Each measurement mounts the image again, so that the page cache is empty, and then opens, reads and
 closes the files. The first measurement uses one reader. The second uses one reader for each CPU,
 but at least four. Only a part of a large image is read. If FUSE is not available, the
 demonstration prints the reason and compares a direct read of the image with the expected contents.
 
-Exit status: 0 all that was compared is right, 1 something was different or could not be read, 2
-wrong usage.
+Exit status: 0 no difference was found, 1 something was different or could not be read, 2 wrong
+usage.
 
 Examples:
   ferrofs demo
@@ -327,7 +327,7 @@ Examples:
   sudo ferrofs demo app.erofs rootfs/";
 
 pub(crate) const FSCK_EROFS: &str = "\
-This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, also without
+This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, even without
 --extract. There is one exception: if the image has devices and no --device is given, it reads file
 contents only with --extract. `ferrofs check` and `ferrofs extract` have more options.
 
@@ -343,7 +343,7 @@ pub(crate) const DUMP_EROFS: &str = "\
 This is ferrofs, called as dump.erofs. `ferrofs info`, `ls`, `stat` and `cat` show the same data in
 another form, and as JSON. Times are in UTC.
 
-Exit status: 0 success, also if there is no such path or inode; 254 and other numbers if the image
+Exit status: 0 success, even if there is no such path or inode; 254 and other numbers if the image
 cannot be opened (256 minus the error number of the system), 234 if it is not an EROFS image or for
 wrong usage.
 
@@ -406,7 +406,7 @@ names, or else in that of IMAGE. The summary has the size of the file. With litt
 --dedupe and --fragments find fewer equal parts. Archives that are compressed with a window of more
 than about 5/8 of --memory are refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
 
-If the environment variable SOURCE_DATE_EPOCH is set, it is the build time also without
+If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
 --reproducible, and files that are newer get that time, too. --time always sets the build time.
 
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the

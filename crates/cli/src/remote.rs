@@ -286,11 +286,13 @@ pub(crate) fn open_object(
 ) -> anyhow::Result<RemoteSource> {
     let Location::Remote(location) = parse(argument.as_os_str())? else {
         let text = escape(argument.as_os_str().as_encoded_bytes());
-        return Err(usage_error(format_args!("{text}: a path, and no URL; copy the file")));
+        return Err(usage_error(format_args!("{text}: a path, not a URL; copy the file instead")));
     };
     if location.is_layout() {
         let text = shown(argument);
-        return Err(usage_error(format_args!("{text}: it is on this machine; copy the blob")));
+        return Err(usage_error(format_args!(
+            "{text}: it is on this machine; copy its blob instead"
+        )));
     }
     let client = Arc::new(connect(&arguments.connection)?);
     open_remote(&client, &location, arguments)
@@ -439,7 +441,7 @@ fn cache_place(arguments: &ConnectionArguments) -> anyhow::Result<CachePlace> {
         return CachePlace::of(path).context(CACHE);
     }
     let Some(path) = default_cache() else {
-        let problem = "there is no home directory for it; --cache=DIR names one";
+        let problem = "there is no home directory for it; name a directory with --cache=DIR";
         return Ok(CachePlace::uncached(problem.to_owned()));
     };
     Ok(CachePlace::of(&path).unwrap_or_else(|error| CachePlace::uncached(error.to_string())))

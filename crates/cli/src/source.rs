@@ -85,8 +85,7 @@ fn open_on(
         None => {
             if read.remote.verify == Some(VerifyChoice::Require) {
                 return Err(usage_error(format_args!(
-                    "--verify=require is for remote images; {shown} is a local file, of which nothing is compared \
-                     with a digest"
+                    "--verify=require is for remote images, but {shown} is a local file; leave it out"
                 )));
             }
             let options = read.devices.iter().fold(options, OpenOptions::device);
@@ -125,7 +124,7 @@ fn foreign_text(
 ) -> String {
     let length = source.map(ImageSource::length);
     if read.offset > 0 && length == Some(0) {
-        return format!("--offset={} is not inside of the file", read.offset);
+        return format!("--offset={} is past the end of the file", read.offset);
     }
     let kind = source.and_then(foreign::identify);
     match (&read.partition, kind) {

@@ -65,7 +65,7 @@ impl StallLimit {
     }
 
     fn stalled(self, shown: &str) -> ExchangeError {
-        let detail = format!("the server sent too little for {} s", self.0.as_secs());
+        let detail = format!("the server sent too few bytes for {} s", self.0.as_secs());
         ExchangeError::transient(FetchError::new(FetchErrorKind::TimedOut, shown, detail))
     }
 }

@@ -63,7 +63,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 /// Threads that receive and verify.
 const THREADS: usize = 2;
 
-/// Fetches remote EROFS images for ferrofs
+/// Fetch remote EROFS images for ferrofs
 ///
 /// ferrofs starts this program when it needs it. All ferrofs processes of a user that use the same
 /// cache share it.
@@ -73,14 +73,14 @@ struct FetcherArguments {
     /// The cache directory; it is created with mode 0700
     #[arg(long, value_name = "DIR", required_unless_present = "uncached")]
     cache: Option<PathBuf>,
-    /// Serves the socket on its standard input until that is closed, and keeps a part of what it
-    /// fetches in memory. The cache, if there is one, is only read
+    /// Serve the socket on standard input until it is closed. Keep a part of the fetched data in
+    /// memory, and only read from the cache of --cache
     #[arg(long)]
     uncached: bool,
-    /// How long a request is repeated before it fails, in seconds
+    /// Time for which a failed request is repeated, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// Ends when it was not used for so many seconds
+    /// End when no process has used this one for this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     idle: u64,
 }

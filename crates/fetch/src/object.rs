@@ -246,8 +246,8 @@ impl SharedObject {
         {
             let described = document.index.length();
             let detail = format!(
-                "the chunk index describes {described} bytes, and the object has {length}: what lies \
-                 behind them is not the index itself"
+                "the chunk index describes {described} bytes, but the object has {length}, and the \
+                 rest is not the chunk index"
             );
             return Err(FetchError::new(FetchErrorKind::Damaged, &shown, detail));
         }
@@ -697,7 +697,7 @@ impl SharedObject {
             transfer.received += bytes.len() as u64;
             Stats::add(&stats.received_bytes, bytes.len() as u64);
             if received > answer.range.end - answer.range.start {
-                let detail = "the answer is longer than it said";
+                let detail = "the answer is longer than its header says";
                 let error = self.error(FetchErrorKind::Protocol, detail);
                 return Err(ExchangeError::permanent(error));
             }
@@ -731,7 +731,7 @@ impl SharedObject {
         }
         Err(failure.unwrap_or_else(|| {
             let at = answer.range.start + received;
-            let detail = "the answer ended before all bytes had come";
+            let detail = "the answer ended before all bytes had arrived";
             ExchangeError::transient(self.error(FetchErrorKind::Unreachable, detail).at(at))
         }))
     }

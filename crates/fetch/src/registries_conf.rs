@@ -219,9 +219,7 @@ impl RegistriesConf {
                         is_insecure,
                     })
                 }
-                _ => Err(format!(
-                    "{NAME} leads from {reference} to {text:?}, which is no repository"
-                )),
+                _ => Err(format!("{NAME} maps {reference} to {text:?}, which is no repository")),
             }
         };
         let mut mirrors = Vec::with_capacity(table.mirror.len());

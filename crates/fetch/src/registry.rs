@@ -188,7 +188,7 @@ impl Repository {
                 other => return other,
             }
         }
-        let detail = "the registry refuses access, although it gave a token";
+        let detail = "the registry gave a token, but refuses access; check the rights of the login";
         Err(ExchangeError::permanent(FetchError::new(FetchErrorKind::Denied, &self.shown, detail)))
     }
 
@@ -277,8 +277,8 @@ impl Repository {
                 HeaderValue::from_str(&format!("Bearer {token}")).ok()
             }
         };
-        let mut header = header
-            .ok_or_else(|| denied("the token has characters that no header has".to_owned()))?;
+        let mut header =
+            header.ok_or_else(|| denied("the token is not valid in a header".to_owned()))?;
         header.set_sensitive(true);
         access.header = Some(header);
         access.generation += 1;

@@ -122,7 +122,7 @@ impl Resolver {
             }
         };
         if options.verify == VerifyMode::Require && resolution.object.index.is_none() {
-            let detail = "--verify=require needs a chunk index, and there is none for it";
+            let detail = "--verify=require needs a chunk index, and the image has none";
             return Err(error(FetchErrorKind::Refused, location, detail));
         }
         Ok(resolution)

@@ -210,7 +210,7 @@ impl StoreAccess {
     pub(crate) fn remedy(&self) -> &'static str {
         match &self.place {
             StorePlace::S3 { .. } if self.settings.get("AWS_PROFILE").is_some() => {
-                "profiles are not read: eval \"$(aws configure export-credentials --format env)\" \
+                "AWS profiles are not read; `eval \"$(aws configure export-credentials --format env)\"` \
                  sets AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
             }
             StorePlace::S3 { .. } => {
@@ -342,7 +342,7 @@ impl StoreAccess {
                     .flatten()
                     .all(|part| part.bytes().all(|b| b.is_ascii_graphic()))
                 {
-                    return Err("they have characters that no header has".to_owned());
+                    return Err("they have characters that are not valid in a header".to_owned());
                 }
                 AwsAuthorizer::new(&credential, "s3", region(&self.settings))
                     .with_request_payer(is_on(&self.settings, "AWS_REQUEST_PAYER"))
@@ -353,7 +353,8 @@ impl StoreAccess {
                 let credential = provider.get_credential().await.map_err(text)?;
                 if !credential.bearer.is_empty() {
                     let value = HeaderValue::from_str(&format!("Bearer {}", credential.bearer));
-                    let value = value.map_err(|_| "the token is none".to_owned())?;
+                    let value =
+                        value.map_err(|_| "the token is not valid in a header".to_owned())?;
                     request.headers_mut().insert(AUTHORIZATION, value);
                 }
                 Ok(())

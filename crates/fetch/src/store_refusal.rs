@@ -84,14 +84,14 @@ impl StoreRefusal {
             (_, 412) => (Changed, "the object has changed on the server".to_owned()),
             _ if self.is_expiry() => {
                 let detail = format!(
-                    "the credentials ({source}) have expired or are refused; {}, and open it \
-                     again, which renews them for what is mounted, too",
+                    "the credentials ({source}) have expired or are refused; {}, and open the image \
+                     again, which renews the credentials of its mounts, too",
                     access.remedy()
                 );
                 (Denied, detail)
             }
             ("RequestTimeTooSkewed", _) => {
-                (Denied, "the clock of this machine is wrong, so signatures are refused".to_owned())
+                (Denied, "signatures are refused: set the clock of this machine".to_owned())
             }
             ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "AuthenticationFailed", _) => {
                 (Denied, format!("the credentials ({source}) are wrong; {}", access.remedy()))

@@ -237,7 +237,8 @@ impl Upload {
             let is_sent = now > 0 && whole.start + now >= whole.end;
             let stall_limit = if is_sent { ANSWER_TIMEOUT } else { STALL.min(self.timeout) };
             if moved.elapsed() > stall_limit {
-                let detail = format!("the server took nothing for {} s", stall_limit.as_secs());
+                let detail =
+                    format!("the server accepted no bytes for {} s", stall_limit.as_secs());
                 let error = FetchError::new(FetchErrorKind::TimedOut, self.shown(), detail);
                 return Err(ExchangeError::transient(error));
             }

@@ -233,7 +233,7 @@ impl fmt::Display for RefusedAddress {
         let Self { host, address } = self;
         let kind = match is_metadata(*address) {
             true => "a link-local or metadata address",
-            false => "an address of the own network",
+            false => "an address of the local network",
         };
         write!(f, "a redirect to {kind} is refused: {host}")?;
         if host.trim_matches(['[', ']']) != address.to_string() {
@@ -273,7 +273,9 @@ impl AddressPolicy {
         }
         let is_local = name == "localhost" || name.ends_with(".localhost");
         if self == Self::NoInternal && is_local {
-            return Err(format!("a redirect to an address of the own network is refused: {host}"));
+            return Err(format!(
+                "a redirect to an address of the local network is refused: {host}"
+            ));
         }
         Ok(())
     }
@@ -376,7 +378,7 @@ mod tests {
         for address in ["10.0.0.1", "127.0.0.1", "::1", "192.168.1.1"] {
             check(AddressPolicy::NoMetadata, &[address]).unwrap();
             let text = check(AddressPolicy::NoInternal, &[address]).unwrap_err();
-            assert!(text.contains("own network"), "{text}");
+            assert!(text.contains("local network"), "{text}");
         }
         check(AddressPolicy::NoInternal, &["1.1.1.1", "2606:4700::1111"]).unwrap();
     }
@@ -404,7 +406,7 @@ mod tests {
         }
         for host in ["localhost", "a.LOCALHOST", "10.0.0.1", "[::1]"] {
             check(AddressPolicy::NoMetadata, host).unwrap();
-            assert!(check(AddressPolicy::NoInternal, host).unwrap_err().contains("own network"));
+            assert!(check(AddressPolicy::NoInternal, host).unwrap_err().contains("local network"));
         }
         check(AddressPolicy::NoInternal, "metadata.google.internal.example.org").unwrap();
     }

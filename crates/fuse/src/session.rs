@@ -429,7 +429,10 @@ impl fmt::Display for SessionEvent {
                 )
             }
             Self::Banned { node } => {
-                write!(f, "requests for node {node} get EIO: processes have died in one")
+                write!(
+                    f,
+                    "requests for node {node} get EIO from now on: processes have died in such a request"
+                )
             }
             Self::MalformedRequest => f.write_str("malformed request from the kernel; replied EIO"),
             Self::DeviceFailed { errno } => write!(f, "/dev/fuse: {errno}; a listener ended"),

@@ -337,7 +337,7 @@ impl ErrorKind {
             Self::Truncated { promised, length } => {
                 write!(
                     f,
-                    "the superblock has a size of {promised} bytes, but the image has {length}"
+                    "the superblock states an image of {promised} bytes, but there are only {length}"
                 )
             }
             Self::DeviceCount { table, given } => {
@@ -365,7 +365,7 @@ impl ErrorKind {
                 write!(f, "the index distance at lcluster {lcluster} points to no extent")
             }
             Self::BlockCount { lcluster } => {
-                write!(f, "lcluster {lcluster} should hold the block count of its extent")
+                write!(f, "lcluster {lcluster} does not hold the block count of its extent")
             }
             Self::WrongExtent { offset } => {
                 write!(

@@ -186,7 +186,7 @@ impl fmt::Display for MountLogEvent<'_> {
                 if let Some(path) = path {
                     write!(f, " ({})", String::from_utf8_lossy(path))?;
                 }
-                f.write_str(": servers have died in a request for it, which gets EIO from here on")
+                f.write_str(": processes have died in a request for it, which gets EIO from now on")
             }
             Self::Session(event) => write!(f, "{event}"),
         }

@@ -396,7 +396,7 @@ pub(crate) fn handshake(
         false => {
             let seconds = HELLO_LIMIT.as_secs();
             let text = format!(
-                "the fetcher has not said hello within {seconds} s; if ferrofs-fetch hangs, end it"
+                "the fetcher did not answer within {seconds} s; if ferrofs-fetch hangs, end it"
             );
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         }

@@ -86,7 +86,10 @@ impl FetcherProgram {
             let program = self.program.display();
             io::Error::new(
                 error.kind(),
-                format!("cannot start {program}: {error}; remote images need ferrofs-fetch"),
+                format!(
+                    "cannot start {program}: {error}; remote images need ferrofs-fetch: install it, \
+                     or set FERROFS_FETCH to its path"
+                ),
             )
         })?;
         let ended = Arc::new(OnceLock::new());
@@ -147,7 +150,7 @@ impl FetcherProgram {
                     _ if Instant::now() < deadline => std::thread::sleep(START_PAUSE),
                     _ => {
                         let seconds = START_TIMEOUT.as_secs();
-                        return Err(self.unusable(&format!("it served nobody within {seconds} s")));
+                        return Err(self.unusable(&format!("it did not answer within {seconds} s")));
                     }
                 },
                 other => {
@@ -162,8 +165,8 @@ impl FetcherProgram {
     fn unusable(&self, why: &str) -> io::Error {
         let program = self.program.display();
         io::Error::other(format!(
-            "{program}: {why}; remote images need ferrofs-fetch of this version, which \
-             FERROFS_FETCH can name"
+            "{program}: {why}; remote images need ferrofs-fetch of this version: install it, or \
+             set FERROFS_FETCH to its path"
         ))
     }
 

@@ -97,12 +97,12 @@ impl LayoutDirectory {
             .map_err(|error| format!("{digest}: {error}"))?;
         if bytes.len() as u64 != length {
             return Err(format!(
-                "{digest}: the blob has not the {length} bytes that it should have"
+                "{digest}: the blob does not have the length in the manifest, {length} bytes"
             ));
         }
         match ContentDigest::of(&bytes) == digest {
             true => Ok(bytes),
-            false => Err(format!("{digest}: the blob has not the digest that it should have")),
+            false => Err(format!("{digest}: the bytes of the blob have another digest")),
         }
     }
 
@@ -221,7 +221,7 @@ impl LayoutSource {
             VerifyMode::Try | VerifyMode::Require => layout.chunk_index(layer, &file)?,
         };
         if verify == VerifyMode::Require && index.is_none() {
-            return Err("--verify=require needs a chunk index, and there is none for it".to_owned());
+            return Err("--verify=require needs a chunk index, and the image has none".to_owned());
         }
         let count = index.as_ref().map_or(0, ChunkIndex::count);
         let verified = (0..count).map(|_| AtomicBool::new(false)).collect();
@@ -262,7 +262,7 @@ impl LayoutSource {
             if self.digest_of(&bytes)? != digest {
                 let (layer, start) = (self.digest, bytes.start);
                 let why =
-                    format!("{layer}: the chunk at byte {start} has not the digest of its index");
+                    format!("{layer}: the chunk at byte {start} does not match the chunk index");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             if let Some(known) = known {

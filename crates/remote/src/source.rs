@@ -270,7 +270,10 @@ impl RemoteSource {
                 ChunkRead::Served => break,
                 // A chunk may be discarded between the reply and the read, again and again.
                 ChunkRead::Absent if fetches > 0 && Instant::now() >= deadline => {
-                    return fails(FetchErrorKind::TimedOut, "is discarded before it can be read");
+                    return fails(
+                        FetchErrorKind::TimedOut,
+                        "is evicted before it can be read; a larger --cache-size may help",
+                    );
                 }
                 ChunkRead::Absent if fetches > 1 => {
                     std::thread::sleep(pause);

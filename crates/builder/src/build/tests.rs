@@ -470,7 +470,7 @@ fn what_cannot_lie_in_front_of_the_data_is_refused() {
         options.check().unwrap();
         change(&mut options);
         let error = options.check().unwrap_err();
-        assert!(error.to_string().contains("in front of the data excludes"), "{error}");
+        assert!(error.to_string().contains("in front of the data cannot be used with"), "{error}");
     }
 }
 

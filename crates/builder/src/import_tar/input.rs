@@ -60,7 +60,7 @@ impl InputLimit {
         let why = match self {
             Self::Bytes(_) => "the limit for an archive",
             Self::Default if bytes >= BYTES_MAX => "the default limit for an archive",
-            Self::Default => "1,000 times as many as it has while it is compressed",
+            Self::Default => "1,000 times its compressed size",
         };
         InputTooLarge(format!(
             "the archive has more than {bytes} bytes, {why}; --max-input allows more"
@@ -190,8 +190,8 @@ impl HoleCount {
             InputLimit::Default => "the default limit for an archive of its length",
         };
         let why = format!(
-            "{}: with its holes the archive has more than {bytes} bytes, {why}; --max-input allows more, and \
-             without compression and digests and with a chunk size an image stores no holes",
+            "{}: with its holes the archive has more than {bytes} bytes, {why}; --max-input allows more, or \
+             use a chunk size without compression and digests: then the image stores no holes",
             self.name
         );
         Err(refused(why, self.offset))
@@ -295,8 +295,8 @@ impl ArchiveOpener<'_> {
             }
         };
         if device.is_some() && options.compression.is_none() && compression != Compression::Plain {
-            let why = "compressed, so that no image can refer to it: unpack it first, or say how it is \
-                       compressed, to refer to what it unpacks to";
+            let why = "compressed, so no image can refer to its contents: decompress it first, or give its \
+                       compression, to refer to the decompressed archive";
             return Err(refused(why, 0).at(&name));
         }
         let compressed = CompressedBytes { whole: length, read: input.read_counter() };

@@ -57,7 +57,7 @@ impl BuildOptions {
         ];
         let found = excluded.iter().find(|(is_asked, _)| self.metadata_first && *is_asked);
         found.map_or(Ok(()), |(_, what)| {
-            require(false, || format!("metadata in front of the data excludes {what}"))
+            require(false, || format!("metadata in front of the data cannot be used with {what}"))
         })
     }
 

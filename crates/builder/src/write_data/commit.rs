@@ -263,7 +263,7 @@ impl<'s> Committer<'s> {
         }
         let what = format!(
             "a compressed file of {file_bytes} bytes: the {memory_bytes} bytes of memory have no room for \
-             its index; larger blocks or more memory do"
+             its index; use larger blocks or more memory"
         );
         Err(Error::new(ErrorKind::Unsupported(what)))
     }

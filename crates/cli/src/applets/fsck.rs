@@ -36,8 +36,8 @@ pub(crate) struct FsckArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Extract the image into DIR, whose parent must exist; without DIR, no effect: all data is
-    /// always read
+    /// Extract the image into DIR, whose parent must exist. Without DIR, no effect: all data is read
+    /// in any case
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

@@ -62,7 +62,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'z', value_name = "X[,level=Y][,dictsize=Z][:...]")]
     pub(crate) algorithms: Option<String>,
 
-    /// Maximum size of a pcluster: whole blocks, up to 1m; the suffixes k and m mean KiB and MiB
+    /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m; the suffixes k and m
+    /// mean KiB and MiB
     #[arg(short = 'C', value_name = "#", value_parser = parse_size)]
     pub(crate) pcluster_bytes: Option<u64>,
 
@@ -213,9 +214,9 @@ pub(crate) struct MkfsArguments {
     sort: Option<String>,
 
     /// Build from a tar archive: f copies contents into the image; i leaves them in the archive,
-    /// which becomes device 1; i,MAP copies them, and writes to MAP which blocks they fill from
-    /// which bytes of the archive; headerball reads an archive without contents and creates files
-    /// of zeros
+    /// which becomes device 1; i,MAP copies them, and writes to MAP where each of them is in the
+    /// image and in the archive; headerball reads an archive without contents and creates files of
+    /// zeros
     #[arg(long, value_name = "f|i[,MAP]|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarSelection>,
@@ -243,10 +244,10 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     gzinfo: bool,
 
-    /// Maximum size of an archive after decompression, or of the files that are copied from an image,
-    /// with the holes of sparse files that are stored as zeros or have a digest. erofs-utils has no
-    /// such limit [default: 1g, or 1,000 times the size of the compressed archive or of the image if
-    /// that is more, and at most 1 TiB]
+    /// Maximum size of an archive after decompression, or of the files that are copied from an image.
+    /// Holes of sparse files count if the new image stores them as zeros or --xattr-inode-digest
+    /// hashes them. erofs-utils has no such limit [default: 1g, or 1,000 times the size of the
+    /// compressed archive or of the image if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
@@ -254,8 +255,8 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "X")]
     pub(crate) vmdk_desc: Option<PathBuf>,
 
-    /// Number of threads: 0 stands for 1, and a negative number, or one larger than the number of
-    /// CPUs available to the process, for that number of CPUs [default: the number of CPUs]
+    /// Number of threads. 0 means 1. A negative number, or a number above that of the CPUs available
+    /// to the process, means one thread for each of these CPUs [default: one for each CPU]
     #[arg(long, value_name = "#", value_parser = parse_wrapping_number)]
     #[arg(allow_negative_numbers = true)]
     workers: Option<u64>,
@@ -264,8 +265,8 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "#", value_parser = parse_number)]
     async_queue_limit: Option<u64>,
 
-    /// Features of -E as bits from 1 on: legacy-compress, ztailpacking, fragments, all-fragments,
-    /// dedupe, fragdedupe, 48bit, dot-omitted
+    /// Features of -E as a sum: 1 legacy-compress, 2 ztailpacking, 4 fragments, 8 all-fragments, 16
+    /// dedupe, 32 fragdedupe, 64 48bit, 128 dot-omitted
     #[arg(long, value_name = "#", value_parser = parse_feature_bits)]
     pub(crate) zfeature_bits: Option<u64>,
 

@@ -58,8 +58,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// For a mount that was made with --keep and that no process serves at the moment: start the
-    /// process at once, without waiting for the next attempt
+    /// Start the process that serves the mount of DIR at once, without waiting for the next
+    /// attempt. This is for a mount that was made with --keep and that no process serves
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 

@@ -39,8 +39,8 @@ pub(crate) struct PushArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The target: oci://HOST/REPOSITORY:TAG; append #platform=OS/ARCH if the image is for another
-    /// platform than that of this machine
+    /// The target: oci://HOST/REPOSITORY:TAG. If the image is not for the platform of this machine,
+    /// append #platform=OS/ARCH
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
 

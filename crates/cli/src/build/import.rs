@@ -66,7 +66,7 @@ pub(super) fn import(
         if found != SidecarMismatch::default() {
             let (lines, paths) = (found.unused_lines, found.unnamed_paths);
             warnings.push(format!(
-                "--sidecar: {lines} lines are about no file of the source; {paths} files have no line"
+                "--sidecar: {lines} lines match no file of the source; {paths} files have no line"
             ));
         }
     }

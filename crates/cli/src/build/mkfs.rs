@@ -245,7 +245,8 @@ fn take_metabox(typed: &MkfsArguments, options: &mut BuildOptions) -> Result<(),
     let Some(number) = number else { return Ok(()) };
     let count = options.algorithms.as_ref().map_or(0, |algorithms| algorithms.methods.len());
     let method = usize::try_from(number).ok().filter(|number| *number < count.max(1));
-    let method = method.ok_or_else(|| format!("-m: no algorithm {number}: -z has {count}"))?;
+    let method = method
+        .ok_or_else(|| format!("-m: no algorithm {number}: -z has {count}, counted from 0"))?;
     options.metabox_method = options.algorithms.is_some().then_some(method);
     Ok(())
 }
@@ -365,7 +366,7 @@ fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
         ([], false) => Err("SOURCE is missing".to_owned()),
         ([one], true) => Ok(vec![one.clone()]),
         ([one], false) if one == Path::new("-") => {
-            Err("standard input holds an archive, which needs --tar=f".to_owned())
+            Err("an archive on standard input needs --tar=f".to_owned())
         }
         (images, false) => Ok(images.to_vec()),
         _ => Err("several archives are not supported; use `ferrofs build` for layers".to_owned()),

@@ -408,7 +408,7 @@ impl ReadBytes {
                 InputLimit::Bytes(_) => "the limit for an image",
             };
             refused(&format!(
-                "with it the files of the image have more than {most} bytes, {why}; --max-input allows more"
+                "with this file, the files of the image have more than {most} bytes, {why}; --max-input allows more"
             ))
         })?;
         Ok(())
@@ -586,7 +586,7 @@ impl ContentReader for LayerFile {
             let count =
                 read.map_err(|error| error.at(ContentSource::name(self)).at_byte(offset))?;
             if count == 0 {
-                let why = refused("its contents end before its size");
+                let why = refused("its contents are shorter than its size");
                 return Err(why.at(ContentSource::name(self)).at_byte(offset));
             }
             buffer = buffer.split_at_mut(count).1;

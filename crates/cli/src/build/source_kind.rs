@@ -18,12 +18,12 @@ pub(super) fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
     let for_directories = for_directories(typed);
     if typed.sources.iter().any(|source| is_container(source)) {
         if typed.sources.len() > 1 {
-            return Err("a container image is the only source of a build".to_owned());
+            return Err("a container image must be the only SOURCE".to_owned());
         }
         if content.whiteouts == WhiteoutChoice::Overlay {
-            return Err(
-                "--whiteouts=overlay is for archives; the layers of an image are merged".to_owned()
-            );
+            let why =
+                "--whiteouts=overlay is for archives; leave it out: container layers are merged";
+            return Err(why.to_owned());
         }
         return match for_directories {
             Some(option) => Err(format!("{option} is for a directory, not for a container image")),
@@ -75,7 +75,7 @@ pub(super) fn check(typed: &BuildArguments) -> Result<(), String> {
         let name = escape(source.as_os_str().as_bytes());
         if found.is_dir() && typed.sources.len() > 1 {
             return Err(format!(
-                "{name}: a directory; of several sources, each is the archive of a layer: give the directory alone"
+                "{name}: a directory, but several sources must be archives of layers: give the directory alone"
             ));
         }
         match (found.is_dir(), for_archives(typed), for_directories(typed)) {

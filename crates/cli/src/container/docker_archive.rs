@@ -46,7 +46,7 @@ pub(super) fn open(
     if let Some(digest) = digest_of_name(&saved.config)
         && ContentDigest::of(&config) != digest
     {
-        return Err("the configuration has not the digest that its name says".to_owned());
+        return Err("the configuration does not have the digest in its name".to_owned());
     }
     if saved.layers.len() > LAYERS_MAX {
         return Err(format!("the image has more than {LAYERS_MAX} layers"));
@@ -79,7 +79,7 @@ fn choose<'a>(images: &'a [SavedImage], tag: Option<&str>) -> Result<&'a SavedIm
         (found, _) => {
             let known: Vec<_> = images.iter().flat_map(tags).map(String::as_str).collect();
             let what = if found.is_some() { "several images" } else { "no such image" };
-            Err(format!("the archive has {what}; its tags are {}", known.join(", ")))
+            Err(format!("the archive has {what}; give one of its tags: {}", known.join(", ")))
         }
     }
 }

@@ -254,7 +254,7 @@ fn start_unmount_helper(attachment: &mut Attachment, typed: &MountArguments) -> 
 }
 
 fn helper_error(error: &AttachError) -> anyhow::Error {
-    anyhow!("{error} (--no-sandbox mounts without it)")
+    anyhow!("{error} (--no-sandbox mounts without the sandbox)")
 }
 
 fn negotiate(
@@ -322,7 +322,8 @@ impl MountServer<'_> {
             ensure!(is_alone, "a thread runs already and would keep its privileges");
             Ok(sandbox.enter()?)
         });
-        let entered = entered.context("the sandbox (--no-sandbox mounts without it)")?;
+        let entered =
+            entered.context("cannot enter the sandbox (--no-sandbox mounts without it)")?;
         if let PathConfinement::Unavailable { reason } = &entered.paths {
             self.log
                 .log(Severity::Info, format_args!("the sandbox does not confine paths: {reason}"));

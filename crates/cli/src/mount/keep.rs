@@ -132,7 +132,7 @@ pub(super) fn run(
     if let Some(kept) = service.as_mut().map(Service::take_mount).transpose()?.flatten() {
         // The next start of this program would understand it no better.
         let taken = TakenMount::of(kept, &request.directory).map_err(|error| {
-            usage_error(format_args!("the mount of the service manager, which is kept: {error:#}"))
+            usage_error(format_args!("the mount that the service manager keeps: {error:#}"))
         })?;
         return status_of(&hold_taken(taken, &mut None, service)?);
     }
@@ -205,10 +205,10 @@ fn outlive(notifier: Option<&ReadyNotifier>) -> anyhow::Result<()> {
 }
 
 /// Why a mount in the foreground is not handed over.
-const FOREGROUND: &str = "the mount was made with --foreground, and whoever started it watches the process that holds \
-                          it; start that again with the new program instead";
+const FOREGROUND: &str = "the mount was made with --foreground, so the program that started it waits for the process \
+                          that holds it; end that process, and start the new program in its place";
 
-const SERVICE: &str = "the mount belongs to a service, whose manager starts it again with the program that is installed: \
+const SERVICE: &str = "the mount belongs to a service; to let its manager start the program that is now installed: \
                        systemctl kill --signal=KILL UNIT";
 
 /// The command line of this process, for one that takes the mount over.
@@ -224,9 +224,10 @@ pub(super) fn replace(directory: &Path, notifier: ReadyNotifier) -> CommandStatu
     let mut notifier = Some(notifier);
     let ended = take_over(directory, &mut notifier);
     let ended = match (ended, &notifier) {
-        (Ok(HoldEnd::NotTaken(why)), Some(_)) if !why.is_empty() => {
-            Err(anyhow!("{}: {why}; the former process serves on", directory.display()))
-        }
+        (Ok(HoldEnd::NotTaken(why)), Some(_)) if !why.is_empty() => Err(anyhow!(
+            "{}: {why}; the former process still serves the mount",
+            directory.display()
+        )),
         (ended, _) => ended,
     };
     match (ended, notifier) {
@@ -247,7 +248,7 @@ fn take_over(directory: &Path, notifier: &mut Option<ReadyNotifier>) -> anyhow::
     let taken = TakenMount::request(directory)?;
     if !taken.offered.record.init_parameters.granted.contains(Capabilities::HAS_RESEND) {
         return Err(anyhow!(
-            "{}: this kernel cannot send requests again (Linux 6.9 can), so that calls would fail; unmount it and mount it \
+            "{}: this kernel cannot send requests again (Linux 6.9 can), so calls would fail; unmount it and mount it \
              with this program",
             directory.display()
         ));
@@ -449,7 +450,8 @@ impl Kept<'_> {
         let sandbox = Sandbox::new().role(role).streams(streams).may_raise_priority(true);
         let sandbox = kept.fold(sandbox, Sandbox::keep);
         let sandbox = self.files.descriptors().fold(sandbox, Sandbox::reopen);
-        let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
+        let entered =
+            sandbox.enter().context("cannot enter the sandbox (--no-sandbox mounts without it)")?;
         Ok(Some(entered))
     }
 
@@ -555,7 +557,7 @@ fn log_event(log: &Log, event: &HolderEvent) {
                 (Some(signal), _) => format!("was ended by signal {signal}"),
                 (None, status) => format!("ended with exit status {}", status.unwrap_or(0)),
             };
-            let line = format_args!("process {pid} {how}; another one serves on (restart {restarts})");
+            let line = format_args!("process {pid} {how}; another one serves the mount (restart {restarts})");
             log.log(Severity::Warning, line);
         }
         HolderEvent::Unmounting { signal } => {
@@ -575,7 +577,7 @@ fn log_event(log: &Log, event: &HolderEvent) {
         HolderEvent::HandedOver => log.log(Severity::Info, "another program holds the mount now"),
         HolderEvent::NotTaken => log.log(
             Severity::Warning,
-            "the program that wanted the mount has ended; this one serves on",
+            "the program that requested the mount has ended; this one keeps it",
         ),
         HolderEvent::ForkFailed { cause } => {
             log.log(Severity::Error, format_args!("cannot start a process that serves: {cause}"));

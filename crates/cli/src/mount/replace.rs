@@ -122,7 +122,7 @@ impl TakenMount {
             _ => {
                 let shown = escape(directory.as_os_str().as_bytes());
                 return Err(anyhow!(
-                    "{shown}: this program does not know the options of the mount"
+                    "{shown}: this program does not know the options of the mount; unmount it and mount it again"
                 ));
             }
         };

@@ -40,7 +40,7 @@ impl Service {
         if descriptors.is_empty() {
             return Ok(None);
         }
-        const WHAT: &str = "the mount of the service manager";
+        const WHAT: &str = "the mount that the service manager keeps";
         match OfferedMount::kept(descriptors) {
             Ok(Some(mount)) => Ok(Some(mount)),
             Ok(None) => {
@@ -52,9 +52,9 @@ impl Service {
                 Err(anyhow!("{WHAT}: {error}; start the service again"))
             }
             Err(error @ HandoverError::OtherVersion(_)) => Err(usage_error(format_args!(
-                "{WHAT}: {error}; a program with that format serves it if the service is started again with it"
+                "{WHAT}: {error}; or start the service again with a version of ferrofs that has its format"
             ))),
-            Err(error) => Err(anyhow!("{WHAT}, which is kept: {error}")),
+            Err(error) => Err(anyhow!("{WHAT}: {error}")),
         }
     }
 

@@ -49,7 +49,7 @@ impl SourceWords {
         };
         let refused = |why| Err((name.to_owned(), why));
         if self.kind.is_some_and(|other| other != kind) {
-            return refused("oci. and s3. exclude each other");
+            return refused("options of oci. cannot be used with options of s3.");
         }
         self.kind = Some(kind);
         match name {
@@ -65,7 +65,7 @@ impl SourceWords {
             }
             "s3.passwd_file" => {
                 return refused(
-                    "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have the credentials",
+                    "set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead",
                 );
             }
             "oci.insecure" => self.is_insecure = true,
@@ -73,7 +73,7 @@ impl SourceWords {
                 return refused("the value is missing, or there is no such option");
             }
             "oci.blob" | "oci.layer" if self.layer.is_some() => {
-                return refused("oci.blob and oci.layer exclude each other");
+                return refused("oci.blob cannot be used with oci.layer");
             }
             "oci.blob" if value.starts_with("sha256:") => self.layer = Some(value.to_owned()),
             "oci.blob" => self.layer = Some(format!("sha256:{value}")),
@@ -94,7 +94,7 @@ impl SourceWords {
                 self.variables.push(("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", is_host));
             }
             "s3.sig" if value == "4" => {}
-            "s3.sig" => return refused("only signatures of version 4 are made"),
+            "s3.sig" => return refused("only signatures of version 4 are supported; use s3.sig=4"),
             _ => return refused("there is no such option"),
         }
         Ok(true)

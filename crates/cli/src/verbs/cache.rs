@@ -171,10 +171,11 @@ fn verify(
         let is_whole = damaged.is_empty();
         let removed = discard(client, &entry, damaged)?;
         let problem = match (is_whole, removed.objects) {
-            (true, 0) => "its index is damaged; it is in use, and stays".to_owned(),
-            (true, _) => "its index is damaged; all of it is removed".to_owned(),
+            (true, 0) => "its index is damaged, but it is in use and was not removed".to_owned(),
+            (true, _) => "its index is damaged; the whole image was removed".to_owned(),
             (false, _) => {
-                format!("{} damaged and removed", counted(removed.chunks, "chunk is", "chunks are"))
+                let chunks = counted(removed.chunks, "damaged chunk was", "damaged chunks were");
+                format!("{chunks} removed")
             }
         };
         output::print_path_message(shown(&entry).as_bytes(), problem);

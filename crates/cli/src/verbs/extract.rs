@@ -384,7 +384,8 @@ impl<'a> Events<'a> {
             }
             ExtractEvent::Leftover(path) if !self.request.read.quiet => {
                 let path = escape(path.as_os_str().as_bytes());
-                let text = "is of another extraction into DEST, which is running or was killed";
+                let text =
+                    "belongs to another extraction into DEST, which is running or was killed";
                 self.progress.print_message(format_args!("{path} {text}"));
             }
             ExtractEvent::Queue(stats) => self.queue = Some(stats),

@@ -122,7 +122,10 @@ fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()>
         let PushSummary { location, uploaded_bytes, present_bytes, .. } = summary;
         let (uploaded, present) = (human_bytes(*uploaded_bytes), human_bytes(*present_bytes));
         let seconds = summary.seconds;
-        writeln!(output, "{location}: {uploaded} uploaded, {present} there, in {seconds:.1} s")?;
+        writeln!(
+            output,
+            "{location}: {uploaded} uploaded, {present} there already, in {seconds:.1} s"
+        )?;
         writeln!(output, "{}", summary.digest)?;
     }
     Ok(output.flush()?)
@@ -154,7 +157,9 @@ impl PushedImage {
         }
         let image = source::open(&arguments.image, &ReadArguments::default())?;
         if source::lacks_devices(&image) {
-            bail!("{name}: the image has devices in other files; a layer has one file");
+            bail!(
+                "{name}: the image has devices in other files, but a layer is one file; build it without them"
+            );
         }
         let superblock = image.superblock();
         let end = superblock.block_size.offset_of(superblock.blocks);
@@ -162,7 +167,7 @@ impl PushedImage {
         let metadata = file.metadata().with_context(|| name.clone())?;
         let stored = FileSource::open(&arguments.image, 0).with_context(|| name.clone())?;
         if !metadata.is_file() || SparseSource::is_sparse(&stored).with_context(|| name.clone())? {
-            bail!("{name}: not a file with an image from its first byte on");
+            bail!("{name}: not a regular file with an EROFS image that starts at its first byte");
         }
         let length = metadata.len();
         match end.filter(|end| *end <= length) {

@@ -515,7 +515,7 @@ fn an_option_for_another_kind_of_source_is_named() {
         assert!(refused.stderr.contains("leave it out") && !out.exists(), "{}", refused.stderr);
     }
     let layers = ferrofs().arg("build").arg(&out).args([&archive, &tree]).ends_with(2);
-    assert!(layers.stderr.contains("tree: a directory; of several sources"), "{}", layers.stderr);
+    assert!(layers.stderr.contains("tree: a directory, but several sources"), "{}", layers.stderr);
     let alone =
         ferrofs().args(["build", "--mount-point=/vendor"]).arg(&out).arg(&tree).ends_with(2);
     assert!(alone.stderr.contains("--mount-point") && !out.exists(), "{}", alone.stderr);

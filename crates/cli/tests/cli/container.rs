@@ -162,7 +162,7 @@ fn an_archive_of_docker_is_converted_and_checked() {
     assert_eq!(converted(&dir, &source), MERGED);
     assert_eq!(converted(&dir, &format!("{source}:app:v1")), MERGED);
     let text = refused(&dir, &format!("{source}:app:v2"));
-    assert!(text.contains("no such image; its tags are app:v1"), "{text}");
+    assert!(text.contains("no such image; give one of its tags: app:v1"), "{text}");
     layers[0].diff_id = hex(b"other");
     dir.write("saved.tar", &docker_archive(&layers));
     assert!(refused(&dir, &source).contains("digest"));

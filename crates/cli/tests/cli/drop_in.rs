@@ -175,7 +175,7 @@ fn options_that_once_were_refused_are_accepted() {
 fn the_help_of_workers_says_what_each_number_stands_for() {
     let help = mkfs().arg("--help").succeeds().text();
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("Number of threads: 0 stands for 1, and a negative number"), "{help}");
+    assert!(words.contains("Number of threads. 0 means 1. A negative number"), "{help}");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn a_former_holder_that_dies_before_its_server_leaves_the_mount_with_one() {
                 kill_process(server, Signal::KILL).unwrap();
             }
             let said = replacing.join().unwrap();
-            assert!(said.is_none_or(|said| said.contains("goes on without it")));
+            assert!(said.is_none_or(|said| said.contains("continues without it")));
         });
         load.stop_without_failure(&scene.log());
         match is_server_killed {

@@ -169,7 +169,7 @@ fn the_command_lists_verifies_and_prunes() {
     };
     damage("data", 1000);
     let text = verb.bad(&["cache", "verify"], 1);
-    assert!(text.contains("1 chunk is damaged and removed") && text.contains(&url), "{text}");
+    assert!(text.contains("1 damaged chunk was removed") && text.contains(&url), "{text}");
     verb.good(&["cache", "verify"]);
     verb.good(&["check", &url]);
     damage("index", 20);

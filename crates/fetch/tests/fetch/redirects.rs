@@ -95,7 +95,7 @@ fn a_token_server_behind_a_proxy_is_asked_through_it() {
     for (realm, wanted) in [
         ("https://auth.invalid/token", Ok("connect auth.invalid:443 ")),
         ("https://93.184.216.34/token", Ok("connect 93.184.216.34:443 ")),
-        ("https://10.0.0.1/token", Err("own network")),
+        ("https://10.0.0.1/token", Err("local network")),
         ("https://metadata.google.internal/token", Err("metadata service")),
     ] {
         let (world, asked) = world_with_proxy();
@@ -111,7 +111,7 @@ fn a_token_server_behind_a_proxy_is_asked_through_it() {
         match wanted {
             Ok(line) => {
                 assert!(asked.iter().any(|asked| asked.starts_with(line)), "{asked:?}: {text}");
-                assert!(!text.contains("own network"), "{text}");
+                assert!(!text.contains("local network"), "{text}");
             }
             Err(part) => assert!(asked.is_empty() && text.contains(part), "{asked:?}: {text}"),
         }

@@ -77,8 +77,8 @@ impl fmt::Display for HandoverError {
                  mount it with --keep",
             ),
             Self::Busy => f.write_str(
-                "the process that holds the mount takes no connection, or another user has a socket with a name like its \
-                 own (as root, `ss -xlp` shows both: @ferrofs/MAJOR:MINOR/NUMBER); try again when that has ended",
+                "the process that holds the mount accepts no connection, or another user has a socket with a name like its \
+                 own (as root, `ss -xlp` shows both: @ferrofs/MAJOR:MINOR/NUMBER); try again when that socket is closed",
             ),
             Self::Refused(text) => f.write_str(text),
             Self::NoAnswer => f.write_str("the process that holds the mount does not answer"),

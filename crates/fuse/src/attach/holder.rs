@@ -40,7 +40,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 const STARTED_AGAIN: &str = "a process was started again meanwhile; try again";
 /// Why a mount is not taken over whose holder was killed before it has ended its server.
-const ORPHANED: &str = "the process that holds the mount was killed, and the one that serves goes on without it: it is \
+const ORPHANED: &str = "the process that holds the mount was killed; the one that serves continues without it, but is \
                         not started again when it ends";
 
 /// A server that is about to start, as it sees itself.
