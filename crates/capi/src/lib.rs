@@ -14,7 +14,7 @@
 //! | `build` | building |
 //!
 //! `guard`, `pointer`, `structs` and `path` are shared: catching panics, pointers of the caller,
-//! the structures of the header, and following symbolic links.
+//! the structures of the header, and looking paths up.
 
 mod build;
 mod dir;
