@@ -31,7 +31,7 @@ fn a_download_is_the_object_and_replaces_nothing() {
     verb.good(&["pull", "--force", &url, name]);
     assert!(fs::read(&file).unwrap() == wanted);
     let text = verb.bad(&["pull", name, &format!("{name}2")], 2);
-    assert!(text.contains("no URL"), "{text}");
+    assert!(text.contains("a path, not a URL"), "{text}");
 }
 
 #[test]
