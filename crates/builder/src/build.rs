@@ -239,6 +239,8 @@ mod device_tests;
 #[cfg(test)]
 mod option_tests;
 #[cfg(test)]
+mod publish_tests;
+#[cfg(test)]
 mod spill_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -46,6 +46,7 @@ pub(crate) struct ImageWriter {
     /// Bytes of the head, once it may be in the file. Until the image is published, an image in place loses its
     /// head again when this is dropped.
     unpublished_head_bytes: u64,
+    /// If it is not, the file loses its name again when this is dropped.
     is_published: bool,
 }
 
@@ -54,6 +55,13 @@ pub(crate) struct ImageWriter {
 pub(crate) struct FilesBeside {
     pub(crate) blob: Option<ImageWriter>,
     pub(crate) chunk_index: Option<ImageWriter>,
+}
+
+impl FilesBeside {
+    /// In the order in which they get their names.
+    fn all(&mut self) -> impl Iterator<Item = &mut ImageWriter> {
+        [&mut self.blob, &mut self.chunk_index].into_iter().flatten()
+    }
 }
 
 #[derive(Debug)]
@@ -229,8 +237,8 @@ impl ImageWriter {
     /// it durable, and gives each its name, the image last.
     ///
     /// # Errors
-    /// Errors of the host, or [`ErrorKind::Rejected`]; the name then still has what it had before, unless
-    /// the image is written in place, or its blob replaces another.
+    /// Errors of the host, [`ErrorKind::Exists`] or [`ErrorKind::Rejected`]; the name then still has what it had before,
+    /// unless the image is written in place, or its blob replaces another. The files beside it have no names then.
     pub(crate) fn publish(
         mut self,
         head: &[u8],
@@ -241,27 +249,46 @@ impl ImageWriter {
             blob.fill_block()?;
         }
         self.finish_data()?;
-        for file in [&mut beside.blob, &mut beside.chunk_index].into_iter().flatten() {
+        for file in beside.all() {
             file.finish_data()?;
         }
         self.unpublished_head_bytes = head.len() as u64;
         self.write_head(head)?;
         self.inspect(beside.blob.as_ref(), observer)?;
-        if let Some(blob) = beside.blob {
-            if blob.replaces() {
-                self.remove_previous()?;
+        let named = self.name_with(&mut beside);
+        // An image that has its name needs its blob, even if its directory could not be synced.
+        let is_published = named.is_ok() || self.has_name();
+        for file in beside.all().chain([&mut self]) {
+            file.is_published = is_published;
+        }
+        named
+    }
+
+    /// Gives the files beside the image and then the image their names. What can fail before the first name is tried
+    /// before.
+    fn name_with(&mut self, beside: &mut FilesBeside) -> Result<()> {
+        for file in beside.all().chain([&mut *self]) {
+            if let ImageOutput::New(new) = &file.output {
+                new.prepare()?;
             }
-            blob.name()?;
+        }
+        if beside.blob.as_ref().is_some_and(Self::replaces) {
+            self.remove_previous()?;
         }
         // Readers refuse the index of another image, so that it may come first.
-        if let Some(chunk_index) = beside.chunk_index {
-            chunk_index.name()?;
+        for file in beside.all() {
+            file.name()?;
         }
         self.name()
     }
 
-    /// Removes the image that has had the name, unless it is written over: its blob is about to become
-    /// another one, and no image may refer to chunks of another image.
+    fn has_name(&self) -> bool {
+        matches!(&self.output, ImageOutput::New(new) if new.has_name())
+    }
+
+    /// Removes the image that is to be replaced: its blob is about to become another one, and no image may refer to chunks
+    /// of another image. An image that is written over stays, and so does one that another process has created since the
+    /// output was opened.
     ///
     /// # Errors
     /// Errors of the host.
@@ -275,7 +302,7 @@ impl ImageWriter {
     /// Whether publishing replaces something.
     pub(crate) fn replaces(&self) -> bool {
         match &self.output {
-            ImageOutput::New(new) => new.has_previous(),
+            ImageOutput::New(new) => new.replaces(),
             ImageOutput::InPlace(_) => true,
             ImageOutput::Temporary(_) => false,
         }
@@ -301,15 +328,13 @@ impl ImageWriter {
         self.write_at(superblock.1, superblock.0)
     }
 
-    /// Makes the file durable, and then its name.
-    fn name(mut self) -> Result<()> {
+    /// Makes a file in place durable, and gives a new one, which is durable, its name.
+    fn name(&mut self) -> Result<()> {
         match &mut self.output {
-            ImageOutput::New(new) => new.publish()?,
-            ImageOutput::InPlace(_) => self.sync()?,
-            ImageOutput::Temporary(_) => {}
+            ImageOutput::New(new) => new.give_name(),
+            ImageOutput::InPlace(_) => self.sync(),
+            ImageOutput::Temporary(_) => Ok(()),
         }
-        self.is_published = true;
-        Ok(())
     }
 
     /// Lets `observer` inspect the whole image.
@@ -379,10 +404,18 @@ impl BlockSink for ImageWriter {
 
 impl Drop for ImageWriter {
     fn drop(&mut self) {
-        let is_emptied = matches!(&self.output, ImageOutput::InPlace(it) if it.is_emptied);
-        if !self.is_published && (is_emptied || self.unpublished_head_bytes > 0) {
-            // A failure is not reported: an earlier error is.
-            drop(self.invalidate(self.unpublished_head_bytes));
+        if self.is_published {
+            return;
+        }
+        // A failure is not reported: an earlier error is.
+        match &self.output {
+            ImageOutput::New(new) => drop(new.withdraw()),
+            ImageOutput::InPlace(in_place) => {
+                if in_place.is_emptied || self.unpublished_head_bytes > 0 {
+                    drop(self.invalidate(self.unpublished_head_bytes));
+                }
+            }
+            ImageOutput::Temporary(_) => {}
         }
     }
 }

@@ -65,8 +65,10 @@ pub(crate) struct TargetName {
 }
 
 /// The regular file that is replaced.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct PreviousFile {
+    /// It is held, so that no other file gets its inode number.
+    _pinned: Option<OwnedFd>,
     device: u64,
     inode: u64,
     uid: u32,
@@ -74,9 +76,10 @@ struct PreviousFile {
     permissions: u32,
 }
 
-impl From<&Stat> for PreviousFile {
-    fn from(stat: &Stat) -> Self {
+impl PreviousFile {
+    fn new(stat: &Stat, pinned: Option<OwnedFd>) -> Self {
         Self {
+            _pinned: pinned,
             device: stat.st_dev,
             inode: stat.st_ino,
             uid: stat.st_uid,
@@ -99,6 +102,8 @@ pub(crate) struct InPlaceFile {
 struct TargetEntry {
     directory: OwnedFd,
     name: OsString,
+    /// What has the name, for examination only.
+    pinned: Option<OwnedFd>,
     kind: TargetKind,
 }
 
@@ -186,7 +191,7 @@ impl OutputTarget {
     fn file_id(&self) -> Option<(u64, u64)> {
         match &self.place {
             OutputPlace::Name(name) => {
-                name.previous.map(|previous| (previous.device, previous.inode))
+                name.previous.as_ref().map(|previous| (previous.device, previous.inode))
             }
             OutputPlace::InPlace(InPlaceFile { file, .. }) => {
                 file.metadata().ok().map(|found| (found.dev(), found.ino()))
@@ -222,17 +227,16 @@ impl InPlaceFile {
 impl TargetEntry {
     /// What has the name `path`, which may be a symlink.
     fn at(path: &Path) -> Result<Self> {
-        let (entry, _) = Self::open(CWD, path)?;
-        Ok(entry)
+        Self::open(CWD, path)
     }
 
     /// What is at the end of the symlinks that begin at `path`.
     fn behind_links(path: &Path) -> Result<Self> {
-        let (mut entry, mut pinned) = Self::open(CWD, path)?;
+        let mut entry = Self::open(CWD, path)?;
         for _ in 0..LINKS_MAX {
             let TargetKind::Found(stat) = entry.kind else { return Ok(entry) };
             let kind = FileType::from_raw_mode(stat.st_mode);
-            let (FileType::Symlink, Some(link)) = (kind, &pinned) else {
+            let (FileType::Symlink, Some(link)) = (kind, &entry.pinned) else {
                 if kind == FileType::RegularFile {
                     check_shared(&entry.directory, &stat, FOREIGN_FILE)?;
                 }
@@ -245,13 +249,13 @@ impl TargetEntry {
             }
             let text = rustix::fs::readlinkat(link, "", Vec::new()).map_err(examine_failed)?;
             let text = PathBuf::from(OsString::from_vec(text.into_bytes()));
-            (entry, pinned) = Self::open(entry.directory.as_fd(), &text)?;
+            entry = Self::open(entry.directory.as_fd(), &text)?;
         }
         Err(failed("cannot follow the symlinks", Errno::LOOP.into()))
     }
 
     /// Opens the directory of `path`, and the entry for examination only.
-    fn open(base: impl AsFd, path: &Path) -> Result<(Self, Option<OwnedFd>)> {
+    fn open(base: impl AsFd, path: &Path) -> Result<Self> {
         let (parent, name) = split(path)?;
         let directory = open_directory(base, parent)
             .map_err(|errno| failed("cannot open its directory", errno.into()))?;
@@ -264,13 +268,13 @@ impl TargetEntry {
             Err(Errno::NOENT) => (None, TargetKind::Missing),
             Err(errno) => return Err(examine_failed(errno)),
         };
-        Ok((Self { directory, name: name.to_owned(), kind }, pinned))
+        Ok(Self { directory, name: name.to_owned(), pinned, kind })
     }
 
     fn into_place(self, existing: ExistingOutput) -> Result<OutputPlace> {
-        let Self { directory, name, ref kind } = self;
+        let Self { directory, name, pinned, kind } = self;
         let replaces = existing == ExistingOutput::Replace;
-        let stat = match *kind {
+        let stat = match kind {
             TargetKind::Missing => {
                 let name = TargetName { directory, name, previous: None, replaces };
                 return Ok(OutputPlace::Name(name));
@@ -284,7 +288,7 @@ impl TargetEntry {
         };
         match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             Some(FileType::RegularFile) if replaces => {
-                let previous = stat.as_ref().map(PreviousFile::from);
+                let previous = stat.map(|stat| PreviousFile::new(&stat, pinned));
                 Ok(OutputPlace::Name(TargetName { directory, name, previous, replaces }))
             }
             Some(FileType::RegularFile | FileType::BlockDevice) | None => {

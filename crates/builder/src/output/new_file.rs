@@ -99,12 +99,33 @@ impl NewFile {
     /// [`ErrorKind::Exists`] if something has the name that must not be replaced; errors of the
     /// host. The name then has what it had before.
     pub fn publish(&mut self) -> Result<()> {
-        self.try_publish().map_err(|error| error.at(&self.path))
+        self.prepare()?;
+        self.give_name()
     }
 
-    fn try_publish(&mut self) -> Result<()> {
-        let failed_to = |operation| move |source| failed(operation, source);
-        self.file.sync_all().map_err(failed_to("cannot sync"))?;
+    /// Makes the file durable, and checks that its name is free if nothing may be replaced. Names
+    /// are not changed.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub(crate) fn prepare(&self) -> Result<()> {
+        let synced = self.file.sync_all();
+        synced.map_err(|source| failed("cannot sync", source).at(&self.path))?;
+        if !self.target.replaces && self.target.found().is_some() {
+            return Err(Error::new(ErrorKind::Exists).at(&self.path));
+        }
+        Ok(())
+    }
+
+    /// Gives a file that is [prepared](Self::prepare) its name, and makes the name durable.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub(crate) fn give_name(&mut self) -> Result<()> {
+        self.try_give_name().map_err(|error| error.at(&self.path))
+    }
+
+    fn try_give_name(&mut self) -> Result<()> {
         let named = match self.temporary.clone() {
             Some(part) => self.rename(&part),
             None => self.link(),
@@ -115,12 +136,38 @@ impl NewFile {
                 .map_err(|errno| failed("cannot give the finished file its name", errno.into()))?,
         }
         self.temporary = None;
-        self.target.sync(&self.file).map_err(failed_to("cannot sync its directory"))
+        let synced = self.target.sync(&self.file);
+        synced.map_err(|source| failed("cannot sync its directory", source))
     }
 
-    /// Removes what has the name, if there is something.
+    /// Removes the file that is to be replaced, if it still has the name. A file that another
+    /// process has put there since the target was opened stays.
     pub(crate) fn remove_previous(&self) -> io::Result<()> {
+        let TargetName { previous, replaces, .. } = &self.target;
+        match previous {
+            Some(previous) if *replaces => self.unlink((previous.device, previous.inode)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the file has its name.
+    pub(crate) fn has_name(&self) -> bool {
+        rustix::fs::fstat(&self.file)
+            .is_ok_and(|own| self.target.found() == Some((own.st_dev, own.st_ino)))
+    }
+
+    /// Takes the name from the file again, if the file has it.
+    pub(crate) fn withdraw(&self) -> io::Result<()> {
+        let own = rustix::fs::fstat(&self.file)?;
+        self.unlink((own.st_dev, own.st_ino))
+    }
+
+    /// Removes the name if the file with this device and inode has it.
+    fn unlink(&self, file: (u64, u64)) -> io::Result<()> {
         let TargetName { directory, name, .. } = &self.target;
+        if self.target.found() != Some(file) {
+            return Ok(());
+        }
         match rustix::fs::unlinkat(directory, name.as_os_str(), AtFlags::empty()) {
             Ok(()) => self.target.sync(&self.file),
             Err(Errno::NOENT) => Ok(()),
@@ -128,10 +175,9 @@ impl NewFile {
         }
     }
 
-    /// Whether something has the name now.
-    pub(crate) fn has_previous(&self) -> bool {
-        let TargetName { directory, name, .. } = &self.target;
-        rustix::fs::statat(directory, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    /// Whether the file may replace another, and something has its name now.
+    pub(crate) fn replaces(&self) -> bool {
+        self.target.replaces && self.target.found().is_some()
     }
 
     /// Gives a file without a name its name. A link never replaces a file, so if it is to replace
@@ -176,6 +222,13 @@ impl Drop for NewFile {
 }
 
 impl TargetName {
+    /// Device and inode of what has the name now; a symlink is not followed.
+    fn found(&self) -> Option<(u64, u64)> {
+        let Self { directory, name, .. } = self;
+        let found = rustix::fs::statat(directory, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+        found.ok().map(|found| (found.st_dev, found.st_ino))
+    }
+
     /// Makes the names of the directory durable; `file` lies in it.
     fn sync(&self, file: &File) -> io::Result<()> {
         match rustix::fs::fsync(&self.directory) {
