@@ -13,6 +13,7 @@ use crate::context::check_cancelled;
 use crate::data_map::InlineExtent;
 use crate::digest::Sha256Digest;
 use crate::split::{EncodeConstraints, RangeTask, SEGMENT_BYTES, TaskKind};
+use crate::tree::{Content, ContentReader};
 use crate::{Error, ErrorKind, Result};
 
 /// The results of a batch, in the order of its tasks.
@@ -175,14 +176,37 @@ pub(crate) struct DataWorker {
     /// By the number of the profile, made when the first file needs it.
     compressors: Vec<Option<RangeCompressor>>,
     buffer: Vec<u8>,
+    /// What the last task read, unless it was the end of its file.
+    open_file: Option<OpenFile>,
     cancel: CancelToken,
+}
+
+/// A file that is read range by range. It stays open from one range to the next: an archive decodes the whole map of a
+/// sparse file to open it, and a file may have as many ranges as its map.
+struct OpenFile {
+    content: Content,
+    reader: Box<dyn ContentReader>,
+}
+
+impl OpenFile {
+    /// A reader of `content`: that of the file that is open, if it is the same. It is compared with what was imported, as
+    /// opening it would do.
+    fn of(content: &Content, open_file: Option<Self>) -> Result<Self> {
+        if let Some(mut open_file) = open_file
+            && open_file.content.is_same(content)
+        {
+            open_file.reader.check_unchanged()?;
+            return Ok(open_file);
+        }
+        Ok(Self { content: content.clone(), reader: content.source().open()? })
+    }
 }
 
 impl DataWorker {
     /// Without an encoder until one is needed.
     pub(crate) fn new(profiles: CompressionProfiles, cancel: CancelToken) -> Self {
         let compressors = (0..profiles.count()).map(|_| None).collect();
-        Self { profiles, compressors, buffer: Vec::new(), cancel }
+        Self { profiles, compressors, buffer: Vec::new(), open_file: None, cancel }
     }
 
     /// Does all tasks of a batch, up to the first that fails.
@@ -232,11 +256,13 @@ impl DataWorker {
         }
         let buffer = self.buffer.get_mut(..bytes).unwrap_or_default();
         if !buffer.is_empty() {
-            let mut reader = task.content.source().open()?;
-            let read = reader.read_exact_at(task.start, buffer);
+            let mut file = OpenFile::of(&task.content, self.open_file.take())?;
+            let read = file.reader.read_exact_at(task.start, buffer);
             read.map_err(|error| error.at_byte(task.start))?;
             if task.ends_file() {
-                reader.check_unchanged()?;
+                file.reader.check_unchanged()?;
+            } else if task.content.is_provided() {
+                self.open_file = Some(file);
             }
         }
         let (params, buffer) = (self.profiles.params, &*buffer);

@@ -85,8 +85,14 @@ impl Content {
         Self { origin: ContentOrigin::Provider(provider, key.into()), bytes, extents: None }
     }
 
+    /// Whether its source is made anew each time, which takes as long as what says which file it is, such as the map of a
+    /// sparse file.
+    pub(crate) fn is_provided(&self) -> bool {
+        matches!(self.origin, ContentOrigin::Provider(..))
+    }
+
     /// Whether it is a clone of `other`.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         let is_same = match (&self.origin, &other.origin) {
             (ContentOrigin::Source(one), ContentOrigin::Source(other)) => Arc::ptr_eq(one, other),
             (ContentOrigin::Provider(_, one), ContentOrigin::Provider(_, other)) => {

@@ -19,7 +19,7 @@ use crate::data_map::FileData;
 use crate::data_map::{CompressedData, InlineExtent};
 use crate::test_source::{content, metadata, shrunk_content, sparse_content};
 use crate::tree::memory_content;
-use crate::tree::{ContentReader, ContentSource};
+use crate::tree::{ContentProvider, ContentReader, ContentSource};
 use crate::{Algorithms, BuildObserver, BuildOptions};
 
 /// An image in memory, of which the first block is taken.
@@ -548,4 +548,36 @@ fn a_copy_of_everything_takes_no_blocks() {
         both.check(&files);
         assert_eq!(both.image.len(), alone.image.len());
     }
+}
+
+/// Counts how often the one file that it has is opened.
+struct CountingProvider {
+    file: Content,
+    opened: AtomicUsize,
+}
+
+impl ContentProvider for CountingProvider {
+    fn content_source(self: Arc<Self>, _: &[u8]) -> Arc<dyn ContentSource> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.file.source()
+    }
+}
+
+/// To open a sparse file of an archive takes as long as its map, which has as many ranges as there are tasks.
+#[test]
+fn a_file_of_many_ranges_is_opened_once_by_each_thread() {
+    let (range, count) = (8192, 1000);
+    let mut bytes = vec![0; range * count];
+    bytes.iter_mut().step_by(range).for_each(|byte| *byte = 7);
+    let starts = (0..bytes.len() as u64).step_by(range);
+    let sparse = sparse_content("sparse", &bytes, starts.map(|start| start..start + 1).collect());
+    let provider = Arc::new(CountingProvider { file: sparse, opened: AtomicUsize::new(0) });
+    let file =
+        Content::of_provider(Arc::<CountingProvider>::clone(&provider), b"", bytes.len() as u64);
+    let options = BuildOptions { chunk_bytes: Some(4096), ..options(None, 12, 1) };
+    let threads = options.jobs.unwrap();
+    WrittenFiles::of(&[file], None, options).unwrap().check(&[bytes]);
+    // Once more for its holes, and for its name.
+    let opened = provider.opened.load(Ordering::Relaxed);
+    assert!(opened <= threads + 2, "{opened} times");
 }
