@@ -7,7 +7,7 @@
 //!    quarter of the budget at most. What does not fit lies in a file.
 //! 2. The search for duplicates: half of the budget at most, given back when the search is over.
 //! 3. The tables of a pass over file data ([`DataTables`]): packed parts, known pclusters, the largest index, chunk
-//!    tables.
+//!    tables, and extents that others copy.
 //! 4. Threads and batches in flight: what is left. The least that they need is kept free for them.
 //!
 //! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only. Part 4
@@ -26,6 +26,8 @@ use crate::{BuildObserver, BuildOptions, Error, ErrorKind, Result};
 const DEDUPE_SHARE: u64 = 2;
 /// The same for known pclusters.
 const KNOWN_PCLUSTERS_SHARE: u64 = 8;
+/// The same for the extents of files that others copy from. With less memory they are decoded more often.
+const COPY_SOURCES_SHARE: u64 = 16;
 /// Bytes of an entry in the table of known pclusters.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
 /// Bytes that a part of the packed inode takes in memory at most: its slots in two indexes, while they grow.
@@ -79,6 +81,8 @@ pub(crate) struct DataNeeds {
     pub(crate) index_bytes: u64,
     /// Bytes of all chunk tables.
     pub(crate) chunk_table_bytes: u64,
+    /// Bytes of the extents of all files that others copy from.
+    pub(crate) copy_source_bytes: u64,
 }
 
 /// The charges for the tables of a pass over file data.
@@ -88,6 +92,7 @@ pub(crate) struct DataTables {
     pub(crate) known_pclusters: Charge,
     pub(crate) index: Charge,
     pub(crate) chunk_tables: Charge,
+    pub(crate) copy_sources: Charge,
 }
 
 impl BuildMemory {
@@ -151,6 +156,9 @@ impl BuildMemory {
             known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
             index: charge(needs.index_bytes)?,
             chunk_tables: charge(needs.chunk_table_bytes)?,
+            copy_sources: charge(
+                needs.copy_source_bytes.min(self.limit_bytes() / COPY_SOURCES_SHARE),
+            )?,
         })
     }
 
@@ -199,6 +207,7 @@ mod tests {
             pclusters: u64::MAX,
             index_bytes: u64::MAX,
             chunk_table_bytes: u64::MAX,
+            copy_source_bytes: u64::MAX,
         };
         drop(memory.charge_dedupe().unwrap());
         let tables = memory.charge_tables(&everything, 24 << 20).unwrap();

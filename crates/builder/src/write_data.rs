@@ -7,6 +7,7 @@
 
 pub(crate) mod chunk_tables;
 mod commit;
+mod copy_sources;
 mod file_builder;
 mod pipeline;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use crate::{
 };
 use chunk_tables::{CHUNK_ENTRY_BYTES, ChunkTableBudget, ChunkTableParams, DeviceReferences};
 use commit::{CommitParams, Committed, CommittedFiles, Committer, INDEX_ENTRY_BYTES};
+use copy_sources::{SOURCE_BYTES, SOURCE_EXTENT_BYTES};
 use pipeline::DataPipeline;
 
 /// Writes the data of all regular files of `tree` to `sinks`. What is to lie in the packed inode is gathered
@@ -157,11 +159,11 @@ impl DataPass<'_> {
         sinks: DataSinks<'_>,
     ) -> Result<CommittedFiles> {
         let params = CommitParams::new(context, self.modes.uncompressed);
-        let needs = self.needs(context, &params);
+        let copied = copied_files(self.files);
+        let needs = self.needs(context, &params, &copied);
         let threads_bytes = DataPipeline::least_bytes(&self.profiles)?;
         let tables = context.memory.charge_tables(&needs, threads_bytes)?;
         let pipeline = DataPipeline::new(self.profiles, context)?;
-        let copied = copied_files(self.files);
         let files = DataMap::new(context.memory.store(), 0);
         let mut packed = self.packed;
         packed.set_known_max(tables.packed_parts_max());
@@ -172,8 +174,13 @@ impl DataPass<'_> {
         Ok(committer.into_committed())
     }
 
-    /// What the tables of the pass can grow to.
-    fn needs(&self, context: &BuildContext<'_>, params: &CommitParams) -> DataNeeds {
+    /// What the tables of the pass can grow to. Others copy from the files `copied`.
+    fn needs(
+        &self,
+        context: &BuildContext<'_>,
+        params: &CommitParams,
+        copied: &HashSet<usize>,
+    ) -> DataNeeds {
         let contents = self.files.contents;
         let sizes = || (0..contents.len()).map(|file| contents.bytes(file));
         let sum = |count: &dyn Fn(u64) -> u64| sizes().map(count).fold(0, u64::saturating_add);
@@ -190,7 +197,17 @@ impl DataPass<'_> {
             pclusters: if shares { sum(&|bytes| bytes.div_ceil(params.block)) } else { 0 },
             index_bytes: (largest / params.block).saturating_mul(INDEX_ENTRY_BYTES),
             chunk_table_bytes: entries.saturating_mul(CHUNK_ENTRY_BYTES),
+            copy_source_bytes: copied
+                .iter()
+                .map(|&file| self.source_bytes(file, params))
+                .fold(0, u64::saturating_add),
         }
+    }
+
+    /// What the extents of a file can take that others copy from: seldom more than one for each block.
+    fn source_bytes(&self, file: usize, params: &CommitParams) -> u64 {
+        let blocks = self.files.contents.bytes(file) / params.block + 1;
+        SOURCE_BYTES.saturating_add(blocks.saturating_mul(SOURCE_EXTENT_BYTES))
     }
 }
 

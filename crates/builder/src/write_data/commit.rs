@@ -14,6 +14,7 @@ use crate::digest::Sha256Digest;
 use crate::packed_file::PackedFile;
 use crate::split::{RangeTask, SEGMENT_BYTES, StorageMode, TaskKind};
 use crate::write_data::chunk_tables::{ChunkStore, ChunkTableBudget, ChunkTableParams, table};
+use crate::write_data::copy_sources::{CopySources, DecodedSource};
 use crate::write_data::file_builder::{
     CopySource, FileBuilder, ResolvedCopy, is_representable, representable_count,
 };
@@ -86,6 +87,10 @@ pub(crate) struct Committer<'s> {
     current_file: FileBuilder,
     /// The files that others copy from.
     copied: HashSet<usize>,
+    /// Those of them that were copied from last.
+    sources: CopySources,
+    /// For `sources`, as long as they are there.
+    _sources: Charge,
     chunks: ChunkStore,
     chunk_table_budget: ChunkTableBudget,
     packed_parts: Charge,
@@ -116,6 +121,8 @@ impl<'s> Committer<'s> {
             scratch: BatchOutput::default(),
             current_file: FileBuilder::default(),
             copied,
+            sources: CopySources::new(tables.copy_sources.bytes()),
+            _sources: tables.copy_sources,
             chunks: ChunkStore::default(),
             chunk_table_budget: ChunkTableBudget::new(tables.chunk_tables, params.memory_bytes),
             packed_parts: tables.packed_parts,
@@ -414,25 +421,18 @@ impl<'s> Committer<'s> {
         }
     }
 
-    fn resolve(&self, task: &RangeTask, of: usize, offset: u64) -> ResolvedCopy {
+    fn resolve(&mut self, task: &RangeTask, of: usize, offset: u64) -> ResolvedCopy {
         let FileBuilder { extents, starts, .. } = &self.current_file;
-        let (other, other_starts);
         let source = if of == task.file {
             CopySource { extents, starts, inline: None, fragment: None }
         } else {
-            let Some(FileData::Compressed(data)) = self.committed.files.get(of) else {
+            let files = &self.committed.files;
+            let Some(DecodedSource { data, starts }) = self.sources.get(of, || files.get(of))
+            else {
                 return ResolvedCopy::default();
             };
-            other = data;
-            let mut at = 0;
-            let start_of = |extent: &DataExtent| {
-                let start = at;
-                at += extent.bytes;
-                start
-            };
-            other_starts = other.extents.iter().map(start_of).collect::<Vec<u64>>();
-            let (extents, fragment) = (&other.extents, other.fragment);
-            CopySource { extents, starts: &other_starts, inline: other.inline.as_ref(), fragment }
+            let (inline, fragment) = (data.inline.as_ref(), data.fragment);
+            CopySource { extents: &data.extents, starts, inline, fragment }
         };
         source.resolve(offset, task.bytes, task.ends_file())
     }
