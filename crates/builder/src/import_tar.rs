@@ -148,7 +148,8 @@ pub struct TarImportOptions {
     pub spool: SpoolOptions,
     /// Where the tree lies; `None`: in memory.
     pub store: Option<SpillStore>,
-    /// How many bytes an archive may have, after decompression and with `stored_holes`.
+    /// How many bytes an archive may have, after decompression, with `stored_holes`, and with 512 bytes for each directory
+    /// that has no entry, only paths below it.
     pub input: InputLimit,
     /// Which holes of sparse files count against `input`.
     pub stored_holes: StoredHoles,
@@ -270,7 +271,9 @@ fn add(
     while let Some(mut entry) = entry_reader.next()? {
         check_cancelled(cancel)?;
         entry.metadata.xattrs.retain(|name, _| options.xattrs.keeps(name));
-        layer_merger.add(entry)?;
+        let (path, offset) = (entry.path.clone(), entry.offset);
+        let implied = layer_merger.add(entry, &path)?;
+        entry_reader.count_directories(implied, &path, offset)?;
     }
     let bytes = entry_reader.finish()?;
     if device.is_some() {

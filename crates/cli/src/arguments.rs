@@ -701,8 +701,9 @@ pub(crate) struct BuildContent {
     pub(crate) whiteouts: WhiteoutChoice,
 
     /// Maximum size of an archive after decompression (archives only). Holes of sparse files count
-    /// if the image stores them as zeros or --digest-xattr hashes them [default: 1g, or 1,000 times
-    /// the size of the compressed archive if that is more, and at most 1 TiB]
+    /// if the image stores them as zeros or --digest-xattr hashes them, and each directory without
+    /// an entry counts 512 bytes [default: 1g, or 1,000 times the size of the compressed archive if
+    /// that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 

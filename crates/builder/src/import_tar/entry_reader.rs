@@ -67,6 +67,14 @@ impl EntryReader {
         self.input.finish()
     }
 
+    /// Counts the directories without an entry that the path of an entry leads through.
+    ///
+    /// # Errors
+    /// As [`TarInput::count_directories`].
+    pub(super) fn count_directories(&mut self, count: u64, path: &[u8], offset: u64) -> Result<()> {
+        self.input.count_directories(count, path, offset)
+    }
+
     /// The next entry.
     pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
         let mut extension = self.globals.clone();

@@ -12,6 +12,7 @@ use ferrofs_workers::CancelToken;
 use sha2::{Digest as _, Sha256};
 
 use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive};
+use super::header::BLOCK_BYTES;
 use super::pax::SparseExtent;
 use super::{TarContentMode, TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
@@ -33,8 +34,10 @@ const RATIO_MAX: u64 = 1000;
 /// Bytes that an archive may have by default at most.
 const BYTES_MAX: u64 = 1 << 40;
 
-/// How many bytes an archive may have, after decompression and with its [stored holes](StoredHoles). An archive of a few
-/// kilobytes can decompress to terabytes, or claim a sparse file of that size, all of which would be read and stored.
+/// How many bytes an archive may have, after decompression, with its [stored holes](StoredHoles), and with 512 bytes for
+/// each directory that has no entry, only paths below it. An archive of a few kilobytes can decompress to terabytes, or
+/// claim a sparse file of that size, all of which would be read and stored; and its paths can lead through a thousand
+/// times as many directories as it has entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputLimit {
     /// 1 GiB, or 1,000 times as many bytes as it has while it is compressed, and at most 1 TiB.
@@ -168,33 +171,60 @@ impl CompressedBytes {
     }
 }
 
-/// The holes that the image stores.
+/// What the image stores beside the bytes of the archive.
 #[derive(Debug, Default)]
-struct HoleCount {
+struct AddedBytes {
+    holes: AddedPart,
+    /// Headers that directories without an entry would have.
+    directories: AddedPart,
+}
+
+/// Bytes of one kind.
+#[derive(Debug, Default)]
+struct AddedPart {
     bytes: u64,
-    /// The file with the most of them, as it is shown, and its place in the archive.
+    /// The entry with the most of them, as it is shown, and its place in the archive.
     most: u64,
     name: String,
     offset: u64,
 }
 
-impl HoleCount {
+impl AddedPart {
+    fn add(&mut self, bytes: u64, name: &[u8], offset: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if bytes > self.most {
+            (self.most, self.name, self.offset) = (bytes, shown(name), offset);
+        }
+    }
+}
+
+impl AddedBytes {
     /// Compares the bytes of an archive with the limit for one of so many compressed bytes.
     fn check(&self, limit: InputLimit, archive_bytes: u64, compressed_bytes: u64) -> Result<()> {
+        let Self { holes, directories } = self;
         let bytes = limit.bytes(compressed_bytes);
-        if self.bytes == 0 || archive_bytes.saturating_add(self.bytes) <= bytes {
+        let added = holes.bytes.saturating_add(directories.bytes);
+        if added == 0 || archive_bytes.saturating_add(added) <= bytes {
             return Ok(());
         }
         let why = match limit {
             InputLimit::Bytes(_) => "the limit for an archive",
             InputLimit::Default => "the default limit for an archive of its length",
         };
+        if directories.bytes > holes.bytes {
+            let why = format!(
+                "{}: with the directories that have no entry, only paths below them, the archive has more than {bytes} \
+                 bytes, {why}; --max-input allows more",
+                directories.name
+            );
+            return Err(refused(why, directories.offset));
+        }
         let why = format!(
             "{}: with its holes the archive has more than {bytes} bytes, {why}; --max-input allows more, or \
              use a chunk size without compression and digests: then the image stores no holes",
-            self.name
+            holes.name
         );
-        Err(refused(why, self.offset))
+        Err(refused(why, holes.offset))
     }
 }
 
@@ -204,7 +234,7 @@ pub(super) struct TarInput {
     from: InputSource,
     /// The bytes of the (decompressed) archive that were read or skipped.
     offset: u64,
-    holes: HoleCount,
+    added: AddedBytes,
     limit: InputLimit,
     cancel: CancelToken,
 }
@@ -276,7 +306,7 @@ impl ArchiveOpener<'_> {
         archive.set_backing(backing);
         let from = InputSource::Seekable { base, bytes, window: Vec::new(), window_at: 0 };
         let (limit, cancel) = (self.options.input, self.cancel.clone());
-        Ok(TarInput { archive, from, offset: 0, holes: HoleCount::default(), limit, cancel })
+        Ok(TarInput { archive, from, offset: 0, added: AddedBytes::default(), limit, cancel })
     }
 
     /// `length` is that of the stream before it is decompressed, if it is known.
@@ -322,7 +352,7 @@ impl ArchiveOpener<'_> {
         };
         let archive = Arc::new(TarArchive::new(name, device));
         let (limit, cancel) = (options.input, cancel.clone());
-        Ok(TarInput { archive, from, offset: 0, holes: HoleCount::default(), limit, cancel })
+        Ok(TarInput { archive, from, offset: 0, added: AddedBytes::default(), limit, cancel })
     }
 }
 
@@ -397,16 +427,29 @@ impl TarInput {
     /// # Errors
     /// With them the archive has more bytes than it may.
     pub(super) fn count_holes(&mut self, bytes: u64, name: &[u8], offset: u64) -> Result<()> {
-        let holes = &mut self.holes;
-        holes.bytes = holes.bytes.saturating_add(bytes);
-        if bytes > holes.most {
-            (holes.most, holes.name, holes.offset) = (bytes, shown(name), offset);
+        self.added.holes.add(bytes, name, offset);
+        self.check_added()
+    }
+
+    /// Counts `count` directories that have no entry, each as the header that it would have. The path `name` of the entry
+    /// at `offset` leads through them.
+    ///
+    /// # Errors
+    /// As [`count_holes`](Self::count_holes).
+    pub(super) fn count_directories(&mut self, count: u64, name: &[u8], offset: u64) -> Result<()> {
+        if count == 0 {
+            return Ok(());
         }
+        self.added.directories.add(count.saturating_mul(BLOCK_BYTES as u64), name, offset);
+        self.check_added()
+    }
+
+    fn check_added(&self) -> Result<()> {
         let length = match &self.from {
             InputSource::Seekable { bytes, .. } => Some(*bytes),
             InputSource::Stream { compressed, .. } => compressed.whole,
         };
-        holes.check(self.limit, self.offset, length.unwrap_or(u64::MAX))
+        self.added.check(self.limit, self.offset, length.unwrap_or(u64::MAX))
     }
 
     /// Fills `output`, or less at the end of the archive. Returns the number of bytes.
@@ -486,20 +529,20 @@ impl TarInput {
 
     /// Ends reading, so that contents can be read. Returns the length of the archive.
     pub(super) fn finish(self) -> Result<u64> {
-        let Self { archive, from, offset, holes, limit, cancel } = self;
+        let Self { archive, from, offset, added, limit, cancel } = self;
         let (mut reader, compressed, is_checked, is_kept, spool, mut buffer) = match from {
             InputSource::Stream {
                 reader, compressed, is_checked, is_kept, spool, buffer, ..
             } => (reader, compressed, is_checked, is_kept, spool, buffer),
             InputSource::Seekable { base, bytes, .. } => {
                 archive.check_unchanged()?;
-                holes.check(limit, offset, bytes)?;
+                added.check(limit, offset, bytes)?;
                 return Ok(base + bytes);
             }
         };
         let most = if is_checked { u64::MAX } else { DRAINED_BYTES_MAX };
         let rest = for_each(&cancel, &mut reader, &mut buffer, most, &mut |_| Ok(()))?;
-        holes.check(limit, offset, compressed.known())?;
+        added.check(limit, offset, compressed.known())?;
         let backing =
             if is_kept { ArchiveBacking::Spool(spool.finish()) } else { ArchiveBacking::NotKept };
         archive.set_backing(backing);

@@ -22,8 +22,8 @@ const ORIGIN: &[u8] = b"trusted.overlay.origin";
 
 /// The longest name in a directory, in bytes (format.md F6).
 const NAME_BYTES_MAX: usize = 255;
-/// The longest path of an entry, in bytes: that of Linux. Each component of a path can become a directory, so that a
-/// longer one would make a tree of any size from a few bytes.
+/// The longest path of an entry, in bytes: that of Linux. Each component of a path can become a directory, which counts
+/// against the limit of the archive.
 const PATH_BYTES_MAX: usize = 4096;
 /// Entries of a directory that are in memory at once while its lower names are removed.
 const BATCH_MAX: usize = 128;
@@ -42,6 +42,8 @@ pub(super) struct LayerMerger {
     /// Whiteouts of overlayfs, and opaque directories.
     marked: NodeSet,
     opaque: NodeSet,
+    /// Directories that were made since a path lies below them.
+    implied_directories: u64,
     /// Whether there are inodes without a name.
     has_orphans: bool,
 }
@@ -57,6 +59,7 @@ impl LayerMerger {
             cleared: NodeSet::new(store),
             marked: NodeSet::new(store),
             opaque: NodeSet::new(store),
+            implied_directories: 0,
             has_orphans: false,
         }
     }
@@ -83,15 +86,17 @@ impl LayerMerger {
         self.tree.add_device(device).map(drop)
     }
 
-    /// Adds an entry.
-    pub(super) fn add(&mut self, entry: TarEntry) -> Result<()> {
-        let (offset, path) = (entry.offset, entry.path.clone());
-        self.add_named(entry, &path).map_err(|error| match error.kind() {
-            ErrorKind::Format(why) => refused(format!("{}: {why}", shown(&path)), offset),
+    /// Adds an entry, whose path is `path`. Returns how many directories without an entry that took.
+    pub(super) fn add(&mut self, entry: TarEntry, path: &[u8]) -> Result<u64> {
+        let offset = entry.offset;
+        let implied_before = self.implied_directories;
+        self.add_named(entry, path).map_err(|error| match error.kind() {
+            ErrorKind::Format(why) => refused(format!("{}: {why}", shown(path)), offset),
             // Its path is that of the temporary file, not of the archive.
             ErrorKind::Output { .. } => error,
             _ => error.at_byte(offset),
-        })
+        })?;
+        Ok(self.implied_directories - implied_before)
     }
 
     fn add_named(&mut self, entry: TarEntry, path: &[u8]) -> Result<()> {
@@ -286,7 +291,7 @@ impl LayerMerger {
         for name in names {
             at = match self.tree.child(at, name) {
                 Some(child) if self.marked.contains(child) => {
-                    let id = self.tree.add(Node::directory(self.missing.clone()))?;
+                    let id = self.add_implied_directory()?;
                     self.opaque.insert(id);
                     self.link(at, name, id)?;
                     id
@@ -300,13 +305,18 @@ impl LayerMerger {
                     child
                 }
                 None => {
-                    let id = self.tree.add(Node::directory(self.missing.clone()))?;
+                    let id = self.add_implied_directory()?;
                     self.link(at, name, id)?;
                     id
                 }
             };
         }
         Ok(at)
+    }
+
+    fn add_implied_directory(&mut self) -> Result<NodeId> {
+        self.implied_directories += 1;
+        self.tree.add(Node::directory(self.missing.clone()))
     }
 
     /// The node with these components.

@@ -144,6 +144,40 @@ fn the_limit_for_holes_depends_neither_on_the_order_of_the_entries_nor_on_the_ki
     }
 }
 
+/// A path of a few bytes leads through as many directories as it has components: each counts as the header that it would
+/// have.
+#[test]
+fn directories_that_only_paths_lead_through_count_as_input() {
+    use crate::import::InputLimit;
+
+    let mut archive = ArchiveBuilder::new();
+    for name in ["a", "b", "c"] {
+        let path = format!("{name}/").repeat(1000) + "end";
+        archive = archive.pax(&[("path", path.as_bytes())]).entry(b'0', "end", b"x");
+    }
+    let archive = archive.directory("own").file("own/x", "y").end();
+    let imported = |limit, is_stream: bool| {
+        let (name, bytes) = ("a.tar".into(), archive.clone());
+        let source = match is_stream {
+            true => TarSource::Stream { name, reader: Box::new(std::io::Cursor::new(bytes)) },
+            false => TarSource::Bytes { name, bytes: bytes.into() },
+        };
+        let options = TarImportOptions::default().input(InputLimit::Bytes(limit));
+        from_tar(source, &options, &CancelToken::new())
+    };
+    let headers = 3000 * 512;
+    for is_stream in [false, true] {
+        let error = imported(headers, is_stream).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Archive(_)), "{error}");
+        let message = error.to_string();
+        assert!(message.contains("directories that have no entry"), "{message}");
+        assert!(message.contains("1536000 bytes, the limit") && message.contains("--max-input"));
+        // The root, the directories, and the files.
+        let tree = imported(headers + archive.len() as u64, is_stream).unwrap();
+        assert_eq!(tree.len(), 1 + 3 * 1001 + 2);
+    }
+}
+
 #[test]
 fn a_sparse_map_with_more_parts_than_memory_allows_is_refused() {
     let mut header = TestHeader::gnu(b'S', b"s", 512);
