@@ -210,7 +210,7 @@ pub(super) fn build(
     ferrofs_builder::build_into(tree, &request.options, outputs, monitor, cancel)
 }
 
-/// Builds into a file in memory, for an estimate.
+/// Builds into a file in memory, for an estimate. No other file is written.
 ///
 /// # Errors
 /// As the library, and if there is no such memory.
@@ -228,7 +228,9 @@ pub(super) fn build_in_memory(
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let memory = rustix::fs::memfd_create("ferrofs-sample", flags).map_err(failed)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory)));
-    let options = options.clone().output_mode(OutputMode::InPlace { offset: 0 }).blob(None);
+    // Neither the blob nor the file of a chunk index is written. The bytes of an image are reported without its index.
+    let in_place = OutputMode::InPlace { offset: 0 };
+    let options = options.clone().output_mode(in_place).blob(None).chunk_index(None);
     ferrofs_builder::build(tree, &options, &path, &NoopObserver, cancel)
 }
 

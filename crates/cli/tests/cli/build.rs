@@ -276,6 +276,25 @@ fn a_dry_run_prints_an_estimate_and_creates_nothing() {
 }
 
 #[test]
+fn a_dry_run_with_a_chunk_index_writes_no_index() {
+    let dir = Dir::new();
+    let (tree, image, index) = (source(&dir), dir.join("image"), dir.join("index"));
+    let beside = format!("--chunk-index={}", index.display());
+    let mut estimates = Vec::new();
+    for options in [&[][..], &["--chunk-index"], &[&beside], &["--force", &beside]] {
+        if options.len() == 2 {
+            dir.write("index", b"mine");
+        }
+        let words = ["build", "-zlz4", "--json", "--dry-run"];
+        let ended = ferrofs().args(words).args(options).arg(&image).arg(&tree).succeeds();
+        estimates.push(ended.json());
+        assert!(!image.exists() && index.exists() == (options.len() == 2), "{options:?}");
+    }
+    assert_eq!(fs::read(&index).unwrap(), b"mine");
+    assert!(estimates.iter().all(|estimate| *estimate == estimates[0]), "{estimates:?}");
+}
+
+#[test]
 fn archives_are_layers_and_may_come_through_a_pipe() {
     let dir = Dir::new();
     let tree = source(&dir);
