@@ -26,6 +26,8 @@ mod limit_tests;
 mod pax;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod whiteout_tests;
 
 pub use acl::AccountFiles;
 pub use archive::SpoolOptions;

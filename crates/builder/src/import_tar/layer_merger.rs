@@ -118,7 +118,7 @@ impl LayerMerger {
             }
             (WhiteoutMarker::Opaque, Some((_, parents))) => {
                 let directory = self.directory(parents, path)?;
-                self.opaque.insert(directory);
+                self.make_opaque(directory);
                 Ok(())
             }
             (WhiteoutMarker::Name(name), Some((_, parents))) => {
@@ -211,7 +211,7 @@ impl LayerMerger {
             // This layer has the name, too, which hides the lower one itself, or all but its
             // entries.
             if self.tree.is_directory(before) {
-                self.opaque.insert(before);
+                self.make_opaque(before);
             }
             return Ok(());
         }
@@ -219,6 +219,15 @@ impl LayerMerger {
         let id = self.tree.add(Node { metadata: entry.metadata, kind })?;
         self.marked.insert(id);
         self.link(parent, name, id)
+    }
+
+    /// Marks a directory as opaque for overlayfs. What lower archives have in it is in the same tree, where the mark does
+    /// not hide it, so it is removed.
+    fn make_opaque(&mut self, directory: NodeId) {
+        self.opaque.insert(directory);
+        if self.current_layer > 0 {
+            self.remove_all_lower(Some(directory));
+        }
     }
 
     /// Removes names of lower layers.
@@ -434,7 +443,8 @@ pub enum WhiteoutPolicy {
     Keep,
     /// As whiteouts of overlayfs (`--aufs`): a character device 0:0 in place of NAME, and the xattr
     /// `trusted.overlay.opaque` on an opaque directory. A directory with such devices gets an empty
-    /// `trusted.overlay.origin`, unless it has one, so that overlayfs hides them.
+    /// `trusted.overlay.origin`, unless it has one, so that overlayfs hides them. What the archives before this one have
+    /// there is removed, too.
     ToOverlay,
     /// They delete names of the archives before this one, and are not in the tree themselves.
     Apply,

@@ -212,9 +212,9 @@ pub(super) fn layer(bytes: Vec<u8>) -> TarSource {
     TarSource::Bytes { name: PathBuf::from("layer.tar"), bytes: Arc::from(bytes) }
 }
 
-const ROOT: &str = " directory 755 0:0 0.000000000";
+pub(super) const ROOT: &str = " directory 755 0:0 0.000000000";
 
-fn options(whiteouts: WhiteoutPolicy) -> TarImportOptions {
+pub(super) fn options(whiteouts: WhiteoutPolicy) -> TarImportOptions {
     TarImportOptions { whiteouts, ..TarImportOptions::default() }
 }
 
