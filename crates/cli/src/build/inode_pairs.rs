@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ferrofs_builder::tree::{NodeId, Tree, TreeNames};
+use ferrofs_builder::tree::{Content, NodeId, Tree, TreeNames};
 use ferrofs_image::{FileType, Image, Inode, Nid, TreeWalk, WalkEvent};
 
 use crate::output::escape;
@@ -23,7 +23,7 @@ const PART_BYTES: u64 = 2 << 20;
 const PARTS_MAX: u64 = 4096;
 
 /// An inode of the tree, and the inode with the same name in the image.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct InodePair {
     /// Without a slash before it; empty for the root.
     pub(super) path: Vec<u8>,
@@ -31,6 +31,28 @@ pub(super) struct InodePair {
     pub(super) inode: Inode,
     /// The expected link count.
     pub(super) names: u32,
+    pub(super) ranges: DataRanges,
+}
+
+/// Where the source of a file has data. All parts of the file share the list, which is as long as the one that the build
+/// had of the file.
+#[derive(Debug, Default)]
+pub(super) struct DataRanges(Mutex<Option<Arc<[Range<u64>]>>>);
+
+impl DataRanges {
+    /// The ranges, ascending and apart. The first call asks the source, and others wait for it.
+    ///
+    /// # Errors
+    /// The source cannot be read again.
+    pub(super) fn of(&self, content: &Content) -> ferrofs_builder::Result<Arc<[Range<u64>]>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ranges) = &*known {
+            return Ok(Arc::clone(ranges));
+        }
+        let ranges: Arc<[_]> = content.source().data_ranges()?.into();
+        *known = Some(Arc::clone(&ranges));
+        Ok(ranges)
+    }
 }
 
 /// What is compared at a time.
@@ -113,7 +135,8 @@ impl<'a> InodePairs<'a> {
             }
         }
         let path = path.to_vec();
-        Ok(Some(Some(InodePair { path, node, inode: image.inode, names })))
+        let ranges = DataRanges::default();
+        Ok(Some(Some(InodePair { path, node, inode: image.inode, names, ranges })))
     }
 
     fn part(&mut self) -> Option<Item> {

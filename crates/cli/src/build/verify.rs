@@ -307,19 +307,17 @@ impl ItemComparer<'_> {
         };
         let opened = BufferedSource::open(content, range.end, self.buffer);
         let mut source = opened.map_err(of_source).map_err(|failure| failure.at(pair))?;
-        let mut holes = None;
+        let mut known = None;
         let covered = self.image.for_each_piece_in(&pair.inode, range, |piece| match piece {
             FilePiece::Data { offset, bytes } => {
                 compare_bytes(&mut source, (offset, bytes), &of_source, pair)
             }
             FilePiece::Hole { offset, length } => {
-                let ranges = match &holes {
+                let ranges = match &known {
                     Some(ranges) => ranges,
-                    None => holes.insert(content.source().data_ranges().map_err(of_source)?),
+                    None => known.insert(pair.ranges.of(content).map_err(of_source)?),
                 };
-                let hole = offset..offset.saturating_add(length);
-                for data in ranges {
-                    let part = data.start.max(hole.start)..data.end.min(hole.end);
+                for part in within(ranges, offset..offset.saturating_add(length)) {
                     compare_zeros(&mut source, part, &of_source, pair)?;
                 }
                 Ok(())
@@ -327,6 +325,17 @@ impl ItemComparer<'_> {
         });
         covered.map_err(|failure| failure.at(pair))
     }
+}
+
+/// The parts of ranges, which ascend, that lie within a hole. Only these are visited: a file may have as many ranges as
+/// holes.
+fn within(ranges: &[Range<u64>], hole: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let first = ranges.partition_point(|data| data.end <= hole.start);
+    let behind = ranges.get(first..).unwrap_or_default().iter();
+    let (start, end) = (hole.start, hole.end);
+    behind
+        .take_while(move |data| data.start < end)
+        .map(move |data| data.start.max(start)..data.end.min(end))
 }
 
 /// Why a comparison ended.
@@ -405,9 +414,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
     use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use ferrofs_builder::import::{DirectoryOptions, from_directory};
-    use ferrofs_builder::tree::{Metadata, NodeId};
+    use ferrofs_builder::tree::{ContentReader, ContentSource, Metadata, NodeId};
     use ferrofs_builder::{BuildOptions, NoopObserver};
     use ferrofs_workers::CancelToken;
     use tempfile::TempDir;
@@ -585,6 +596,52 @@ mod tests {
             file.set_modified(times.modified().unwrap()).unwrap();
         }
         fixture.verify(&fixture.tree()).unwrap();
+    }
+
+    /// A source that counts how often it is asked where it has data.
+    struct CountedRanges(Content, AtomicUsize);
+
+    impl ContentSource for CountedRanges {
+        fn name(&self) -> String {
+            self.0.source().name()
+        }
+
+        fn open(&self) -> ferrofs_builder::Result<Box<dyn ContentReader>> {
+            self.0.source().open()
+        }
+
+        fn data_ranges(&self) -> ferrofs_builder::Result<Vec<Range<u64>>> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.source().data_ranges()
+        }
+    }
+
+    /// Each part of 2 MiB asked again: a file with many holes took time with the square of its size.
+    #[test]
+    fn the_holes_of_a_large_file_are_looked_up_once() {
+        let fixture = Fixture::new();
+        let mut tree = fixture.tree();
+        let options = BuildOptions::default().chunk_bytes(Some(1 << 20));
+        let (image, cancel) = (fixture.image(), CancelToken::new());
+        fs::remove_file(&image).unwrap();
+        ferrofs_builder::build(&tree, &options, &image, &NoopObserver, &cancel).unwrap();
+        let hole = find(&tree, b"hole");
+        let content = tree.content(hole).unwrap();
+        let bytes = content.bytes();
+        let counted = Arc::new(CountedRanges(content, AtomicUsize::new(0)));
+        tree.node_mut(hole).kind = NodeKind::File(Content::new(counted.clone(), bytes));
+        fixture.verify(&tree).unwrap();
+        assert_eq!(counted.1.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn only_ranges_within_a_hole_are_compared() {
+        let ranges: Vec<_> = (0..100).map(|number| number * 10..number * 10 + 4).collect();
+        let parts = |hole| within(&ranges, hole).collect::<Vec<_>>();
+        assert_eq!(parts(32..51), [32..34, 40..44, 50..51]);
+        assert_eq!((parts(34..40), parts(4..5), parts(994..2000)), (vec![], vec![], vec![]));
+        assert_eq!((parts(0..1), parts(990..2000)), (vec![0..1], vec![990..994]));
+        assert_eq!(within(&[], 0..u64::MAX).count(), 0);
     }
 
     #[test]
