@@ -64,8 +64,9 @@ pub(crate) fn run(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let environment = environment(arguments.compression.hints.as_deref())?;
-    let request = arguments::request(arguments, &environment).map_err(usage_error)?;
+    let mut request = arguments::request(arguments, &environment).map_err(usage_error)?;
     source_kind::check(arguments).map_err(usage_error)?;
+    request.warnings.extend(arguments::unmatched_excludes(arguments));
     run_request(request, arguments.compression.hints.as_deref(), signals)
 }
 
@@ -84,9 +85,6 @@ pub(crate) fn run_mkfs(
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
     let request = mkfs::request(arguments, &environment).map_err(usage_error)?;
-    for warning in request.warnings.iter().filter(|_| request.output.print_warnings) {
-        output::print_message(format_args!("warning: {warning}"));
-    }
     run_request(request, arguments.compress_hints.as_deref(), signals)
 }
 
@@ -114,6 +112,9 @@ fn run_request(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let began = Instant::now();
+    for warning in request.warnings.iter().filter(|_| request.output.print_warnings) {
+        output::print_message(format_args!("warning: {warning}"));
+    }
     let image = escape(request.image.as_os_str().as_bytes());
     let mut targets = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
     let resources = Resources::of_machine(&request.machine)?;

@@ -1,6 +1,8 @@
 //! From the command line of `ferrofs build` to a build.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 
 use ferrofs_builder::import::adjust::{
@@ -28,6 +30,7 @@ use crate::arguments::{
     SharingChoice, WhiteoutChoice,
 };
 use crate::container::is_container;
+use crate::output::escape;
 
 /// The default size of the largest pcluster, in bytes.
 const PCLUSTER_BYTES: u64 = 64 << 10;
@@ -251,7 +254,9 @@ fn directory(
     adjustments: &Adjustments,
 ) -> Result<DirectoryOptions, String> {
     let content = &typed.content;
-    let exclude_patterns = ExcludePatterns::new(as_bytes(&content.exclude), &content.exclude_regex);
+    let excluded = content.exclude.iter().map(|path| excluded_path(path));
+    let excluded = excluded.collect::<Result<Vec<_>, _>>()?;
+    let exclude_patterns = ExcludePatterns::new(excluded, &content.exclude_regex);
     let hard_links = match content.separate_hard_links {
         true => HardLinkPolicy::Separate,
         false => HardLinkPolicy::Joined,
@@ -263,6 +268,35 @@ fn directory(
         .adjustments(adjustments.clone())
         .hard_links(hard_links)
         .unreadable(unreadable))
+}
+
+/// An excluded path as the importer compares it: relative to the source, without empty names and `.`.
+fn excluded_path(typed: &OsStr) -> Result<Vec<u8>, String> {
+    let names = typed.as_bytes().split(|byte| *byte == b'/');
+    let names: Vec<_> = names.filter(|name| !matches!(*name, b"" | b".")).collect();
+    let why = if names.contains(&&b".."[..]) {
+        "contains \"..\"; give the path below SOURCE"
+    } else if names.is_empty() {
+        "is all of SOURCE; give a path below it"
+    } else {
+        return Ok(names.join(&b'/'));
+    };
+    Err(format!("--exclude: {} {why}", escape(typed.as_bytes())))
+}
+
+/// The warnings about excluded paths that the source does not have.
+pub(super) fn unmatched_excludes(typed: &BuildArguments) -> Vec<String> {
+    let [source] = typed.sources.as_slice() else { return Vec::new() };
+    let is_missing = |typed: &&OsString| {
+        let path = excluded_path(typed).map(|path| source.join(OsStr::from_bytes(&path)));
+        let found = path.map(fs::symlink_metadata);
+        matches!(found, Ok(Err(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+    };
+    let missing = typed.content.exclude.iter().filter(is_missing);
+    let source = escape(source.as_os_str().as_bytes());
+    let warning =
+        |path: &OsString| format!("--exclude: there is no {} in {source}", escape(path.as_bytes()));
+    missing.map(warning).collect()
 }
 
 fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {

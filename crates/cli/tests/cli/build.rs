@@ -539,3 +539,30 @@ fn an_option_for_another_kind_of_source_is_named() {
         ferrofs().args(["build", "--mount-point=/vendor"]).arg(&out).arg(&tree).ends_with(2);
     assert!(alone.stderr.contains("--mount-point") && !out.exists(), "{}", alone.stderr);
 }
+
+/// Only the exact spelling without slashes around it excluded anything.
+#[test]
+fn a_path_is_excluded_however_it_is_spelled() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    fs::create_dir_all(tree.join("secret/deep")).unwrap();
+    fs::write(tree.join("open"), "x").unwrap();
+    let image = dir.join("image");
+    let build =
+        |options: &[&str]| ferrofs().args(["build", "-f"]).args(options).args([&image, &tree]);
+    let names =
+        || String::from_utf8(ferrofs().args(["ls", "-R"]).arg(&image).succeeds().stdout).unwrap();
+    for path in ["secret", "/secret", "secret/", "./secret", "//./secret/."] {
+        let stderr = build(&["--exclude", path]).succeeds().stderr;
+        assert!(!stderr.contains("warning"), "{path}: {stderr}");
+        assert!(!names().contains("secret"), "{path}: {}", names());
+    }
+    for (path, why) in [("../tree/secret", "contains \"..\""), ("/", "is all of SOURCE")] {
+        let stderr = build(&["--exclude", path]).ends_with(2).stderr;
+        assert!(stderr.contains(&format!("--exclude: {path} {why}")), "{stderr}");
+    }
+    let stderr = build(&["--exclude=secret/shallow"]).succeeds().stderr;
+    assert!(stderr.contains("warning: --exclude: there is no secret/shallow in "), "{stderr}");
+    assert_eq!(build(&["-q", "--exclude=secret/shallow"]).succeeds().stderr, "");
+    assert!(names().contains("deep"));
+}
