@@ -44,15 +44,16 @@ impl ExcludePatterns {
         P: Into<Vec<u8>>,
         E: AsRef<str>,
     {
-        let mut patterns = Vec::new();
+        let (mut patterns, mut typed) = (Vec::new(), Vec::new());
         for expression in expressions {
-            let pattern = translate_posix_regex(expression.as_ref())?;
-            // One by one first, so that the message names the expression.
-            regex_set([&pattern]).map_err(|error| refused(expression.as_ref(), error))?;
-            patterns.push(pattern);
+            patterns.push(translate_posix_regex(expression.as_ref())?);
+            typed.push(expression);
         }
-        let expressions =
-            regex_set(&patterns).map_err(|error| refused("of all options together", error))?;
+        let expressions = regex_set(&patterns).map_err(|failure| {
+            let culprit = typed.get(failure.index).filter(|_| failure.is_alone);
+            let shown = culprit.map_or("of all options together", AsRef::as_ref);
+            refused(shown, failure.error)
+        })?;
         let paths = paths.into_iter().map(|path| path.into().into_boxed_slice()).collect();
         Ok(Self { paths, expressions })
     }
@@ -71,10 +72,46 @@ impl ExcludePatterns {
     }
 }
 
-/// The set of translated expressions, whose letters are bytes.
+/// The expression that cannot be compiled.
+#[derive(Debug)]
+pub(crate) struct RefusedExpression {
+    /// Its place among the others, the first one of them that is refused.
+    pub(crate) index: usize,
+    /// Whether it is refused alone, too, and not only together with those before it.
+    pub(crate) is_alone: bool,
+    pub(crate) error: regex::Error,
+}
+
+/// The set of translated expressions, whose letters are bytes. They are compiled together, within one limit of memory;
+/// only if that fails, a binary search finds the expression. So the time does not grow with their number times the
+/// limit.
+///
+/// # Errors
+/// An expression is malformed, or they are too large.
 pub(crate) fn regex_set<S: AsRef<str>>(
-    patterns: impl IntoIterator<Item = S>,
-) -> std::result::Result<RegexSet, regex::Error> {
+    patterns: &[S],
+) -> std::result::Result<RegexSet, RefusedExpression> {
+    let mut error = match compile(patterns) {
+        Ok(set) => return Ok(set),
+        Err(error) => error,
+    };
+    // The first `accepted` are fine; with one more expression than `index`, they are not.
+    let (mut accepted, mut index) = (0, patterns.len().saturating_sub(1));
+    while accepted < index {
+        let middle = accepted + (index - accepted) / 2;
+        match compile(&patterns[..=middle]) {
+            Ok(_) => accepted = middle + 1,
+            Err(earlier) => (error, index) = (earlier, middle),
+        }
+    }
+    let alone = patterns.get(index..=index).map(compile);
+    match alone {
+        Some(Err(error)) => Err(RefusedExpression { index, is_alone: true, error }),
+        _ => Err(RefusedExpression { index, is_alone: false, error }),
+    }
+}
+
+fn compile<S: AsRef<str>>(patterns: &[S]) -> std::result::Result<RegexSet, regex::Error> {
     RegexSetBuilder::new(patterns).unicode(false).dot_matches_new_line(true).build()
 }
 

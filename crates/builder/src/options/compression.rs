@@ -249,15 +249,18 @@ impl CompressionHints {
                 continue;
             }
             let (hint, pattern) = parse_line(number, line).map_err(|why| refused(number, &why))?;
-            // One by one first, so that the message says which.
-            regex_set([&pattern]).map_err(|error| refused(number, &error.to_string()))?;
             hints.push(hint);
             patterns.push(pattern);
         }
-        let expressions = regex_set(&patterns).map_err(|error| {
-            Error::new(ErrorKind::InvalidOptions(format!(
-                "all expressions of the hints together: {error}"
-            )))
+        let expressions = regex_set(&patterns).map_err(|failure| {
+            let line = hints.get(failure.index).map_or(0, |hint: &CompressionHint| hint.line);
+            match failure.is_alone {
+                true => refused(line, &failure.error.to_string()),
+                false => refused(
+                    line,
+                    &format!("all expressions up to here together: {}", failure.error),
+                ),
+            }
         })?;
         Ok(Self { hints, expressions })
     }
@@ -404,6 +407,26 @@ mod tests {
         let lines: Vec<_> = hints.all().iter().map(|hint| hint.line).collect();
         assert_eq!(lines, [3, 4, 5, 6]);
         assert!(CompressionHints::parse(b"").unwrap().all().is_empty());
+    }
+
+    /// Each line was compiled up to the limit of all of them, before all of them were refused.
+    #[test]
+    fn lines_that_are_too_large_together_are_refused_by_the_first_one_too_many() {
+        let line = "0 ((a{90}){90}){2}\n";
+        let fitting = (1..100)
+            .rev()
+            .find(|count| CompressionHints::parse(line.repeat(*count).as_bytes()).is_ok());
+        let fitting = fitting.unwrap();
+        let text = ["#\n", &line.repeat(fitting + 300), "0 (\n"].concat();
+        let error = CompressionHints::parse(text.as_bytes()).unwrap_err().to_string();
+        let wanted =
+            format!("line {} of the hints: all expressions up to here together: ", fitting + 2);
+        assert!(error.starts_with(&wanted), "{error}");
+        let error = CompressionHints::parse(b"0 a\n0 ((a{1000}){1000}){1000}\n0 b\n").unwrap_err();
+        assert!(
+            error.to_string().starts_with("line 2 of the hints: Compiled regex exceeds"),
+            "{error}"
+        );
     }
 
     #[test]
