@@ -684,7 +684,8 @@ pub(crate) struct BuildLayout {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Content")]
 pub(crate) struct BuildContent {
-    /// Exclude this path and everything below it; relative to SOURCE (directories only)
+    /// Exclude this path below SOURCE and everything below it; a slash before it has no effect
+    /// (directories only)
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude: Vec<OsString>,
 
@@ -782,7 +783,8 @@ pub(crate) struct AndroidArguments {
     #[arg(long, value_name = "DIR", requires = "fs_config_file")]
     pub(crate) product_out: Option<PathBuf>,
 
-    /// Write to this file which blocks of the image hold the data of each file
+    /// Write to this file which blocks of the image hold the data of each file. With --force, an
+    /// existing file is replaced
     #[arg(long, value_name = "FILE")]
     pub(crate) block_list_file: Option<PathBuf>,
 }

@@ -416,7 +416,8 @@ A container image becomes one tree: ferrofs merges its layers and applies their 
 layer must have the digests that the image states, before and after decompression.
 
 Exit status: 0 IMAGE is complete and verified, 1 it was not created, 2 wrong usage; 129, 130 or 143
-after SIGHUP, SIGINT or SIGTERM.
+after SIGHUP, SIGINT or SIGTERM. The texts of --block-list-file and --container-config are written
+after IMAGE: if one of them cannot be written, the exit status is 1, although IMAGE is complete.
 
 Examples:
   ferrofs build app.erofs tree/

@@ -51,8 +51,13 @@ pub(super) fn open(request: &BuildRequest, hints: Option<&Path>) -> anyhow::Resu
     let text = |path: Option<&PathBuf>, existing| {
         path.map(|path| TextFile::target(path, existing).map_err(refused)).transpose()
     };
+    // mkfs.erofs replaces texts, also where it rewrites an image in place.
+    let existing = match request.existing {
+        ExistingOutput::Refuse => ExistingOutput::Refuse,
+        _ => ExistingOutput::Replace,
+    };
     let texts = TextTargets {
-        block_list: text(request.android.block_list_file.as_ref(), ExistingOutput::Replace)?,
+        block_list: text(request.android.block_list_file.as_ref(), existing)?,
         block_map: text(request.block_map.as_ref().map(|map| &map.path), ExistingOutput::Replace)?,
         vmdk: text(request.vmdk.as_ref(), ExistingOutput::Replace)?,
         container_config: text(request.container_config.as_ref(), request.existing)?,

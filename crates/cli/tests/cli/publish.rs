@@ -295,6 +295,26 @@ fn mkfs_leaves_a_file_alone_if_the_source_is_missing_or_is_that_file() {
     assert!(fs::read(&image).unwrap() == fs::read(data("plain.erofs")).unwrap());
 }
 
+/// The list of blocks replaced any file without a question.
+#[test]
+fn a_text_of_a_build_replaces_a_file_only_if_that_is_requested() {
+    let dir = Dir::new();
+    let (tree, image, list) = (source(&dir), dir.join("image"), dir.write("list", b"precious"));
+    let option = format!("--block-list-file={}", list.display());
+    let stderr = ferrofs().args(["build", "-q", &option]).args([&image, &tree]).ends_with(1).stderr;
+    assert!(stderr.contains("list: exists already; --force replaces it"), "{stderr}");
+    assert!(!image.exists());
+    assert_eq!(fs::read(&list).unwrap(), b"precious");
+    for command in [
+        ferrofs().args(["build", "-qf", &option]).args([&image, &tree]),
+        mkfs().args(["--quiet", &option]).args([&image, &tree]),
+    ] {
+        fs::write(&list, b"precious").unwrap();
+        command.succeeds();
+        assert_ne!(fs::read(&list).unwrap(), b"precious");
+    }
+}
+
 #[test]
 fn an_output_of_a_build_is_neither_another_one_nor_an_input() {
     let dir = Dir::new();
@@ -318,13 +338,21 @@ fn an_output_of_a_build_is_neither_another_one_nor_an_input() {
         mkfs.arg(&image).arg(source)
     };
     for (command, code, why) in [
-        (build("--block-list-file archive.tar", archive), 2, "would replace a file"),
-        (build("--block-list-file link", archive), 2, "would replace a file"),
-        (build("--block-list-file other", archive), 2, "would replace a file"),
+        (build("-f --block-list-file archive.tar", archive), 2, "would replace a file"),
+        (build("-f --block-list-file link", archive), 2, "would replace a file"),
+        (build("-f --block-list-file other", archive), 2, "would replace a file"),
         (build("-f --chunk-index=archive.tar", archive), 2, "would replace a file"),
         (build("-f --chunk-size=4k --blob=archive.tar", archive), 2, "would replace a file"),
-        (build("--sidecar=sidecar --block-list-file=sidecar", archive), 2, "would replace a file"),
-        (build("-zlz4 --hints=hints --block-list-file=hints", archive), 2, "would replace a file"),
+        (
+            build("-f --sidecar=sidecar --block-list-file=sidecar", archive),
+            2,
+            "would replace a file",
+        ),
+        (
+            build("-f -zlz4 --hints=hints --block-list-file=hints", archive),
+            2,
+            "would replace a file",
+        ),
         (make("--tar=i --vmdk-desc=archive.tar", archive), 1, "would replace a file"),
         (make("--tar=i,archive.tar", archive), 1, "would replace a file"),
         (make("--tar=f --ungzip=archive.tar", archive), 1, "would replace a file"),
