@@ -45,7 +45,7 @@ pub(super) fn import(
     resources: &Resources,
     monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
-    let base = incremental::open_base(request, resources)?;
+    let base = incremental::open_base(request, resources, monitor.cancel_token())?;
     request.tar.stored_holes = StoredHoles::of(&request.options, request.tar.contents);
     // The importer leaves out xattrs of entries before it marks opaque directories.
     request.tar.xattrs = std::mem::take(&mut request.tar_adjustments.xattrs);
@@ -125,7 +125,7 @@ fn import_sources(
             _ => false,
         };
         if !is_directory {
-            return import_images(request, layering, resources);
+            return import_images(request, layering, resources, monitor.cancel_token());
         }
     }
     let tree = import_tree(request, monitor)?;
@@ -141,13 +141,14 @@ fn import_images(
     request: &mut BuildRequest,
     layering: LayerOptions,
     resources: &Resources,
+    cancel: &CancelToken,
 ) -> Result<ImportedTree, Error> {
     let contents = match layering.data {
         LayerData::Taken => TarContentMode::Copy,
         LayerData::Referred => TarContentMode::Index,
     };
     let limit = content_limit(request, contents);
-    let images = overlay::join(&request.sources, layering, limit, resources)?;
+    let images = overlay::join(&request.sources, layering, limit, resources, cancel)?;
     let LayeredTree { mut tree, block_size, devices } = images;
     request.directory.adjustments.apply(&mut tree)?;
     let options = &mut request.options;

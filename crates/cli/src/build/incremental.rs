@@ -5,6 +5,7 @@
 use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::{AlgorithmContext, Algorithms, Error, ErrorKind, Result};
 use ferrofs_image::Image;
+use ferrofs_workers::CancelToken;
 
 use super::overlay::LayerImage;
 use super::request::BuildRequest;
@@ -34,9 +35,10 @@ pub(super) fn check(request: &BuildRequest, target: &OutputTarget) -> Result<()>
 pub(super) fn open_base(
     request: &mut BuildRequest,
     resources: &Resources,
+    cancel: &CancelToken,
 ) -> Result<Option<LayerImage>> {
     let Some(base) = request.incremental else { return Ok(None) };
-    let layer = LayerImage::open_base(&request.image, resources)?;
+    let layer = LayerImage::open_base(&request.image, resources, cancel)?;
     let options = &mut request.options;
     let sb = layer.image().superblock();
     if base.keeps_uuid {

@@ -20,14 +20,22 @@ use ferrofs_builder::tree::{
 use ferrofs_builder::{Error, ErrorKind, Result};
 use ferrofs_image::{
     DataLayout, ExtentStorage, FileExtent, FileType, Image, Inode, Nid, OpenOptions, WalkEvent,
+    WorkMeter,
 };
 use ferrofs_ondisk::BlockSize;
+use ferrofs_workers::CancelToken;
 
 use super::request::{LayerData, LayerOptions};
 use crate::resources::Resources;
 
 /// The largest number of file parts in memory: a damaged image can have any number of them.
 const PARTS_MAX: usize = 8 << 20;
+/// The work of an extent and of an attribute, in bytes as of a [`WorkMeter`]. Inodes that overlap share the bytes that
+/// describe them, so that a small image can have any number of them.
+const EXTENT_WORK: u64 = 64;
+const XATTR_WORK: u64 = 64;
+/// The token is read once for so many extents, which take about a millisecond.
+const CANCEL_CHECK_EXTENTS: u64 = 1 << 12;
 
 /// The tree of several images.
 #[derive(Debug)]
@@ -65,6 +73,8 @@ pub(super) struct LayerImage {
     /// The device of the tree on which its data lies, and the number that the image has for that.
     device: u16,
     of_image: u16,
+    /// What the image makes the import do again and again.
+    work: WorkMeter,
 }
 
 /// An image as a file of the host, which must not change.
@@ -72,6 +82,7 @@ pub(super) struct LayerImage {
 struct LayerSource {
     path: PathBuf,
     stat: StatData,
+    cancel: CancelToken,
 }
 
 /// Size and times, which change when the file changes.
@@ -81,18 +92,19 @@ struct StatData(u64, (i64, i64), (i64, i64));
 /// Joins the images at `paths`, the lowest first.
 ///
 /// # Errors
-/// An image cannot be read, its files have more bytes than `limit` allows, or the new image cannot refer to its data as
-/// requested.
+/// An image cannot be read, its files have more bytes than `limit` allows, it shares more of its structures than sound
+/// images do, the new image cannot refer to its data as requested, or the import was cancelled.
 pub(super) fn join(
     paths: &[PathBuf],
     layering: LayerOptions,
     limit: ContentLimit,
     resources: &Resources,
+    cancel: &CancelToken,
 ) -> Result<LayeredTree> {
     let data = layering.data;
     let mut layers = Vec::new();
     for path in paths {
-        let layer = LayerImage::open(path, layering, resources);
+        let layer = LayerImage::open(path, layering, resources, cancel);
         layers.push(layer.map_err(|error| error.at(path))?);
     }
     let block_size = check_alike(&layers, data)?;
@@ -182,10 +194,14 @@ fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
 
 impl LayerImage {
     /// Opens an image whose files are to lie under those of a tree.
-    pub(super) fn open_base(path: &Path, resources: &Resources) -> Result<Self> {
+    pub(super) fn open_base(
+        path: &Path,
+        resources: &Resources,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let layering =
             LayerOptions { data: LayerData::Taken, has_block_size: false, is_aufs: false };
-        Self::open(path, layering, resources).map_err(|error| error.at(path))
+        Self::open(path, layering, resources, cancel).map_err(|error| error.at(path))
     }
 
     pub(super) fn image(&self) -> &Image {
@@ -224,12 +240,19 @@ impl LayerImage {
         Ok(tree)
     }
 
-    fn open(path: &Path, layering: LayerOptions, resources: &Resources) -> Result<Self> {
+    fn open(
+        path: &Path,
+        layering: LayerOptions,
+        resources: &Resources,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let stat = StatData::of(path)?;
         let image = OpenOptions::new().memory(&resources.memory).open(path).map_err(unreadable)?;
-        let source = Arc::new(LayerSource { path: path.to_owned(), stat });
+        let cancel = cancel.clone();
+        let source = Arc::new(LayerSource { path: path.to_owned(), stat, cancel });
         let LayerOptions { data, is_aufs, .. } = layering;
-        Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0 })
+        let work = WorkMeter::new(WorkMeter::default_limit(image.stored_bytes()));
+        Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0, work })
     }
 
     /// The place of its data, as a device of the new image and as a device of this image: the image
@@ -260,6 +283,11 @@ impl LayerImage {
         } else {
             Vec::new()
         };
+        for xattr in &xattrs {
+            let bytes = xattr.name.len().saturating_add(xattr.value.len()) as u64;
+            let work = XATTR_WORK.saturating_add(bytes);
+            self.work.add(work, "attributes of files").map_err(unreadable)?;
+        }
         Ok(Metadata {
             permissions: inode.mode() & 0o7777,
             uid: inode.uid(),
@@ -320,12 +348,12 @@ impl LayerImage {
             (LayerData::Referred, _) => Ok(0),
             (LayerData::Taken, _) => {
                 let mut data = 0u64;
-                for extent in self.image.file_extents(inode, 0).map_err(unreadable)? {
-                    let extent = extent.map_err(unreadable)?;
+                self.for_each_extent(inode, |extent| {
                     if extent.storage != ExtentStorage::Hole {
                         data = data.saturating_add(extent.end - extent.start);
                     }
-                }
+                    Ok(())
+                })?;
                 let has_holes_stored = holes == StoredHoles::WithData && data > 0;
                 Ok(if has_holes_stored { inode.size() } else { data })
             }
@@ -340,10 +368,9 @@ impl LayerImage {
             _ => u64::MAX,
         };
         let mut parts: Vec<SourceExtent> = Vec::new();
-        for range in self.image.file_extents(inode, 0).map_err(unreadable)? {
-            let FileExtent { start, end, storage, location } = range.map_err(unreadable)?;
+        self.for_each_extent(inode, |FileExtent { start, end, storage, location }| {
             let place = match storage {
-                ExtentStorage::Hole => continue,
+                ExtentStorage::Hole => return Ok(()),
                 ExtentStorage::Cluster | ExtentStorage::Fragment => {
                     return Err(refused(
                         "it is compressed, so the new image cannot refer to it; to copy the data, use --clean=data",
@@ -360,8 +387,24 @@ impl LayerImage {
                 Some(last) if is_contiguous(last, &part) => last.bytes += part.bytes,
                 _ => parts.push(part),
             }
-        }
+            Ok(())
+        })?;
         Ok(parts)
+    }
+
+    /// Calls `visit` with each extent of a file, and counts them as work.
+    fn for_each_extent(
+        &self,
+        inode: &Inode,
+        mut visit: impl FnMut(FileExtent) -> Result<()>,
+    ) -> Result<()> {
+        let extents = self.image.file_extents(inode, 0).map_err(unreadable)?;
+        for (number, extent) in (0..).zip(extents) {
+            self.source.check_cancelled(number)?;
+            self.work.add(EXTENT_WORK, "extents of files").map_err(unreadable)?;
+            visit(extent.map_err(unreadable)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -378,7 +421,8 @@ struct OverlayMerge {
     tree: Tree,
     /// Directories that hide the images below.
     opaque: HashSet<NodeId>,
-    /// Inodes with several names, by image and nid.
+    /// Regular files and inodes with several links, by image and nid. A file may have more names than it says, all of
+    /// which are links of one file in the tree: its extents are read once.
     linked: HashMap<(usize, Nid), NodeId>,
     /// Of all files so far.
     parts: usize,
@@ -425,10 +469,11 @@ impl OverlayMerge {
     /// Adds the visible part of an image that lies below the images added before.
     fn add(&mut self, number: usize, layer: &LayerImage) -> Result<()> {
         self.read.begin(layer);
-        let mut walk = layer.image.walk(b"/").map_err(unreadable)?;
+        let mut walk = layer.image.walk(b"/").map_err(unreadable)?.work_meter(&layer.work);
         // A directory that is skipped has no directory in the tree.
         let mut open: Vec<Option<NodeId>> = Vec::new();
         while let Some(visit) = walk.next() {
+            layer.source.check_cancelled(0)?;
             match visit {
                 WalkEvent::Enter(node) => {
                     let directory = match open.last() {
@@ -516,7 +561,7 @@ impl OverlayMerge {
                     ));
                 }
                 let id = self.tree.add(node)?;
-                if inode.nlink() > 1 {
+                if inode.nlink() > 1 || inode.file_type() == FileType::Regular {
                     self.linked.insert(key, id);
                 }
                 id
@@ -567,7 +612,9 @@ impl ContentSource for LayerFile {
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
         let mut data: Vec<Range<u64>> = Vec::new();
-        for range in self.image.file_extents(&self.inode, 0).map_err(unreadable)? {
+        let extents = self.image.file_extents(&self.inode, 0).map_err(unreadable)?;
+        for (number, range) in (0..).zip(extents) {
+            self.source.check_cancelled(number)?;
             let range = range.map_err(unreadable)?;
             match data.last_mut() {
                 _ if range.storage == ExtentStorage::Hole => {}
@@ -601,6 +648,14 @@ impl ContentReader for LayerFile {
 }
 
 impl LayerSource {
+    /// Reads the token before the extent of this number, once for [`CANCEL_CHECK_EXTENTS`].
+    fn check_cancelled(&self, number: u64) -> Result<()> {
+        if number.is_multiple_of(CANCEL_CHECK_EXTENTS) && self.cancel.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled));
+        }
+        Ok(())
+    }
+
     fn check_unchanged(&self) -> Result<()> {
         if StatData::of(&self.path)? == self.stat {
             return Ok(());
@@ -632,5 +687,8 @@ fn refused(what: &str) -> Error {
 
 /// The same error, about a path in an image.
 fn with_path(error: &Error, path: &[u8]) -> Error {
+    if matches!(error.kind(), ErrorKind::Cancelled) {
+        return Error::new(ErrorKind::Cancelled);
+    }
     refused(&format!("{}: {error}", path.escape_ascii()))
 }

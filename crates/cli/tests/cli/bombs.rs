@@ -263,7 +263,7 @@ fn output_beyond_the_limit_ends_an_extraction() {
 }
 
 /// `count` inodes that share 255 attributes of 64 KiB, whose values overlap: 16 MiB for each inode.
-fn shared_attribute(count: usize) -> Vec<u8> {
+pub(crate) fn shared_attribute(count: usize) -> Vec<u8> {
     const STEP: usize = 34;
     // An entry begins every 8 bytes, which are two units of an identifier.
     let identifiers = (0..255u32).flat_map(|number| (2 * number).to_le_bytes());

@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::bombs::shared_attribute;
+use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FILE, directory, name};
 use crate::support::{CommandOutput, Dir, TestCommand, data, ferrofs};
 
 fn mkfs() -> TestCommand {
@@ -204,5 +206,64 @@ fn opaque_marks_of_an_archive_stay_if_xattrs_are_left_out() {
     assert_opaque(mkfs().args(["--tar=f", "--aufs", "-x-1"]));
     for choice in [&["--no-xattrs"][..], &["--xattr=user.*"]] {
         assert_opaque(ferrofs().args(["build", "-q", "--whiteouts=overlay"]).args(choice));
+    }
+}
+
+/// An image of `files` files of `chunks` chunks. Their inodes lie behind one another, so that their indexes overlap; the
+/// index of the last one is all holes. The first file has `names` names.
+fn chunked(files: usize, chunks: usize, names: usize) -> Vec<u8> {
+    let mut image = CraftedImage::new(1 + files + (chunks * 4).div_ceil(32));
+    let file = CompactInode {
+        layout: 4,
+        mode: 0o100_644,
+        size: chunks * 4096,
+        payload: 0,
+        ..CompactInode::fifo()
+    };
+    for slot in 1..=files {
+        let behind = if slot == files { vec![0xff; chunks * 4] } else { Vec::new() };
+        image.inode(slot, file, &behind);
+    }
+    let numbers = (0..names).map(|_| 1).chain(2..=files).enumerate();
+    let entries = numbers.map(|(number, slot)| (name(number), CraftedImage::nid(slot), FILE));
+    let dots = [".", ".."].map(|dot| (dot.to_owned(), CraftedImage::nid(0), DIRECTORY));
+    let root = directory(&dots.into_iter().chain(entries).collect::<Vec<_>>());
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    let mut image = image.finish();
+    // Chunks are a feature.
+    image[1024 + 80] |= 4;
+    if files > 1 {
+        // The words of inodes are addresses, which lie within the image.
+        image[1024 + 36..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    }
+    image
+}
+
+/// A file said that it has one link: its extents were read again for each of its names.
+#[test]
+fn the_extents_of_a_file_with_many_names_are_read_once() {
+    let dir = Dir::new();
+    let (one, merged) = (dir.write("one", &chunked(1, 65_536, 2001)), dir.join("merged"));
+    for options in [&["--clean=data", "--chunksize=1048576"][..], &[]] {
+        mkfs().args(options).arg(&merged).arg(&one).succeeds();
+        let stat = ferrofs().arg("stat").arg(&merged).arg("/aaaa").succeeds().stdout;
+        assert!(String::from_utf8(stat).unwrap().contains("2001"), "{options:?}");
+        fs::remove_file(&merged).unwrap();
+    }
+}
+
+#[test]
+fn files_that_share_their_indexes_or_attributes_end_at_a_limit() {
+    let dir = Dir::new();
+    let merged = dir.join("merged");
+    for (image, what) in [
+        (chunked(3000, 65_536, 1), "extents of files: more than the limit of"),
+        (shared_attribute(60), "attributes of files: more than the limit of"),
+    ] {
+        let one = dir.write("one", &image);
+        let options = ["--clean=data", "--chunksize=4096", "--max-input=1024g"];
+        let stderr = stderr_of(mkfs().args(options).arg(&merged).arg(&one).ends_with(1));
+        assert!(stderr.contains(what), "{stderr}");
     }
 }
