@@ -3,6 +3,7 @@
 //! Input: a number (which text it is, modulo 3), the text up to a NUL byte, then a path.
 
 use ferrofs_builder::import::android_text::FsConfig;
+use ferrofs_builder::import::adjust::XattrFilter;
 use ferrofs_builder::import::file_contexts::FileContexts;
 use ferrofs_builder::import::sidecar;
 use ferrofs_builder::tree::{Metadata, Node, NodeKind, Timestamp, Tree};
@@ -78,7 +79,7 @@ fn sidecar(text: &[u8]) {
         tree.link(Tree::ROOT, name, id).expect("a name");
     }
     let lines = text.split(|byte| *byte == b'\n').count();
-    match sidecar::apply("t", text, &mut tree) {
+    match sidecar::apply("t", text, &mut tree, &XattrFilter::All) {
         Ok(mismatch) => {
             assert!(mismatch.unused_lines <= lines as u64 && mismatch.unnamed_paths <= 3);
             assert!(tree.len() <= 3 + lines);

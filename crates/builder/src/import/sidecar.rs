@@ -20,6 +20,7 @@ use std::io::{BufRead, Read};
 use ferrofs_ondisk::FileType;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::adjust::XattrFilter;
 use super::android_text::{hex, parse_hex};
 use crate::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
 
@@ -132,7 +133,8 @@ pub struct SidecarMismatch {
     pub unnamed_paths: u64,
 }
 
-/// Gives every inode the metadata that the sidecar `input` has for its path. Messages call it `name`.
+/// Gives every inode the metadata that the sidecar `input` has for its path, with those of its xattrs that `xattrs` keeps.
+/// Messages call it `name`.
 ///
 /// # Errors
 /// The sidecar cannot be read, or a line is malformed; the error names it.
@@ -140,6 +142,7 @@ pub fn apply(
     name: &str,
     mut input: impl BufRead,
     tree: &mut Tree,
+    xattrs: &XattrFilter,
 ) -> Result<SidecarMismatch, String> {
     let mut is_named = vec![false; tree.len()];
     let mut mismatch = SidecarMismatch::default();
@@ -159,7 +162,8 @@ pub fn apply(
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let entry = parse(&line).map_err(|why| format!("{name}:{number}: {why}"))?;
+        let mut entry = parse(&line).map_err(|why| format!("{name}:{number}: {why}"))?;
+        entry.metadata.xattrs.retain(|name, _| xattrs.keeps(name));
         match entry.apply(tree).map_err(|why| format!("{name}:{number}: {why}"))? {
             Some(id) if id.index() < is_named.len() => is_named[id.index()] = true,
             Some(_) => {}
@@ -271,7 +275,7 @@ mod tests {
     }
 
     fn apply(tree: &mut Tree, text: &str) -> Result<SidecarMismatch, String> {
-        super::apply("sidecar", text.as_bytes(), tree)
+        super::apply("sidecar", text.as_bytes(), tree, &XattrFilter::All)
     }
 
     #[test]
@@ -315,6 +319,18 @@ mod tests {
         assert_eq!(&*root.xattrs[&b"security.selinux"[..]], b"a");
         let null = tree.child(dir, b"null").unwrap();
         assert!(matches!(tree.node(null).kind, NodeKind::CharacterDevice { major: 1, minor: 3 }));
+    }
+
+    #[test]
+    fn xattrs_that_are_left_out_do_not_come_back_with_the_metadata() {
+        let line = r#"{"path":"/","type":"d","mode":"0755","uid":0,"gid":0,"mtime":0,"nanoseconds":0,"xattrs":[{"name":"user.a","value":"61"},{"name":"user.b","value":"62"}]}"#;
+        let exclude = vec![b"user.a".to_vec()];
+        let named = XattrFilter::Named { include: Vec::new(), exclude };
+        for (xattrs, kept) in [(XattrFilter::All, 2), (XattrFilter::None, 0), (named, 1)] {
+            let mut tree = Tree::new(metadata());
+            super::apply("sidecar", line.as_bytes(), &mut tree, &xattrs).unwrap();
+            assert_eq!(tree.node(Tree::ROOT).metadata.xattrs.len(), kept, "{xattrs:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ferrofs_builder::import::adjust::{Adjustments, OverlayPolicy};
+use ferrofs_builder::import::adjust::{Adjustments, OverlayPolicy, XattrFilter};
 use ferrofs_builder::import::sidecar::{self, SidecarMismatch};
 use ferrofs_builder::import::{
     Compression, StoredHoles, TarContentMode, TarSource, from_directory, from_tar_layers,
@@ -62,7 +62,11 @@ pub(super) fn import(
     let mut warnings = Vec::new();
     let refused = |why| Error::new(ErrorKind::InvalidOptions(why));
     if let Some(path) = &request.sidecar {
-        let found = apply_sidecar(path, &mut imported.tree).map_err(refused)?;
+        let adjustments = &request.directory.adjustments;
+        let tree = &mut imported.tree;
+        let found = apply_sidecar(path, tree, &adjustments.xattrs).map_err(refused)?;
+        // The sidecar may have brought marks that are to be left out.
+        Adjustments::default().overlay(adjustments.overlay).apply(tree)?;
         if found != SidecarMismatch::default() {
             let (lines, paths) = (found.unused_lines, found.unnamed_paths);
             warnings.push(format!(
@@ -89,10 +93,14 @@ pub(super) fn import(
 }
 
 /// Gives every inode the metadata that a sidecar has for its path.
-fn apply_sidecar(path: &Path, tree: &mut Tree) -> Result<SidecarMismatch, String> {
+fn apply_sidecar(
+    path: &Path,
+    tree: &mut Tree,
+    xattrs: &XattrFilter,
+) -> Result<SidecarMismatch, String> {
     let name = output::escape(path.as_os_str().as_bytes());
     let file = fs::File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    sidecar::apply(&name, io::BufReader::new(file), tree)
+    sidecar::apply(&name, io::BufReader::new(file), tree, xattrs)
 }
 
 /// Takes the changes out of the request that come after those of the lists.

@@ -134,6 +134,40 @@ fn files_without_a_line_keep_their_owners_with_a_warning() {
     assert!(ended.stderr.contains("owners:1: the mode is missing"), "{}", ended.stderr);
 }
 
+/// A sidecar brought back what these options leave out.
+#[test]
+fn xattrs_and_marks_of_a_sidecar_are_left_out_on_request() {
+    let dir = Dir::new();
+    let (tree, image, sidecar) = (dir.join("tree"), dir.join("image"), dir.join("sidecar"));
+    fs::create_dir(&tree).unwrap();
+    let line = |path: &str, kind: &str, rest: &str| {
+        format!(
+            r#"{{"path":"{path}","type":"{kind}","mode":"0755","uid":0,"gid":0,"mtime":0,"nanoseconds":0,{rest}}}"#
+        )
+    };
+    let xattrs = [("user.a", "61"), ("user.b", "62"), ("trusted.overlay.opaque", "79")];
+    let xattrs = xattrs.map(|(name, value)| format!(r#"{{"name":"{name}","value":"{value}"}}"#));
+    let root = line("/", "d", &format!(r#""xattrs":[{}]"#, xattrs.join(",")));
+    fs::write(&sidecar, [root, line("/gone", "c", r#""device":[0,0]"#)].join("\n")).unwrap();
+    let option = format!("--sidecar={}", sidecar.display());
+    for (options, kept, has_whiteout) in [
+        (&[][..], &["user.a", "user.b", "trusted.overlay.opaque"][..], true),
+        (&["--no-xattrs"], &[], true),
+        (&["--xattr=user.*", "--no-xattr=user.b"], &["user.a"], true),
+        (&["--strip-overlay"], &["user.a", "user.b"], false),
+    ] {
+        let build = ferrofs().args(["build", "-qf", &option]).args(options);
+        build.args([&image, &tree]).succeeds();
+        let stat = ferrofs().arg("stat").arg(&image).arg("/").succeeds().stdout;
+        let stat = String::from_utf8(stat).unwrap();
+        for name in ["user.a", "user.b", "trusted.overlay.opaque"] {
+            assert_eq!(stat.contains(name), kept.contains(&name), "{options:?}: {stat}");
+        }
+        let names = ferrofs().arg("ls").arg(&image).succeeds().stdout;
+        assert_eq!(!names.is_empty(), has_whiteout, "{options:?}");
+    }
+}
+
 #[test]
 fn the_block_list_names_the_blocks_of_each_file() {
     let dir = Dir::new();
