@@ -1,22 +1,25 @@
 //! SELinux labels from a `file_contexts` file: which label a path gets. Lines are untrusted: their
-//! expressions are compiled with a size limit, and only when a path could match them.
+//! expressions are compiled once, within one budget of memory, and only when a path could match them.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 
 use ferrofs_ondisk::FileType;
+use ferrofs_workers::CancelToken;
 use regex::bytes::{Regex, RegexBuilder};
 
 /// Lines with a label: several times the largest policies known, which have some ten thousand.
 const SPECS_MAX: usize = 1 << 20;
 /// The longest expression: some times the length of the longest path.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
-/// Memory of one compiled expression.
-const COMPILED_BYTES_MAX: usize = 1 << 20;
-/// Memory of an expression that is kept for the next path; those of policies need some kilobytes.
-const KEPT_BYTES_MAX: usize = 64 << 10;
-/// Expressions that are kept; the others are compiled for each path that they could match.
-const KEPT_MAX: usize = 1 << 14;
+/// The sizes that a compiled expression may have, in bytes, ascending. It counts as the first of them that it fits into:
+/// most expressions of policies need less than the first.
+const COMPILED_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Memory of all compiled expressions of a policy: more than 30,000 of the least size, several times the largest
+/// policies known.
+const BUDGET_BYTES: usize = 128 << 20;
+/// Memory of the automaton that an expression builds while it searches: less makes searches slow.
+const SEARCH_BYTES_LEAST: usize = 64 << 10;
 /// The label for "no label".
 const NONE: &[u8] = b"<<none>>";
 
@@ -51,8 +54,45 @@ pub struct FileContexts {
     /// Numbers of lines that match paths with any first name.
     any_first_name: Vec<usize>,
     substitutions: Vec<PathSubstitution>,
-    /// How many expressions are kept.
-    kept: Cell<usize>,
+    budget: CompileBudget,
+    cancel: Option<CancelToken>,
+}
+
+/// Memory for compiled expressions that is left, in bytes.
+#[derive(Debug)]
+struct CompileBudget(Cell<usize>);
+
+impl Default for CompileBudget {
+    fn default() -> Self {
+        Self(Cell::new(BUDGET_BYTES))
+    }
+}
+
+impl CompileBudget {
+    /// Compiles an expression, which takes a part of the memory for good.
+    ///
+    /// # Errors
+    /// It is malformed, or larger than it may be or than what is left.
+    fn compile(&self, text: &str) -> Result<Regex, String> {
+        let left = self.0.get();
+        let mut refused = "it is too large".to_owned();
+        for bytes in COMPILED_BYTES {
+            if bytes > left {
+                return Err(format!(
+                    "with this expression, the compiled ones have more than {BUDGET_BYTES} bytes; use simpler ones"
+                ));
+            }
+            match compile(text, bytes) {
+                Ok(expression) => {
+                    self.0.set(left - bytes);
+                    return Ok(expression);
+                }
+                Err(error @ regex::Error::CompiledTooBig(_)) => refused = error.to_string(),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err(refused)
+    }
 }
 
 /// A prefix of paths, and what it stands for when labels are looked up.
@@ -94,6 +134,13 @@ impl FileContexts {
         }
     }
 
+    /// Look-ups end with an error when this token is cancelled.
+    #[must_use]
+    pub fn cancel_token(mut self, cancel: &CancelToken) -> Self {
+        self.cancel = Some(cancel.clone());
+        self
+    }
+
     /// Ends the reading.
     #[must_use]
     pub fn finish(mut self) -> Self {
@@ -116,7 +163,8 @@ impl FileContexts {
     /// The label of the file at an absolute path without slashes at its end; `None` if it has none.
     ///
     /// # Errors
-    /// The expression of a line is malformed or too large; the error names the line.
+    /// The expression of a line is malformed, or too large alone or with those before it; the error names the line. Or the
+    /// look-up was cancelled.
     pub fn label(&self, path: &[u8], file_type: FileType) -> Result<Option<&[u8]>, String> {
         let replaced = self.substituted(path);
         let path = replaced.as_deref().unwrap_or(path);
@@ -146,9 +194,12 @@ impl FileContexts {
                 }
                 ([], []) => return Ok(None),
             };
+            if self.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+                return Err("cancelled".to_owned());
+            }
             let Some(spec) = self.specs.get(number) else { return Ok(None) };
             let fits = spec.file_type.is_none_or(|wanted| wanted == file_type);
-            if fits && spec.matches(path, &self.kept)? {
+            if fits && spec.matches(path, &self.budget)? {
                 return Ok(Some(&*spec.label).filter(|label| *label != NONE));
             }
         }
@@ -188,7 +239,7 @@ impl ContextSpec {
         Ok(Self { place, pattern: PathPattern::read(pattern), file_type, label: label.into() })
     }
 
-    fn matches(&self, path: &[u8], kept: &Cell<usize>) -> Result<bool, String> {
+    fn matches(&self, path: &[u8], budget: &CompileBudget) -> Result<bool, String> {
         let (prefix, text, compiled) = match &self.pattern {
             PathPattern::Literal(literal) => return Ok(path == &**literal),
             PathPattern::Expression { prefix, text, compiled } => (prefix, text, compiled),
@@ -196,18 +247,14 @@ impl ContextSpec {
         if !path.starts_with(prefix) {
             return Ok(false);
         }
-        if let Some(expression) = compiled.get() {
-            return Ok(expression.is_match(path));
-        }
-        if let Ok(expression) = compile(text, KEPT_BYTES_MAX) {
-            if kept.get() >= KEPT_MAX {
-                return Ok(expression.is_match(path));
+        let expression = match compiled.get() {
+            Some(expression) => expression,
+            None => {
+                let new = budget.compile(text);
+                let new = new.map_err(|why| format!("{}: {why}", self.place))?;
+                compiled.get_or_init(|| new)
             }
-            kept.set(kept.get() + 1);
-            return Ok(compiled.get_or_init(|| expression).is_match(path));
-        }
-        let expression = compile(text, COMPILED_BYTES_MAX);
-        let expression = expression.map_err(|error| format!("{}: {error}", self.place))?;
+        };
         Ok(expression.is_match(path))
     }
 }
@@ -217,7 +264,7 @@ fn compile(text: &str, bytes_max: usize) -> Result<Regex, regex::Error> {
         .unicode(false)
         .dot_matches_new_line(true)
         .size_limit(bytes_max)
-        .dfa_size_limit(bytes_max)
+        .dfa_size_limit(bytes_max.max(SEARCH_BYTES_LEAST))
         .build()
 }
 
@@ -352,17 +399,41 @@ mod tests {
         assert_eq!(label(&found, "/qq").as_deref(), Some("w"));
     }
 
-    /// A list of a million such lines took a tebibyte.
+    /// They were compiled twice for each path: a hundred lines kept a CPU busy for minutes.
     #[test]
-    fn large_expressions_match_and_are_not_kept() {
+    fn expressions_are_compiled_once_however_large_they_are() {
         let found = contexts("/x/(a{200}){20} large\n/y(/.*)? small\n");
-        for round in 0..3 {
-            let path = format!("/x/{}", "a".repeat(4000));
+        let left = || found.budget.0.get();
+        let path = format!("/x/{}", "a".repeat(4000));
+        assert_eq!(label(&found, &path).as_deref(), Some("large"));
+        let once = left();
+        assert!(once < BUDGET_BYTES);
+        for _ in 0..3 {
             assert_eq!(label(&found, &path).as_deref(), Some("large"));
             assert_eq!(label(&found, &path[1..]), None);
-            assert_eq!(found.kept.get(), usize::from(round > 0));
-            assert_eq!(label(&found, "/y/z").as_deref(), Some("small"));
+            assert_eq!(left(), once);
         }
+        assert_eq!(label(&found, "/y/z").as_deref(), Some("small"));
+        assert_eq!(left(), once - COMPILED_BYTES[0]);
+    }
+
+    /// A list of a million such lines took a tebibyte.
+    #[test]
+    fn expressions_that_are_too_large_together_are_refused_by_line() {
+        let found = contexts(&"/x/(a{200}){20} large\n".repeat(2000));
+        let error = found.label(b"/x/b", FileType::Regular).unwrap_err();
+        let (line, why) = error.strip_prefix("fc:").unwrap().split_once(": ").unwrap();
+        assert!((2..1990).contains(&line.parse::<usize>().unwrap()), "{error}");
+        assert!(why.contains("the compiled ones have more than 134217728 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_look_up_ends_when_it_is_cancelled() {
+        let cancel = CancelToken::new();
+        let found = contexts("/.* all\n").cancel_token(&cancel);
+        assert_eq!(label(&found, "/x").as_deref(), Some("all"));
+        cancel.cancel();
+        assert_eq!(found.label(b"/x", FileType::Regular), Err("cancelled".to_owned()));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use ferrofs_builder::import::android_text::{FsConfig, LABEL_XATTR};
 use ferrofs_builder::import::file_contexts::FileContexts;
 use ferrofs_builder::tree::{NodeId, Tree};
+use ferrofs_builder::{Error, ErrorKind};
+use ferrofs_workers::CancelToken;
 
 use crate::arguments::AndroidArguments;
 use crate::output::escape;
@@ -19,21 +21,31 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// not name; they keep what they have.
 ///
 /// # Errors
-/// A file cannot be read or is malformed; the error names it and the line.
-pub(super) fn apply(arguments: &AndroidArguments, tree: &mut Tree) -> Result<u64, String> {
+/// A file cannot be read or is malformed; the error names it and the line. Or the import was cancelled.
+pub(super) fn apply(
+    arguments: &AndroidArguments,
+    tree: &mut Tree,
+    cancel: &CancelToken,
+) -> Result<u64, Error> {
     let mount_point = mount_point(arguments);
     let mut unnamed = 0;
     if let Some(path) = &arguments.fs_config_file {
-        let config = FsConfig::read(
-            &escape(path.as_os_str().as_bytes()),
-            &read_text_file(path, FILE_BYTES_MAX)?,
-        )?;
-        unnamed = set_owners(&config, &mount_point, tree);
+        let text = read_text_file(path, FILE_BYTES_MAX).map_err(refused)?;
+        let config = FsConfig::read(&escape(path.as_os_str().as_bytes()), &text);
+        unnamed = set_owners(&config.map_err(refused)?, &mount_point, tree);
     }
     if let Some(path) = &arguments.file_contexts {
-        set_labels(&read_contexts(path)?, &mount_point, tree)?;
+        let contexts = read_contexts(path).map_err(refused)?.cancel_token(cancel);
+        set_labels(&contexts, &mount_point, tree).map_err(|why| match cancel.is_cancelled() {
+            true => Error::new(ErrorKind::Cancelled),
+            false => refused(why),
+        })?;
     }
     Ok(unnamed)
+}
+
+fn refused(why: String) -> Error {
+    Error::new(ErrorKind::InvalidOptions(why))
 }
 
 /// The warning about an option that was given and changes nothing.

@@ -74,7 +74,7 @@ pub(super) fn import(
             ));
         }
     }
-    let unnamed = android::apply(&request.android, &mut imported.tree).map_err(refused)?;
+    let unnamed = android::apply(&request.android, &mut imported.tree, monitor.cancel_token())?;
     if unnamed > 0 {
         warnings
             .push(format!("--fs-config-file: {unnamed} files have no line and keep their owners"));
