@@ -77,6 +77,13 @@ impl<'a> Reply<'a> {
         self
     }
 
+    /// Whether the session has replied already, after a timeout or an interrupt: nobody waits for this reply, so a long
+    /// search may end.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.slot.is_answered(self.unique)
+    }
+
     /// Replies with an error.
     pub fn error(mut self, errno: Errno) {
         self.send_once(Some(errno), &[]);

@@ -95,6 +95,12 @@ impl RequestSlot {
             .is_ok()
     }
 
+    /// Whether somebody has replied to request `unique`, which is here.
+    pub(crate) fn is_answered(&self, unique: u64) -> bool {
+        // Relaxed: who reads it only stops to work, and nothing is published with it.
+        self.word.load(Ordering::Relaxed) != unique
+    }
+
     /// R3: the listener is done with the request. Returns whether somebody has replied.
     pub(crate) fn end(&self, unique: u64) -> bool {
         // One step, so that no claim can come between a load and a store.
@@ -192,7 +198,9 @@ mod tests {
     fn a_request_is_answered_once() {
         let slot = RequestSlot::new();
         slot.begin(4, 77, 10);
+        assert!(!slot.is_answered(4));
         assert!(slot.claim(4));
+        assert!(slot.is_answered(4));
         assert!(!slot.claim(4));
         assert!(slot.end(4));
         assert!(!slot.claim(4));

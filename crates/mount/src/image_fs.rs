@@ -11,6 +11,7 @@ mod predictor;
 mod prefetch_queue;
 mod read;
 mod readdir;
+mod seek;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,7 +20,7 @@ use ferrofs_fuse::{
     Capabilities, Errno, FileSystem, InitParameters, NodeAttributes, NodeEntry, Notifier,
     Operation, Reply, ReplyOutcome, Request, Statfs,
 };
-use ferrofs_image::{Error, ErrorKind, ExtentStorage, FileType, Image, Inode, Nid, WalkEvent};
+use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid, WalkEvent};
 use ferrofs_workers::priority::{self, PriorityLevel};
 
 use crate::settings::{LogCallback, MountLogEvent, MountSettings};
@@ -36,8 +37,6 @@ pub(crate) use node::NodeMap;
 const NAME_MAX_BYTES: usize = 255;
 /// Inodes that are searched for the path of one: a tenth of a second.
 const NAMED_INODES_MAX: usize = 100_000;
-const SEEK_DATA: u32 = 3;
-const SEEK_HOLE: u32 = 4;
 
 /// The file system of an image.
 pub(crate) struct ImageFs {
@@ -193,26 +192,6 @@ impl ImageFs {
 }
 
 impl ImageFs {
-    /// LSEEK with `SEEK_DATA` or `SEEK_HOLE`.
-    fn seek(&self, node: u64, offset: u64, whence: u32) -> FsResult<u64> {
-        let inode = self.inode(node)?;
-        if !matches!(whence, SEEK_DATA | SEEK_HOLE) {
-            return Err(Errno::INVAL);
-        }
-        if offset >= inode.size() {
-            return Err(Errno::NXIO);
-        }
-        let failed = |error| self.failed(inode.nid(), "the extents", &error);
-        for range in self.image.file_extents(&inode, offset).map_err(failed)? {
-            let range = range.map_err(failed)?;
-            if (range.storage == ExtentStorage::Hole) == (whence == SEEK_HOLE) {
-                return Ok(range.start);
-            }
-        }
-        // Every file has a hole after its last byte.
-        if whence == SEEK_HOLE { Ok(inode.size()) } else { Err(Errno::NXIO) }
-    }
-
     /// IOCTL on a file or directory. The only command is that of `ferrofs stats`.
     fn ioctl(&self, command: u32, input: &[u8], out_size: u32, reply: Reply<'_>) {
         if !is_stats_ioctl(command) {
@@ -307,10 +286,12 @@ impl ImageFs {
                 let caller = request.pid;
                 self.read_dir(ReaddirKey { node, offset, size, is_plus: true, caller }, reply);
             }
-            Operation::Lseek { offset, whence } => match self.seek(node, offset, whence) {
-                Ok(found) => reply.offset(found),
-                Err(errno) => reply.error(errno),
-            },
+            Operation::Lseek { offset, whence } => {
+                match self.seek(node, offset, whence, &|| reply.is_answered()) {
+                    Ok(found) => reply.offset(found),
+                    Err(errno) => reply.error(errno),
+                }
+            }
             Operation::Ioctl { command, input, out_size } => {
                 self.ioctl(command, input, out_size, reply);
             }
@@ -352,6 +333,10 @@ mod tests {
 
     fn mounted_with(image: &str, granted: Capabilities) -> Arc<ImageFs> {
         let path = format!("{}/../../tests/data/{image}.erofs", env!("CARGO_MANIFEST_DIR"));
+        mounted_image(Image::open(path).unwrap(), granted)
+    }
+
+    pub(super) fn mounted_image(image: Image, granted: Capabilities) -> Arc<ImageFs> {
         let init_parameters = InitParameters {
             protocol: (7, 45),
             offered: Capabilities::default(),
@@ -364,7 +349,6 @@ mod tests {
         };
         let settings = MountSettings::default();
         let metrics = Arc::new(MountMetrics::new(settings.listeners));
-        let image = Image::open(path).unwrap();
         ImageFs::new(
             image,
             settings,
