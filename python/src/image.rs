@@ -228,11 +228,11 @@ impl NativeImage {
         path: &[u8],
         follow: bool,
     ) -> PyResult<Bound<'py, PyList>> {
-        let xattrs = self.detached(py, |image| {
+        let names = self.detached(py, |image| {
             let inode = find(image, path, last_link(follow))?;
-            image.xattrs(&inode).map_err(|error| Failure::from(error).at(path))
+            image.xattr_names(&inode).map_err(|error| Failure::from(error).at(path))
         })?;
-        PyList::new(py, xattrs.iter().map(|xattr| PyBytes::new(py, &xattr.name)))
+        PyList::new(py, names.iter().map(|name| PyBytes::new(py, name)))
     }
 
     /// The value of one extended attribute.

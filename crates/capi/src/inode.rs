@@ -283,6 +283,13 @@ pub(crate) unsafe extern "C" fn ferrofs_getxattr(
         let handle = unsafe { pointer::handle(inode, "inode") }?;
         // SAFETY: this function's contract.
         let name = unsafe { pointer::text(name, "name") }?;
+        if size == 0 {
+            let bytes = handle.image.xattr_length(&handle.inode, name)?;
+            let bytes = bytes.ok_or_else(|| CallError::no_attribute(name))?;
+            // SAFETY: this function's contract.
+            unsafe { pointer::write(length, bytes) };
+            return Ok(0);
+        }
         let value = handle.image.xattr(&handle.inode, name)?;
         let value = value.ok_or_else(|| CallError::no_attribute(name))?;
         // SAFETY: this function's contract.
@@ -309,8 +316,8 @@ pub(crate) unsafe extern "C" fn ferrofs_listxattr(
         // SAFETY: this function's contract.
         let handle = unsafe { pointer::handle(inode, "inode") }?;
         let mut names = Vec::new();
-        for xattr in handle.image.xattrs(&handle.inode)? {
-            names.extend_from_slice(&xattr.name);
+        for name in handle.image.xattr_names(&handle.inode)? {
+            names.extend_from_slice(&name);
             names.push(0);
         }
         // SAFETY: this function's contract.

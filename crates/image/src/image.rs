@@ -148,6 +148,24 @@ impl Image {
         self.inner.xattrs(inode)
     }
 
+    /// The names of [`Image::xattrs`], in the same order. No value is read: a few bytes of an image
+    /// can be 16 MiB of values.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        self.inner.xattr_names(inode)
+    }
+
+    /// How many bytes the value of [`Image::xattr`] has; `None` if the attribute is not there. The
+    /// value is not read.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn xattr_length(&self, inode: &Inode, name: &[u8]) -> Result<Option<usize>> {
+        self.inner.xattr_length(inode, name)
+    }
+
     /// The value of one extended attribute, by its full name; `None` if it is not there.
     ///
     /// # Errors

@@ -124,6 +124,15 @@ impl ImageInner {
         Ok(found)
     }
 
+    pub(crate) fn xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.each_first_xattr(inode, &mut |name, _| {
+            names.push(name);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(names)
+    }
+
     pub(crate) fn xattrs_bytes(&self, inode: &Inode) -> Result<u64> {
         let mut bytes = 0u64;
         self.each_first_xattr(inode, &mut |name, stored| {
@@ -135,6 +144,20 @@ impl ImageInner {
     }
 
     pub(crate) fn xattr(&self, inode: &Inode, wanted: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.find_xattr(inode, wanted, |stored| stored.value())
+    }
+
+    pub(crate) fn xattr_length(&self, inode: &Inode, wanted: &[u8]) -> Result<Option<usize>> {
+        self.find_xattr(inode, wanted, |stored| Ok(stored.value_bytes()))
+    }
+
+    /// What `read` returns for the attribute of this name.
+    fn find_xattr<T>(
+        &self,
+        inode: &Inode,
+        wanted: &[u8],
+        read: impl Fn(&StoredXattr<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
         if self.filter_excludes(inode, wanted)? {
             return Ok(None);
         }
@@ -143,7 +166,7 @@ impl ImageInner {
             if name != wanted {
                 return Ok(ControlFlow::Continue(()));
             }
-            found = Some(stored.value()?);
+            found = Some(read(stored)?);
             Ok(ControlFlow::Break(()))
         })?;
         Ok(found)

@@ -115,6 +115,32 @@ fn values_under_a_name_that_came_before_are_not_read() {
     assert_eq!(image.xattr(&inode, b"user.o").unwrap(), None);
 }
 
+/// Listing the names of an inode of a kilobyte read 255 values of 64 KiB. The values here are not in the image, so that
+/// reading one would fail.
+#[test]
+fn names_and_lengths_of_attributes_are_found_without_their_values() {
+    let mut entries = Vec::new();
+    for name in *b"abb" {
+        entries.extend([1, 1, 0xFF, 0xFF, name, 0, 0, 0]);
+    }
+    entries.resize(2 * BLOCK, b'v');
+    let mut image = CraftedImage::new(20);
+    image.xattr_block = image.data(&entries);
+    let shared = [0, 2, 4].map(|id: u8| [id, 0, 0, 0]);
+    // A shared one with each of the three entries, and an inline one of the name that came twice.
+    let inline = [1, 1, 1, 0, b'b', b'1', 0, 0, 1, 1, 1, 0, b'c', b'1', 0, 0];
+    let body = [&[0; 4][..], &[3, 0, 0, 0, 0, 0, 0, 0], shared.as_flattened(), &inline].concat();
+    image.inode(1, CompactInode { xattr_count: 8, ..CompactInode::fifo() }, &body);
+    image.inode(0, CompactInode::directory(0, 0), &[]);
+    let image = open(image.finish()).unwrap();
+    let inode = image.inode(Nid::new(CraftedImage::nid(1))).unwrap();
+    assert_eq!(image.xattr_names(&inode).unwrap(), [b"user.a", b"user.b", b"user.c"]);
+    assert_eq!(image.xattr_length(&inode, b"user.b").unwrap(), Some(65_535));
+    assert_eq!(image.xattr_length(&inode, b"user.c").unwrap(), Some(1));
+    assert_eq!(image.xattr_length(&inode, b"user.d").unwrap(), None);
+    assert!(image.xattr(&inode, b"user.b").is_err() && image.xattrs(&inode).is_err());
+}
+
 #[test]
 fn an_image_that_is_shorter_than_it_says_is_an_error() {
     let mut bytes = bytes_of("plain");
