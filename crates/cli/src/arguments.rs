@@ -382,8 +382,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Maximum number of bytes to write, without holes [default: 16g plus 8 KiB for each byte of
-    /// IMAGE]
+    /// Maximum number of bytes to write, without holes; the files of --sidecar and --android-config
+    /// count apart from what is extracted [default: 16g plus 8 KiB for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Resources")]
     pub(crate) max_output: Option<u64>,
 

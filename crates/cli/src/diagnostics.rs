@@ -143,12 +143,10 @@ pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {
 /// What to do about an error of an extraction; empty if there is nothing.
 pub(crate) fn for_extract_error(error: &ferrofs_extract::Error) -> &'static str {
     match error.kind() {
-        ferrofs_extract::ErrorKind::Image(error) => for_image_error(error),
         ferrofs_extract::ErrorKind::NotEmpty => {
             "; use another directory, or replace its entries with --overwrite"
         }
         ferrofs_extract::ErrorKind::Leftover { .. } => "; remove it, or use another directory",
-        ferrofs_extract::ErrorKind::OutputLimit { .. } => "; --max-output allows more",
         ferrofs_extract::ErrorKind::DirectoryInTheWay => "; remove it, or use another DEST",
         ferrofs_extract::ErrorKind::NothingMatches => {
             let is_text = std::str::from_utf8(error.path()).is_ok();
@@ -157,6 +155,15 @@ pub(crate) fn for_extract_error(error: &ferrofs_extract::Error) -> &'static str 
                 false => "; `ferrofs ls -R IMAGE` lists all paths",
             }
         }
+        kind => for_extract_kind(kind),
+    }
+}
+
+/// The same, as far as it does not depend on the path of the error.
+pub(crate) fn for_extract_kind(kind: &ferrofs_extract::ErrorKind) -> &'static str {
+    match kind {
+        ferrofs_extract::ErrorKind::Image(error) => for_image_error(error),
+        ferrofs_extract::ErrorKind::OutputLimit { .. } => "; --max-output allows more",
         _ => "",
     }
 }

@@ -63,6 +63,7 @@ mod tests;
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{ExtractEvent, ExtractProgress, ExtractSummary, SkippedMetadata};
 pub use extractor::extract;
+pub use limits::default_output_limit;
 pub use options::{ExistingFiles, ExtractOptions, HolePolicy, OwnerPolicy, WriteTarOptions};
 pub use selection::{Selection, measure};
 pub use tar::write_tar;

@@ -20,6 +20,12 @@ const OUTPUT_LEAST_BYTES: u64 = 16 << 30;
 /// block, so dense images of many files stay below.
 const OUTPUT_PER_BYTE: u64 = 8192;
 
+/// The most bytes that an extraction writes by default, for an image of so many bytes, devices included.
+#[must_use]
+pub fn default_output_limit(image_bytes: u64) -> u64 {
+    image_bytes.saturating_mul(OUTPUT_PER_BYTE).saturating_add(OUTPUT_LEAST_BYTES)
+}
+
 /// Counts work and output.
 #[derive(Debug)]
 pub(crate) struct ExtractLimits {
@@ -36,13 +42,12 @@ impl ExtractLimits {
     pub(crate) fn new(image: &Image, max_work: Option<u64>, max_output: Option<u64>) -> Self {
         let bytes = image.stored_bytes();
         let work = max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes));
-        let default = bytes.saturating_mul(OUTPUT_PER_BYTE).saturating_add(OUTPUT_LEAST_BYTES);
         Self {
             image: image.clone(),
             decoded_before: image.decoding_work(),
             work: WorkMeter::new(work),
             output: AtomicU64::new(0),
-            output_limit: max_output.unwrap_or(default),
+            output_limit: max_output.unwrap_or_else(|| default_output_limit(bytes)),
         }
     }
 

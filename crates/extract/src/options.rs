@@ -44,7 +44,7 @@ pub struct ExtractOptions {
     /// [the default for the image](ferrofs_image::WorkMeter::default_limit).
     pub max_work: Option<u64>,
     /// The most bytes of output, without holes; `None`: 16 GiB, and 8 KiB for each byte of the
-    /// image.
+    /// image, as of [`default_output_limit`](crate::default_output_limit).
     pub max_output: Option<u64>,
     /// Cancels the extraction, which then ends within a second with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).

@@ -1,6 +1,8 @@
 //! The files that keep the metadata of an extracted image for a later build: `fs_config` and
-//! `file_contexts` of Android's build system, and the sidecar. Called by `extract`'s caller.
+//! `file_contexts` of Android's build system, and the sidecar. They have the limits of an extraction, as inodes can share
+//! attributes of 16 MiB. Called by `extract`'s caller.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -11,12 +13,17 @@ use ferrofs_builder::import::android_text::{
     CAPABILITY_XATTR, LABEL_XATTR, capability_set, escape_expression, escape_path,
 };
 use ferrofs_builder::import::sidecar::{SidecarEntry, SidecarXattr, type_letter};
-use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent};
+use ferrofs_extract::default_output_limit;
+use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent, WorkMeter, Xattr};
 
 use crate::arguments::ExtractArguments;
+use crate::diagnostics;
 use crate::output::{JsonBytes, escape, hex};
 use crate::source;
 use crate::text_file::{InputFiles, TextFile};
+
+/// The work of a byte of an attribute: to write it as two digits takes about so much longer than to decode it.
+const XATTR_BYTE_WORK: u64 = 16;
 
 /// Writes the files that the arguments name.
 ///
@@ -27,48 +34,120 @@ pub(super) fn write(arguments: &ExtractArguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let image = source::open(&arguments.image, &arguments.read)?;
-    let inputs = InputFiles::new(&arguments.image, &arguments.read.devices);
+    let bytes = image.stored_bytes();
+    let max_work = arguments.limit.max_work;
+    let source = MetadataSource {
+        image,
+        inputs: InputFiles::new(&arguments.image, &arguments.read.devices),
+        work: WorkMeter::new(max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes))),
+        written: Cell::new(0),
+        output_limit: arguments.max_output.unwrap_or_else(|| default_output_limit(bytes)),
+    };
     if let Some(directory) = &arguments.android_config {
         let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
         let names: Vec<&[u8]> =
             given.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        write_android((&image, inputs), directory, &names.join(&b'/'))?;
+        write_android(&source, directory, &names.join(&b'/'))?;
     }
     if let Some(path) = &arguments.sidecar {
-        write_sidecar((&image, inputs), path)?;
+        write_sidecar(&source, path)?;
     }
     Ok(())
 }
 
-/// Calls `visit` with every entry of the image, and its xattrs.
-fn for_each(
-    image: &Image,
-    mut visit: impl FnMut(&WalkEntry, Vec<ferrofs_image::Xattr>) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for event in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
-        let entry = match event {
-            WalkEvent::Enter(entry) | WalkEvent::Leaf(entry) => entry,
-            WalkEvent::Leave(_) => continue,
-            WalkEvent::Problem(problem) => bail!("{}: {}", escape(&problem.path), problem.error),
-        };
-        let xattrs = image.xattrs(&entry.inode);
-        let xattrs = xattrs.map_err(|error| anyhow!("{}: {error}", escape(&entry.path)))?;
-        visit(&entry, xattrs)?;
+/// The image, and what its metadata may cost: for all files together.
+struct MetadataSource<'a> {
+    image: Image,
+    inputs: InputFiles<'a>,
+    work: WorkMeter,
+    written: Cell<u64>,
+    output_limit: u64,
+}
+
+/// A file that counts what is written to it.
+struct LimitedFile<'a> {
+    file: TextFile,
+    path: &'a Path,
+    source: &'a MetadataSource<'a>,
+}
+
+impl<'a> MetadataSource<'a> {
+    fn create(&'a self, path: &'a Path) -> anyhow::Result<LimitedFile<'a>> {
+        let file = TextFile::create(path, self.inputs)?;
+        Ok(LimitedFile { file, path, source: self })
     }
-    Ok(())
+
+    /// Calls `visit` with every entry of the image, and its xattrs.
+    fn for_each(
+        &self,
+        mut visit: impl FnMut(&WalkEntry, Vec<Xattr>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let failed = |path: &[u8], error: &ferrofs_image::Error| {
+            let suggestion = diagnostics::for_image_error(error);
+            anyhow!("{}: {error}{suggestion}", escape(path))
+        };
+        let walk = self.image.walk(b"/").map_err(|error| failed(b"/", &error))?;
+        for event in walk.work_meter(&self.work) {
+            let entry = match event {
+                WalkEvent::Enter(entry) | WalkEvent::Leaf(entry) => entry,
+                WalkEvent::Leave(_) => continue,
+                WalkEvent::Problem(problem) => return Err(failed(&problem.path, &problem.error)),
+            };
+            let xattrs = self.xattrs(&entry).map_err(|error| failed(&entry.path, &error))?;
+            visit(&entry, xattrs)?;
+        }
+        Ok(())
+    }
+
+    /// The attributes of an entry. They count as work before they are read.
+    fn xattrs(&self, entry: &WalkEntry) -> Result<Vec<Xattr>, ferrofs_image::Error> {
+        if !entry.inode.has_xattrs() {
+            return Ok(Vec::new());
+        }
+        let bytes = self.image.xattrs_bytes(&entry.inode)?;
+        let work = bytes.saturating_mul(XATTR_BYTE_WORK);
+        self.work.add(work, "extended attributes that inodes share")?;
+        self.image.xattrs(&entry.inode)
+    }
+}
+
+impl LimitedFile<'_> {
+    fn publish(self) -> anyhow::Result<()> {
+        self.file.publish()
+    }
+}
+
+impl Write for LimitedFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let MetadataSource { written, output_limit: limit, .. } = self.source;
+        if written.get().saturating_add(bytes.len() as u64) > *limit {
+            let reason = ferrofs_extract::ErrorKind::OutputLimit { limit: *limit };
+            let suggestion = diagnostics::for_extract_kind(&reason);
+            let path = escape(self.path.as_os_str().as_bytes());
+            return Err(io::Error::other(format!("{path}: {reason}{suggestion}")));
+        }
+        let count = self.file.write(bytes)?;
+        written.set(written.get().saturating_add(count as u64));
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Writes `fs_config` and `file_contexts`.
 fn write_android(
-    (image, inputs): (&Image, InputFiles<'_>),
+    source: &MetadataSource<'_>,
     directory: &Path,
     mount_point: &[u8],
 ) -> anyhow::Result<()> {
     let shown = escape(directory.as_os_str().as_bytes());
     fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
-    let mut config = TextFile::create(&directory.join("fs_config"), inputs)?;
-    let mut contexts = TextFile::create(&directory.join("file_contexts"), inputs)?;
-    for_each(image, |entry, xattrs| {
+    let paths = ["fs_config", "file_contexts"].map(|name| directory.join(name));
+    let mut config = source.create(&paths[0])?;
+    let mut contexts = source.create(&paths[1])?;
+    source.for_each(|entry, xattrs| {
         let path = below(mount_point, &entry.path);
         let value =
             |name: &[u8]| xattrs.iter().find(|xattr| xattr.name == name).map(|xattr| &*xattr.value);
@@ -135,9 +214,9 @@ fn type_flag(file_type: FileType) -> &'static [u8] {
     }
 }
 
-fn write_sidecar((image, inputs): (&Image, InputFiles<'_>), path: &Path) -> anyhow::Result<()> {
-    let mut output = TextFile::create(path, inputs)?;
-    for_each(image, |entry, xattrs| {
+fn write_sidecar(source: &MetadataSource<'_>, path: &Path) -> anyhow::Result<()> {
+    let mut output = source.create(path)?;
+    source.for_each(|entry, xattrs| {
         let inode = &entry.inode;
         let mtime = inode.mtime();
         let line = SidecarEntry {
@@ -153,7 +232,7 @@ fn write_sidecar((image, inputs): (&Image, InputFiles<'_>), path: &Path) -> anyh
                 .map(|xattr| SidecarXattr { name: JsonBytes(xattr.name), value: hex(&xattr.value) })
                 .collect(),
             device: inode.device(),
-            target: symlink_target(image, entry)?,
+            target: symlink_target(&source.image, entry)?,
         };
         serde_json::to_writer(&mut output, &line)?;
         output.write_all(b"\n")?;

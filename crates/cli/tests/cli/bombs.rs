@@ -301,6 +301,29 @@ fn a_tar_of_endless_attributes_takes_the_memory_of_one_entry() {
     assert!(fs::metadata(tar).unwrap().len() > 6 * 255 * 65_535);
 }
 
+#[test]
+fn endless_attributes_end_the_files_of_metadata_at_the_limits_of_an_extraction() {
+    let dir = Dir::new();
+    let image = dir.write("image.erofs", &shared_attribute(40));
+    let (out, sidecar, config) = (dir.join("out"), dir.join("sidecar"), dir.join("config"));
+    let [out, file, config] = [&out, &sidecar, &config].map(|path| path.to_str().unwrap());
+    for option in [["--sidecar", file], ["--android-config", config]] {
+        let words = [&["extract", "--no-xattrs"][..], &option].concat();
+        let stderr = run(&words, &image, &[out]);
+        assert!(stderr.contains("extended attributes that inodes share"), "{stderr}");
+        assert!(stderr.contains("--max-work allows more"), "{stderr}");
+    }
+    let words = ["extract", "--no-xattrs", "--max-work=1g", "--max-output=1m", "--sidecar", file];
+    let stderr = run(&words, &image, &[out]);
+    assert!(stderr.contains("the output is larger than the limit of 1048576 bytes"), "{stderr}");
+    assert!(stderr.contains("--max-output allows more"), "{stderr}");
+    let left = fs::read_dir(config).unwrap().count();
+    assert!(!Path::new(out).exists() && !sidecar.exists() && left == 0, "{left}");
+    let image = dir.write("image.erofs", &shared_attribute(2));
+    run(&["extract", "--no-xattrs", "--max-work=1g", "--sidecar", file], &image, &[out]);
+    assert!(fs::metadata(sidecar).unwrap().len() > 2 * 2 * 255 * 65_535);
+}
+
 /// A tar of a file of zeros, in a frame of zstd with a window of `1 << window_log` bytes.
 fn zstd_of_zeros(window_log: u8, blocks: usize) -> Vec<u8> {
     const BLOCK: usize = 128 << 10;
