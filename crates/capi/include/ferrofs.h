@@ -264,9 +264,11 @@ struct ferrofs_extract_options {
     ferrofs_progress progress;   /* may be NULL */
     void *ctx;
     size_t threads;              /* 0: one for each CPU */
-    uint64_t max_output;         /* the most bytes that are written; 0: no limit */
+    uint64_t max_output;         /* the most bytes that are written, without holes; 0: 16 GiB and 8 KiB for each byte of
+                                  * the image; UINT64_MAX: no limit */
     uint32_t flags;              /* FERROFS_EXTRACT_* */
     uint32_t reserved;
+    uint64_t max_work;           /* the most bytes of repeated work; 0: a multiple of the image */
 };
 
 struct ferrofs_extract_summary {

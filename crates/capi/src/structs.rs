@@ -143,6 +143,7 @@ sized_structs! {
         max_output: u64,
         flags: u32,
         reserved: u32,
+        max_work: u64,
     }
     /// `struct ferrofs_extract_summary`.
     ExtractSummary {

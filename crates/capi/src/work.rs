@@ -184,5 +184,6 @@ fn extract_options(options: &ExtractOptions) -> CallResult<ferrofs_extract::Extr
         .skip_set_id(has(extract_flag::NO_SET_ID))
         .skip_devices(has(extract_flag::NO_DEVICES))
         .max_threads(nonzero(options.threads))
+        .max_work((options.max_work > 0).then_some(options.max_work))
         .max_output((options.max_output > 0).then_some(options.max_output)))
 }

@@ -450,6 +450,26 @@ static void build_and_extract (const char *path, const char *scratch)
     ferrofs_close (made);
 }
 
+/* Every attribute counts as work. */
+static void limits_end_an_extraction (const char *path, const char *scratch)
+{
+    struct ferrofs_extract_options extracting = FERROFS_INIT (struct ferrofs_extract_options);
+    char tree[512];
+    ferrofs_image *image = NULL;
+
+    sprintf (tree, "%s/limited", scratch);
+    EXPECT (ferrofs_open (path, NULL, &image, &error) == 0);
+    extracting.flags = FERROFS_EXTRACT_NO_OWNERS | FERROFS_EXTRACT_REPLACE;
+    extracting.max_work = 1;
+    EXPECT (code_of (ferrofs_extract (image, tree, &extracting, NULL, &error)) == FERROFS_E_LIMIT);
+    /* A program with an older header does not know it. */
+    extracting.size = offsetof (struct ferrofs_extract_options, max_work);
+    EXPECT (ferrofs_extract (image, tree, &extracting, NULL, &error) >= 0);
+    extracting.max_output = 1;
+    EXPECT (code_of (ferrofs_extract (image, tree, &extracting, NULL, &error)) == FERROFS_E_LIMIT);
+    ferrofs_close (image);
+}
+
 int main (int argc, char **argv)
 {
     EXPECT (argc == 4);
@@ -459,5 +479,6 @@ int main (int argc, char **argv)
     read_a_tree (argv[1]);
     read_attributes (argv[2]);
     build_and_extract (argv[1], argv[3]);
+    limits_end_an_extraction (argv[2], argv[3]);
     return 0;
 }
