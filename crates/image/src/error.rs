@@ -147,6 +147,8 @@ pub enum ErrorKind {
         /// Bytes of the pcluster.
         encoded: u64,
     },
+    /// A verification could not read this data for another file, which was reported first.
+    SharedDamage,
     /// An extent uses an algorithm that the superblock does not declare.
     UndeclaredAlgorithm(ondisk::compression::AlgorithmId),
     /// A fragment without a packed inode, or a fragment of the packed inode itself.
@@ -314,6 +316,7 @@ impl fmt::Display for ErrorKind {
             | Self::ExtentTooLong { .. }
             | Self::PlainTooLong { .. }
             | Self::UndeclaredAlgorithm(_)
+            | Self::SharedDamage
             | Self::Decode(_) => self.describe_data(f),
             _ => self.describe_tree(f),
         }
@@ -393,6 +396,7 @@ impl ErrorKind {
             Self::UndeclaredAlgorithm(algorithm) => {
                 write!(f, "algorithm {algorithm} is used, but the superblock does not declare it")
             }
+            Self::SharedDamage => f.write_str("shares damaged data with another file"),
             Self::Decode(error) => write!(f, "{error}"),
             _ => Ok(()),
         }

@@ -58,7 +58,7 @@ impl ImageInner {
         &self,
         inode: &Inode,
         range: Range<u64>,
-        filter: Option<&ExtentFilter<'_>>,
+        filter: Option<&dyn ExtentFilter>,
         sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
     ) -> Result<Range<u64>, E> {
         let end = range.end.min(inode.size());
@@ -85,6 +85,7 @@ impl ImageInner {
             let is_fragment = matches!(part.location, DataLocation::Fragment { .. });
             if is_fragment || is_wanted(filter, &part).in_inode(inode.nid())? {
                 reader.extent(&mut slot, &part, sink)?;
+                has_read(filter);
             }
             at = part.end();
         }
@@ -92,18 +93,30 @@ impl ImageInner {
     }
 }
 
-/// Says whether an extent is to be read.
-pub(crate) type ExtentFilter<'a> = dyn Fn(&MappedExtent) -> Result<bool, Error> + 'a;
+/// Says which extents are to be read.
+pub(crate) trait ExtentFilter {
+    /// Whether an extent is to be read.
+    fn wants(&self, extent: &MappedExtent) -> Result<bool, Error>;
 
-fn is_wanted(filter: Option<&ExtentFilter<'_>>, extent: &MappedExtent) -> Result<bool, Error> {
-    filter.map_or(Ok(true), |filter| filter(extent))
+    /// The extent that was wanted last was read. Without this call, reading it has failed.
+    fn has_read(&self);
+}
+
+fn is_wanted(filter: Option<&dyn ExtentFilter>, extent: &MappedExtent) -> Result<bool, Error> {
+    filter.map_or(Ok(true), |filter| filter.wants(extent))
+}
+
+fn has_read(filter: Option<&dyn ExtentFilter>) {
+    if let Some(filter) = filter {
+        filter.has_read();
+    }
 }
 
 /// Reads the extents of one file.
 struct PieceReader<'a> {
     inner: &'a ImageInner,
     inode: &'a Inode,
-    filter: Option<&'a ExtentFilter<'a>>,
+    filter: Option<&'a dyn ExtentFilter>,
 }
 
 impl PieceReader<'_> {
@@ -193,7 +206,7 @@ struct FragmentReader<'a> {
     inner: &'a ImageInner,
     packed: &'a Inode,
     range: Range<u64>,
-    filter: Option<&'a ExtentFilter<'a>>,
+    filter: Option<&'a dyn ExtentFilter>,
 }
 
 impl FragmentReader<'_> {
@@ -253,6 +266,7 @@ impl FragmentReader<'_> {
                     at = end;
                 }
             }
+            has_read(filter);
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
 //! Verifying a whole image: all metadata, every byte of every file, and the link counts.
 
 mod batches;
+mod damaged_data;
+mod shared_damage;
 mod verified;
 mod xattrs;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,13 +20,15 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::extent::MappedExtent;
 use crate::inner::ImageInner;
 use crate::inode::Inode;
+use crate::inode_set::InodeSet;
 use crate::map::ExtentMap;
 use crate::memory::MemoryPool;
-use crate::pieces::FilePiece;
+use crate::pieces::{ExtentFilter, FilePiece};
 use crate::sparse_bit_set::SparseBitSet;
 use crate::walk::{PathError, TreeWalk, WalkEntry};
 use crate::work::WorkMeter;
 use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
+use shared_damage::report_shared_damage;
 use verified::Verified;
 use xattrs::check_xattrs;
 
@@ -142,7 +147,12 @@ pub(crate) fn verify(
     options: &VerifyOptions,
     on_event: &mut dyn FnMut(VerifyEvent),
 ) -> Result<VerifySummary> {
-    let mut report = VerifyReport { on_event, progress: VerifyProgress::default(), problems: 0 };
+    let mut report = VerifyReport {
+        on_event,
+        progress: VerifyProgress::default(),
+        problems: 0,
+        failed: InodeSet::new(inner.engine.memory.budget()),
+    };
     if let Some(error) = truncation(inner) {
         report.problem(Vec::new(), error);
     }
@@ -160,6 +170,7 @@ pub(crate) fn verify(
                 }
             }
             verify_batches(&inspector, options, batches, &mut report)?;
+            report_shared_damage(&inspector, options, &mut report)?;
             // Below another path than the root not all names of an inode need to be met.
             if options.path == b"/" {
                 link_counts.wrong_counts().for_each(|problem| {
@@ -191,8 +202,7 @@ fn verify_batches(
                 // A batch that was read while the token was cancelled may be incomplete, and is not
                 // reported.
                 inspector.check_cancelled()?;
-                report.commit(found, &mut continuity);
-                Ok(())
+                report.commit(found, &mut continuity)
             },
         )?;
     Ok(())
@@ -200,8 +210,18 @@ fn verify_batches(
 
 /// What was found in a batch.
 enum BatchResult {
-    Inodes { inodes: u64, bytes: u64, problems: Vec<PathError> },
-    Part { part: FilePart, read: Result<Range<u64>>, others: Vec<Error> },
+    /// `failed` are the inodes whose contents could not be read.
+    Inodes {
+        inodes: u64,
+        bytes: u64,
+        problems: Vec<PathError>,
+        failed: Vec<Nid>,
+    },
+    Part {
+        part: FilePart,
+        read: Result<Range<u64>>,
+        others: Vec<Error>,
+    },
 }
 
 /// Verifies batches, on any thread. A source that panics is a problem like any other.
@@ -231,7 +251,7 @@ impl Inspector<'_> {
                     Ok(())
                 };
                 let range = part.range.clone();
-                let read = sound.and_then(|()| catch(|| self.read_through(inode, range)));
+                let read = sound.and_then(|()| self.read_through(inode, range));
                 Ok(BatchResult::Part { part, read, others })
             }
         }
@@ -242,6 +262,7 @@ impl Inspector<'_> {
         batch: Vec<std::result::Result<WalkEntry, PathError>>,
     ) -> Result<BatchResult> {
         let (mut inodes, mut bytes, mut problems) = (0u64, 0u64, Vec::new());
+        let mut failed = Vec::new();
         for one in batch {
             self.check_cancelled()?;
             let node = match one {
@@ -254,13 +275,16 @@ impl Inspector<'_> {
             inodes = inodes.saturating_add(1);
             match catch(|| self.read_contents(&node.inode)) {
                 Ok(read) => bytes = bytes.saturating_add(read),
-                Err(error) => problems.push(PathError { path: node.path.clone(), error }),
+                Err(error) => {
+                    problems.push(PathError { path: node.path.clone(), error });
+                    failed.push(node.inode.nid());
+                }
             }
             if let Err(error) = catch(|| self.check_xattrs(&node.inode)) {
                 problems.push(PathError { path: node.path, error });
             }
         }
-        Ok(BatchResult::Inodes { inodes, bytes, problems })
+        Ok(BatchResult::Inodes { inodes, bytes, problems, failed })
     }
 
     /// Reads the contents of an inode; returns how many bytes a file has.
@@ -288,11 +312,16 @@ impl Inspector<'_> {
     /// Checks the map of a file. Indexes of damaged inodes may overlap, so reading them is work.
     fn check_map(&self, inode: &Inode) -> Result<()> {
         let mut map = ExtentMap::new(self.inner, inode)?;
+        self.add_index_work(&map, inode)?;
+        map.check()
+    }
+
+    /// Adds the work of following all of a map.
+    fn add_index_work(&self, map: &ExtentMap<'_>, inode: &Inode) -> Result<()> {
         // An index of more entries than this does not fit in the image.
         let most = self.inner.engine.devices.primary().length() / INDEX_ENTRY_BYTES;
         let work = map.index_entries().min(most).saturating_mul(INDEX_ENTRY_WORK);
-        self.work.add(work, "indexes of compressed files").in_inode(inode.nid())?;
-        map.check()
+        self.work.add(work, "indexes of compressed files").in_inode(inode.nid())
     }
 
     /// Checks the map of a file of which any part is read alone: both ends of each of its extents, and of each
@@ -313,14 +342,38 @@ impl Inspector<'_> {
         Ok(())
     }
 
-    /// Reads what was not read before of a range of a file, and does nothing with it.
+    /// Reads what was not read before of a range of a file, and does nothing with it. Remembers what could not be
+    /// read, as it is read for no other file.
     fn read_through(&self, inode: &Inode, range: Range<u64>) -> Result<Range<u64>> {
-        let wants = |extent: &MappedExtent| {
-            self.check_cancelled()?;
-            self.verified.wants(extent, &self.work)
-        };
+        let filter = UnreadExtents { inspector: self, reading: Cell::new(None) };
         let mut check = |_: FilePiece<'_>| self.check_cancelled();
-        self.inner.for_wanted_pieces_in(inode, range, Some(&wants), &mut check)
+        let read =
+            catch(|| self.inner.for_wanted_pieces_in(inode, range, Some(&filter), &mut check));
+        if read.is_err()
+            && let Some(extent) = filter.reading.take()
+        {
+            self.verified.add_damaged(&extent);
+        }
+        read
+    }
+}
+
+/// Wants what was not read before.
+struct UnreadExtents<'a> {
+    inspector: &'a Inspector<'a>,
+    reading: Cell<Option<MappedExtent>>,
+}
+
+impl ExtentFilter for UnreadExtents<'_> {
+    fn wants(&self, extent: &MappedExtent) -> Result<bool> {
+        self.inspector.check_cancelled()?;
+        let is_wanted = self.inspector.verified.wants(extent, &self.inspector.work)?;
+        self.reading.set(is_wanted.then_some(*extent));
+        Ok(is_wanted)
+    }
+
+    fn has_read(&self) {
+        self.reading.set(None);
     }
 }
 
@@ -353,6 +406,8 @@ struct VerifyReport<'a> {
     on_event: &'a mut dyn FnMut(VerifyEvent),
     progress: VerifyProgress,
     problems: u64,
+    /// Inodes that were reported because of their contents.
+    failed: InodeSet,
 }
 
 impl VerifyReport<'_> {
@@ -361,14 +416,19 @@ impl VerifyReport<'_> {
         (self.on_event)(VerifyEvent::Problem(PathError { path, error }));
     }
 
-    fn commit(&mut self, found: BatchResult, continuity: &mut ContinuityCheck) {
+    /// # Errors
+    /// There is no memory to record which inodes have failed.
+    fn commit(&mut self, found: BatchResult, continuity: &mut ContinuityCheck) -> Result<()> {
         match found {
-            BatchResult::Inodes { inodes, bytes, problems } => {
+            BatchResult::Inodes { inodes, bytes, problems, failed } => {
                 self.progress.inodes = self.progress.inodes.saturating_add(inodes);
                 self.progress.bytes = self.progress.bytes.saturating_add(bytes);
                 problems
                     .into_iter()
                     .for_each(|PathError { path, error }| self.problem(path, error));
+                for nid in failed {
+                    self.failed.insert(nid)?;
+                }
             }
             BatchResult::Part { part, read, others } => {
                 if let Ok(covered) = &read {
@@ -376,6 +436,9 @@ impl VerifyReport<'_> {
                     self.progress.bytes = self.progress.bytes.saturating_add(bytes);
                 }
                 let fault = continuity.join(&part, read);
+                if fault.is_some() {
+                    self.failed.insert(part.node.inode.nid())?;
+                }
                 for error in fault.into_iter().chain(others) {
                     self.problem(part.node.path.clone(), error);
                 }
@@ -385,6 +448,7 @@ impl VerifyReport<'_> {
             }
         }
         (self.on_event)(VerifyEvent::Progress(self.progress));
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use foldhash::fast::RandomState;
 
+use super::damaged_data::{DamagedData, Soundness};
 use crate::error::Result;
 use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent};
 use crate::sparse_bit_set::SparseBitSet;
@@ -43,6 +44,7 @@ pub(super) struct Verified {
     shards: Vec<Mutex<Shard>>,
     stored: Mutex<Shard>,
     xattrs: Mutex<XattrTable>,
+    damaged: Mutex<DamagedData>,
     hasher: RandomState,
     /// The length of the image and its devices.
     image_bytes: u64,
@@ -79,7 +81,7 @@ struct XattrTable {
 
 /// The charge of one table.
 #[derive(Debug)]
-struct TableMemory {
+pub(super) struct TableMemory {
     budget: Budget,
     charge: Option<Charge>,
     limit_bytes: u64,
@@ -90,8 +92,7 @@ impl Verified {
     pub(super) fn new(budget: &Budget, image_bytes: u64) -> Self {
         // Half of it is for clusters.
         let quarter = budget.limit_bytes() / MEMORY_SHARE / 4;
-        let memory =
-            |limit_bytes| TableMemory { budget: budget.clone(), charge: None, limit_bytes };
+        let memory = |limit_bytes| TableMemory::new(budget, limit_bytes);
         let shard = |limit_bytes| Shard {
             clusters: HashSet::default(),
             read: SparseBitSet::default(),
@@ -101,7 +102,11 @@ impl Verified {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(shard(quarter / (SHARDS / 2)))).collect(),
             stored: Mutex::new(shard(quarter)),
-            xattrs: Mutex::new(XattrTable { known: HashMap::default(), memory: memory(quarter) }),
+            xattrs: Mutex::new(XattrTable {
+                known: HashMap::default(),
+                memory: memory(quarter / 2),
+            }),
+            damaged: Mutex::new(DamagedData::new(memory(quarter / 2))),
             hasher: RandomState::default(),
             image_bytes,
         }
@@ -159,7 +164,7 @@ impl Verified {
 
     fn wants_cluster(&self, cluster: &Cluster, work: &WorkMeter) -> Result<bool> {
         let first = cluster.id.address.number();
-        let key = self.hasher.hash_one((cluster.id, cluster.decoded_bytes, cluster.is_partial));
+        let key = self.key_of(cluster);
         let units = units(first, cluster.id.encoded_bytes.into(), CLUSTER_UNIT_LOG);
         let count = units.end.saturating_sub(units.start);
         let shard = usize::try_from((first >> SHARD_LOG) % SHARDS).unwrap_or(0);
@@ -176,11 +181,59 @@ impl Verified {
             Some(_) => "compressed clusters that overlap",
             None => "compressed clusters that may have been read before",
         };
-        let decoding = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
-        // An extent of a few bytes can have a cluster of a mebibyte, all of which is read.
-        let reading = u64::from(cluster.id.encoded_bytes) / COPY_SHARE;
-        work.add(decoding.max(reading), what)?;
+        work.add(cluster_work(cluster), what)?;
         Ok(true)
+    }
+
+    fn key_of(&self, cluster: &Cluster) -> u64 {
+        self.hasher.hash_one((cluster.id, cluster.decoded_bytes, cluster.is_partial))
+    }
+
+    /// Records that an extent that was wanted could not be read, so that others that have the same data are
+    /// found by [`Verified::soundness`].
+    pub(super) fn add_damaged(&self, extent: &MappedExtent) {
+        match &extent.location {
+            DataLocation::Hole | DataLocation::Fragment { .. } => {}
+            // A longer one is read for each file.
+            DataLocation::Stored(address) if extent.length <= self.image_bytes => {
+                let first = address.number();
+                lock(&self.damaged).add_stored(first..first.saturating_add(extent.length));
+            }
+            DataLocation::Stored(_) => {}
+            DataLocation::Cluster(cluster) => lock(&self.damaged).add_cluster(self.key_of(cluster)),
+        }
+    }
+
+    /// Whether [`Verified::add_damaged`] has recorded anything.
+    pub(super) fn has_damaged(&self) -> bool {
+        !lock(&self.damaged).is_empty()
+    }
+
+    /// What is known of an extent when everything was read that is wanted. If it is unknown, reading the extent
+    /// again is added to the work.
+    ///
+    /// # Errors
+    /// The image makes readers repeat more work than the meter allows.
+    pub(super) fn soundness(&self, extent: &MappedExtent, work: &WorkMeter) -> Result<Soundness> {
+        work.add(EXTENT_WORK, "extents")?;
+        let (known, bytes) = match &extent.location {
+            DataLocation::Hole | DataLocation::Fragment { .. } => (Soundness::Sound, 0),
+            DataLocation::Stored(Address::Metadata { .. }) => (Soundness::Sound, 0),
+            // A file that is longer than the image has failed.
+            DataLocation::Stored(_) if extent.length > self.image_bytes => (Soundness::Sound, 0),
+            DataLocation::Stored(address) => {
+                let first = address.number();
+                let range = first..first.saturating_add(extent.length);
+                (lock(&self.damaged).stored(&range), extent.length / COPY_SHARE)
+            }
+            DataLocation::Cluster(cluster) => {
+                (lock(&self.damaged).cluster(self.key_of(cluster)), cluster_work(cluster))
+            }
+        };
+        if known == Soundness::Unknown {
+            work.add(bytes, "data that may be damaged")?;
+        }
+        Ok(known)
     }
 
     /// What is known of the shared attribute with this id.
@@ -227,8 +280,13 @@ impl Shard {
 }
 
 impl TableMemory {
+    /// For a table of at most so many bytes.
+    pub(super) fn new(budget: &Budget, limit_bytes: u64) -> Self {
+        Self { budget: budget.clone(), charge: None, limit_bytes }
+    }
+
     /// Charges a table that takes `bytes` bytes; false if it may not grow to that.
-    fn has_room(&mut self, bytes: u64) -> bool {
+    pub(super) fn has_room(&mut self, bytes: u64) -> bool {
         let charged = self.charge.as_ref().map_or(0, Charge::bytes);
         if bytes <= charged {
             return true;
@@ -245,6 +303,12 @@ impl TableMemory {
         };
         grown.is_ok()
     }
+}
+
+/// The work of decoding a cluster. An extent of a few bytes can have one of a mebibyte, all of which is read.
+fn cluster_work(cluster: &Cluster) -> u64 {
+    let decoding = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
+    decoding.max(u64::from(cluster.id.encoded_bytes) / COPY_SHARE)
 }
 
 /// Bytes that a fast codec decodes while this one decodes one byte.
@@ -277,7 +341,7 @@ fn touched_units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
 }
 
 /// The capacity that a table needs for so many entries, at most one more than it has: a full one doubles.
-fn capacity_with(entries: usize, capacity: usize) -> u64 {
+pub(super) fn capacity_with(entries: usize, capacity: usize) -> u64 {
     let next = if entries <= capacity { capacity } else { capacity.saturating_mul(2).max(4) };
     u64::try_from(next).unwrap_or(u64::MAX)
 }

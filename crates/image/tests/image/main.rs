@@ -25,4 +25,5 @@ mod lz4_image;
 mod manifest;
 mod reading;
 mod repeats;
+mod shared_damage;
 mod sources;
