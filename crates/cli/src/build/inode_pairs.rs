@@ -31,15 +31,15 @@ pub(super) struct InodePair {
     pub(super) inode: Inode,
     /// The expected link count.
     pub(super) names: u32,
-    pub(super) ranges: DataRanges,
+    pub(super) ranges: SourceRanges,
 }
 
 /// Where the source of a file has data. All parts of the file share the list, which is as long as the one that the build
 /// had of the file.
 #[derive(Debug, Default)]
-pub(super) struct DataRanges(Mutex<Option<Arc<[Range<u64>]>>>);
+pub(super) struct SourceRanges(Mutex<Option<Arc<[Range<u64>]>>>);
 
-impl DataRanges {
+impl SourceRanges {
     /// The ranges, ascending and apart. The first call asks the source, and others wait for it.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl<'a> InodePairs<'a> {
             }
         }
         let path = path.to_vec();
-        let ranges = DataRanges::default();
+        let ranges = SourceRanges::default();
         Ok(Some(Some(InodePair { path, node, inode: image.inode, names, ranges })))
     }
 

@@ -640,7 +640,7 @@ mod tests {
         let parts = |hole| within(&ranges, hole).collect::<Vec<_>>();
         assert_eq!(parts(32..51), [32..34, 40..44, 50..51]);
         assert_eq!((parts(34..40), parts(4..5), parts(994..2000)), (vec![], vec![], vec![]));
-        assert_eq!((parts(0..1), parts(990..2000)), (vec![0..1], vec![990..994]));
+        assert_eq!([parts(0..1), parts(990..2000)].concat(), [0..1, 990..994]);
         assert_eq!(within(&[], 0..u64::MAX).count(), 0);
     }
 
