@@ -150,6 +150,7 @@ impl ImageFs {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, reason = "numbers of the tests")]
 mod tests {
     use std::cell::Cell;
     use std::convert::Infallible;
@@ -223,7 +224,7 @@ mod tests {
 
     /// A file system with one file, whose chunks of one block are at these blocks.
     fn mounted_chunks(chunks: &[u32]) -> Arc<ImageFs> {
-        let mut image = vec![0; 2 * BLOCK as usize + 160];
+        let mut image = vec![0; 8192 + 160];
         let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
         // The superblock: its magic, blocks of 2^12 bytes, the root is inode 1, inodes start at block 2, and there are
         // files of chunks.
