@@ -24,6 +24,9 @@ use crate::tree::{GivenEntry, TreeBuilder};
 /// The phases of a build, as progress names them.
 const PHASES: [&str; 5] = ["import", "deduplicate", "data", "metadata", "publish"];
 
+/// The kind of a source that is a directory.
+const DIRECTORY: &str = "directory";
+
 /// The kind of a source that is a Python object with an archive.
 const STREAM: &str = "stream";
 
@@ -75,6 +78,7 @@ pub(crate) fn build(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<BuildTuple> {
     let options = build_options(&given).map_err(|failure| failure.raise(py))?;
+    check_exclusions(&source.0, &given).map_err(|failure| failure.raise(py))?;
     let cancel = CancelToken::new();
     let counters = WorkCounters::default();
     // Refused before the source is read.
@@ -97,12 +101,22 @@ fn figures(report: &BuildReport) -> BuildTuple {
     (report.bytes, report.inodes, report.content_bytes)
 }
 
+/// Only a directory has something that can be left out.
+fn check_exclusions(kind: &str, given: &GivenBuild) -> BindingResult<()> {
+    let is_empty = given.exclude.is_empty() && given.exclude_regex.is_empty();
+    if kind == DIRECTORY || is_empty {
+        return Ok(());
+    }
+    let message = "exclude and exclude_regex are for directories, but the source is none";
+    Err(Failure::new("BuildError", "EINVAL", message.to_owned()))
+}
+
 /// Attached: entries are listed by Python.
 fn build_source(py: Python<'_>, source: &GivenSource) -> PyResult<BuildSource> {
     let (kind, value) = source;
     let value = value.bind(py);
     match kind.as_str() {
-        "directory" => Ok(BuildSource::Directory(value.extract()?)),
+        DIRECTORY => Ok(BuildSource::Directory(value.extract()?)),
         "tar" => Ok(BuildSource::Tar(value.extract()?)),
         STREAM => Ok(BuildSource::Stream),
         _ => {
@@ -131,8 +145,9 @@ fn import(
         BuildSource::Directory(path) => {
             let (paths, expressions) = (given.exclude.iter().cloned(), &given.exclude_regex);
             let exclude_patterns = ExcludePatterns::new(paths, expressions)?;
-            let options =
-                DirectoryOptions::default().exclude_patterns(exclude_patterns).adjustments(adjustments);
+            let options = DirectoryOptions::default()
+                .exclude_patterns(exclude_patterns)
+                .adjustments(adjustments);
             Ok(from_directory(&path, &options, observer, cancel)?)
         }
         BuildSource::Tar(path) => import_tar(TarSource::Path(path), &adjustments, observer, cancel),

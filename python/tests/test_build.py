@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import ferrofs
 import pytest
@@ -47,6 +49,21 @@ def test_a_directory(tree: Path, tmp_path: Path) -> None:
     assert report.size == output.stat().st_size and report.content_size == 100_000
     assert (image.superblock.uuid, image.superblock.label) == (number, "name")
     assert image.check()
+
+
+@pytest.mark.parametrize("option", [{"exclude": ["a.txt"]}, {"exclude_regex": ["a"]}])
+def test_only_of_a_directory_something_is_left_out(
+    tree: Path, tmp_path: Path, option: dict[str, Any]
+) -> None:
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(tree, arcname=".")
+    entries = iter([("a.txt", b"a")])
+    for source in (archive, io.BytesIO(archive.read_bytes()), entries):
+        with pytest.raises(ferrofs.BuildError, match="exclude") as raised:
+            ferrofs.build(source, tmp_path / "out.erofs", **option)
+        assert raised.value.errno == errno.EINVAL
+    assert not (tmp_path / "out.erofs").exists() and next(entries)
 
 
 @pytest.mark.parametrize("suffix", ["", ":gz", ":xz"])

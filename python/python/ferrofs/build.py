@@ -122,7 +122,8 @@ def build(
     stores files as they are. ``pcluster_size`` is the size of a compressed cluster in bytes;
     ``fragments`` (``"none"``, ``"tails"``, ``"all"``) what is packed together; ``dedupe`` stores
     equal parts of files once; ``ztailpacking`` puts ends of files behind their inodes. ``exclude``
-    are paths of a directory that are left out, ``exclude_regex`` POSIX expressions for such paths.
+    are paths of a directory that are left out, ``exclude_regex`` POSIX expressions for such paths;
+    with any other source, :class:`ferrofs.BuildError` is raised (``EINVAL``).
 
     ``progress`` is called about ten times a second with the phase, entries and bytes, once before
     all and once at the end, when the image is complete and has no name yet. If it raises, the build
