@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import ferrofs
@@ -34,6 +35,21 @@ def test_a_mount_lasts_for_its_block(
             assert os.listdir(path)
             raise ZeroDivisionError
     assert os.listdir(tmp_path / "here") == []
+
+
+def test_a_mount_that_is_in_use_is_reported_and_its_directory_stays(
+    program: str, image_file: Path, files: dict[str, bytes]
+) -> None:
+    with pytest.raises(ferrofs.MountError):
+        with ferrofs.mount(image_file) as path:
+            opened = open(Path(path) / "large", "rb")
+    try:
+        assert os.path.ismount(path) and opened.read() == files["large"]
+    finally:
+        opened.close()
+        helper = shutil.which("fusermount3") or shutil.which("fusermount")
+        subprocess.run([helper, "-u", "--", path] if helper else ["umount", path], check=True)
+        os.rmdir(path)
 
 
 def test_what_cannot_be_mounted_is_refused(program: str, tmp_path: Path) -> None:

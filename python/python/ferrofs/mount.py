@@ -32,7 +32,8 @@ def mount(
     """Mounts the image file ``source`` with FUSE for the time of a ``with`` block.
 
     The value is the mount point: the directory ``mountpoint``, or a temporary one. ``options`` are
-    further arguments of ``ferrofs mount``.
+    further arguments of ``ferrofs mount``. If the image cannot be unmounted at the end, as a file of
+    it is still open, :class:`ferrofs.MountError` is raised, and a temporary directory stays.
 
     The mount is served by the program ``ferrofs`` (the environment's ``FERROFS``, or the one in
     ``PATH``) and not by this process: a process that serves a mount and waits for a file of it
@@ -45,19 +46,29 @@ def mount(
             subprocess.run([f"{path}/bin/app"])
     """
     program = _program(source)
-    with contextlib.ExitStack() as stack:
-        if mountpoint is None:
-            mountpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="ferrofs-"))
-        target = os.path.abspath(os.fsdecode(mountpoint))
-        arguments = [program, "mount", *options]
-        if offset:
-            arguments.append(f"--offset={offset}")
-        if memory is not None:
-            arguments.append(f"--memory={memory}")
-        arguments += [f"--device={os.fsdecode(device)}" for device in devices]
+    arguments = [program, "mount", *options]
+    if offset:
+        arguments.append(f"--offset={offset}")
+    if memory is not None:
+        arguments.append(f"--memory={memory}")
+    arguments += [f"--device={os.fsdecode(device)}" for device in devices]
+    temporary = tempfile.mkdtemp(prefix="ferrofs-") if mountpoint is None else None
+    target = os.path.abspath(os.fsdecode(temporary or mountpoint or ""))
+    try:
         _run([*arguments, "--", os.fsdecode(source), target], source)
-        stack.callback(_unmount, target)
+    except BaseException:
+        # Refused by the system if the image is mounted there all the same.
+        with contextlib.suppress(OSError):
+            if temporary:
+                os.rmdir(temporary)
+        raise
+    try:
         yield target
+    finally:
+        _unmount(target)
+        # Only an empty directory: never what is below a mount point.
+        if temporary:
+            os.rmdir(temporary)
 
 
 def _program(source: StrPath) -> str:
