@@ -118,7 +118,8 @@ impl NativeImage {
         let image = self.image(py)?;
         let sb = image.superblock();
         let label = sb.label_text().to_vec();
-        Ok((sb.block_size.bytes(), sb.blocks, sb.inodes, sb.uuid, label, sb.epoch))
+        let built = sb.epoch.saturating_add(sb.build_time.into());
+        Ok((sb.block_size.bytes(), sb.blocks, sb.inodes, sb.uuid, label, built))
     }
 
     /// The inode at a path.

@@ -287,6 +287,16 @@ def test_superblock_and_memory(image_file: Path) -> None:
         ferrofs.Image(image_file, memory=1)
 
 
+@pytest.mark.parametrize("name", ["plain", "48bit", "dot-omitted", "metabox-lz4-prefix"])
+def test_the_time_of_an_image_is_that_of_its_build(name: str) -> None:
+    data = Path(__file__).parents[2] / "tests/data"
+    if not data.is_dir():
+        pytest.skip("the images of the repository are not there")
+    # Images with 48-bit addresses state it as seconds after an epoch.
+    with ferrofs.Image(data / f"{name}.erofs") as image:
+        assert image.superblock.timestamp == 1_710_000_000
+
+
 def test_sources_of_every_kind(image_file: Path, files: dict[str, bytes]) -> None:
     data = image_file.read_bytes()
     with open(image_file, "rb") as opened, open(image_file, "rb", buffering=0) as raw:
