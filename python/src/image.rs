@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrofs_image::{Image, Inode, LastLink, MemoryPool, Nid, OpenOptions};
 use pyo3::exceptions::PyValueError;
@@ -25,7 +26,9 @@ type SuperblockTuple = (u32, u64, u64, [u8; 16], Vec<u8>, i64);
 #[pyclass(module = "ferrofs._native", frozen)]
 #[derive(Debug)]
 pub(crate) struct NativeImage {
-    places: Vec<Place>,
+    /// What the image is opened from again in a forked child; `None` once it was closed. As in [`PerProcess`], the lock
+    /// is held for single statements that neither wait nor call Python.
+    places: Mutex<Option<Arc<[Place]>>>,
     offset: u64,
     memory: Option<u64>,
     opened: PerProcess<Image>,
@@ -37,7 +40,7 @@ impl NativeImage {
     /// opening may call Python.
     pub(crate) fn image(&self, py: Python<'_>) -> PyResult<Image> {
         if self.closed.load(Ordering::SeqCst) {
-            return Err(PyValueError::new_err("I/O operation on a closed image"));
+            return Err(closed_error());
         }
         match self.opened.get() {
             Some(image) => Ok(image),
@@ -46,8 +49,9 @@ impl NativeImage {
     }
 
     fn open(&self, py: Python<'_>) -> PyResult<Image> {
-        let mut sources = Vec::with_capacity(self.places.len());
-        for (number, place) in self.places.iter().enumerate() {
+        let places = self.places().clone().ok_or_else(closed_error)?;
+        let mut sources = Vec::with_capacity(places.len());
+        for (number, place) in places.iter().enumerate() {
             let start = if number == 0 { self.offset } else { 0 };
             sources.push(place.source(py, start)?);
         }
@@ -64,6 +68,10 @@ impl NativeImage {
         })
     }
 
+    fn places(&self) -> MutexGuard<'_, Option<Arc<[Place]>>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs `work` on the image, detached.
     pub(crate) fn detached<T: Send>(
         &self,
@@ -73,6 +81,11 @@ impl NativeImage {
         let image = self.image(py)?;
         detached(py, || work(&image))
     }
+}
+
+/// The error of a call on a closed image.
+fn closed_error() -> PyErr {
+    PyValueError::new_err("I/O operation on a closed image")
 }
 
 #[pymethods]
@@ -90,7 +103,7 @@ impl NativeImage {
             opened.push(Place::new(py, place, if number == 0 { offset } else { 0 })?);
         }
         let image = Self {
-            places: opened,
+            places: Mutex::new(Some(opened.into())),
             offset,
             memory,
             opened: PerProcess::empty(),
@@ -100,11 +113,14 @@ impl NativeImage {
         Ok(image)
     }
 
-    /// Ends the use of the image. Open files of it cannot be read any more.
+    /// Ends the use of the image, and releases its sources. Open files of it cannot be read any more.
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::SeqCst);
         let image = self.opened.take();
         py.detach(|| drop(image));
+        // The lock is released before this drops what Python gave.
+        let places = self.places().take();
+        drop(places);
     }
 
     /// Whether it was closed.

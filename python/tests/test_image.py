@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import io
 import os
 import pickle
@@ -10,6 +12,7 @@ import shutil
 import stat
 import tempfile
 import threading
+import weakref
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -295,6 +298,37 @@ def test_the_time_of_an_image_is_that_of_its_build(name: str) -> None:
     # Images with 48-bit addresses state it as seconds after an epoch.
     with ferrofs.Image(data / f"{name}.erofs") as image:
         assert image.superblock.timestamp == 1_710_000_000
+
+
+def open_files() -> list[str]:
+    paths = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            paths.append(os.readlink(f"/proc/self/fd/{number}"))
+    return paths
+
+
+@pytest.mark.thread_unsafe(reason="looks at the descriptors of the process")
+def test_a_closed_image_keeps_no_file_open(image_file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.erofs"
+    copy.write_bytes(image_file.read_bytes())
+    with ferrofs.Image(copy) as image:
+        assert image.read("hello.txt") and str(copy) in open_files()
+    assert str(copy) not in open_files()
+    with pytest.raises(ValueError, match="closed image"):
+        image.read("hello.txt")
+
+    class Source(io.BytesIO):
+        pass
+
+    source = Source(image_file.read_bytes())
+    reference = weakref.ref(source)
+    image = ferrofs.Image(source)
+    native = image._native
+    image.close()
+    del image, source
+    gc.collect()
+    assert reference() is None and native.closed
 
 
 def test_sources_of_every_kind(image_file: Path, files: dict[str, bytes]) -> None:

@@ -139,7 +139,7 @@ class Image:
         return self._native.closed
 
     def close(self) -> None:
-        """Closes the image. Files of it cannot be read any more."""
+        """Closes the image, and its file if it has a path. Files of it cannot be read any more."""
         self._native.close()
 
     def __enter__(self) -> Image:
