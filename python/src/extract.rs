@@ -23,6 +23,9 @@ pub(crate) struct GivenExtraction {
     members: Vec<Vec<u8>>,
     /// Whether owners, attributes, set-id bits and devices are those of the image.
     preserve: bool,
+    /// The most bytes that are written, and of repeated work; the defaults if there are none.
+    max_output: Option<u64>,
+    max_work: Option<u64>,
 }
 
 /// Extracts. What exists is replaced, as zipfile does it.
@@ -59,6 +62,8 @@ pub(crate) fn extract(
             .skip_xattrs(!given.preserve)
             .skip_set_id(!given.preserve)
             .skip_devices(!given.preserve)
+            .max_output(given.max_output)
+            .max_work(given.max_work)
             .cancel(&cancel);
         let extracted =
             ferrofs_extract::extract(image, &given.destination, &options, &mut on_event);

@@ -331,6 +331,16 @@ def test_a_closed_image_keeps_no_file_open(image_file: Path, tmp_path: Path) -> 
     assert reference() is None and native.closed
 
 
+def test_an_extraction_ends_at_its_limits(image: ferrofs.Image, tmp_path: Path) -> None:
+    with pytest.raises(ferrofs.ErofsError, match="limit of 1000 bytes") as raised:
+        image.extractall(tmp_path / "output", max_output=1000)
+    assert raised.value.errno == errno.EFBIG
+    # Every attribute counts as work.
+    with pytest.raises(ferrofs.ErofsError, match="limit of 1 bytes of repeated work"):
+        image.extractall(tmp_path / "work", ["tagged"], preserve=True, max_work=1)
+    assert image.extractall(tmp_path / "all", max_output=1 << 40, max_work=1 << 40) > 0
+
+
 def test_sources_of_every_kind(image_file: Path, files: dict[str, bytes]) -> None:
     data = image_file.read_bytes()
     with open(image_file, "rb") as opened, open(image_file, "rb", buffering=0) as raw:

@@ -265,6 +265,8 @@ class Image:
         members: Iterable[StrPath] | None = None,
         *,
         preserve: bool = False,
+        max_output: int | None = None,
+        max_work: int | None = None,
         progress: Progress | None = None,
     ) -> int:
         """Extracts all entries, or ``members`` and what is below them, to the directory ``path``
@@ -274,12 +276,16 @@ class Image:
         Entries belong to the caller and have neither set-id bits nor extended attributes, and
         device nodes are left out, unless ``preserve`` is set: then all of that is as in the image,
         as far as the caller may. The directory gets the mode and the times of the root.
+
+        ``max_output`` is the most bytes to write, without holes (16 GiB and 8 KiB for each byte of
+        the image), and ``max_work`` the most bytes of repeated work (256 MiB and 512 bytes for each
+        byte of the image). Beyond a limit the extraction ends with a :class:`ferrofs.ErofsError`.
         """
         target = os.fsdecode(path) if path is not None else os.getcwd()
         chosen = [] if members is None else [image_path(member) for member in members]
         if members is not None and not chosen:
             return 0
-        given = _Extraction(target, chosen, preserve)
+        given = _Extraction(target, chosen, preserve, max_output, max_work)
         entries, _, failed, failures = self._native.extract(given, progress)
         if failed:
             first = failures[0]
@@ -460,3 +466,5 @@ class _Extraction:
     destination: str
     members: list[bytes]
     preserve: bool
+    max_output: int | None
+    max_work: int | None
