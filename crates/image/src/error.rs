@@ -111,6 +111,13 @@ pub enum ErrorKind {
         /// The lcluster with the distance.
         lcluster: u64,
     },
+    /// The distances of an index are shorter than those of any builder: a search takes very many steps.
+    ShortDistances {
+        /// The lcluster where the search starts.
+        lcluster: u64,
+        /// The most short steps of a search.
+        limit: u64,
+    },
     /// An index entry contradicts the one before it.
     BlockCount {
         /// The lcluster with the entry.
@@ -309,6 +316,7 @@ impl fmt::Display for ErrorKind {
             | Self::Workers(_)
             | Self::OutOfMemory { .. } => self.describe_image(f),
             Self::LookBack { .. }
+            | Self::ShortDistances { .. }
             | Self::BlockCount { .. }
             | Self::WrongExtent { .. }
             | Self::ExtentOrder
@@ -367,6 +375,10 @@ impl ErrorKind {
             Self::LookBack { lcluster } => {
                 write!(f, "the index distance at lcluster {lcluster} points to no extent")
             }
+            Self::ShortDistances { lcluster, limit } => write!(
+                f,
+                "a search in the index takes more than {limit} short steps from lcluster {lcluster}"
+            ),
             Self::BlockCount { lcluster } => {
                 write!(f, "lcluster {lcluster} does not hold the block count of its extent")
             }

@@ -115,6 +115,15 @@ impl<'a> ExtentMap<'a> {
         found.in_inode(self.inode.nid()).at(self.inode.end())
     }
 
+    /// How many steps searches in the index have taken since the last call, or since the map was prepared.
+    pub(crate) fn take_search_steps(&mut self) -> u64 {
+        match &mut self.kind {
+            MapKind::Lclusters(index) => index.take_steps(),
+            // Others are computed or found by a binary search, or keep what they have counted.
+            _ => 0,
+        }
+    }
+
     /// How many entries the index has. For a table whose header counts its records, an image can say any number.
     pub(crate) fn index_entries(&self) -> u64 {
         match &self.kind {

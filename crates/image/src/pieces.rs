@@ -67,14 +67,14 @@ impl ImageInner {
         }
         let mut slot = self.engine.decode_slots.acquire();
         let mut map = ExtentMap::new(self, inode)?;
-        let mut extent = map.extent_at(range.start)?;
+        let mut extent = find(&mut map, range.start, filter)?;
         let is_split = extent.start < range.start;
         let start = if is_split && extent.is_cluster() { extent.end() } else { range.start };
         let mut at = start;
         let reader = PieceReader { inner: self, inode, filter };
         while at < end {
             if !extent.contains(at) {
-                extent = map.extent_at(at)?;
+                extent = find(&mut map, at, filter)?;
             }
             // A damaged index may lead back into an extent that was passed on already.
             if extent.start != at && !(is_split && at == start && !extent.is_cluster()) {
@@ -98,12 +98,28 @@ pub(crate) trait ExtentFilter {
     /// Whether an extent is to be read.
     fn wants(&self, extent: &MappedExtent) -> Result<bool, Error>;
 
+    /// An extent was found after so many steps of a search in an index.
+    fn has_searched(&self, steps: u64) -> Result<(), Error>;
+
     /// The extent that was wanted last was read. Without this call, reading it has failed.
     fn has_read(&self);
 }
 
 fn is_wanted(filter: Option<&dyn ExtentFilter>, extent: &MappedExtent) -> Result<bool, Error> {
     filter.map_or(Ok(true), |filter| filter.wants(extent))
+}
+
+/// The extent that holds byte `offset` of a file.
+fn find(
+    map: &mut ExtentMap<'_>,
+    offset: u64,
+    filter: Option<&dyn ExtentFilter>,
+) -> Result<MappedExtent, Error> {
+    let extent = map.extent_at(offset)?;
+    match filter {
+        Some(filter) => filter.has_searched(map.take_search_steps()).map(|()| extent),
+        None => Ok(extent),
+    }
 }
 
 fn has_read(filter: Option<&dyn ExtentFilter>) {
@@ -221,7 +237,7 @@ impl FragmentReader<'_> {
         let mut map = ExtentMap::new(inner, packed)?;
         let mut at = range.start;
         while at < range.end {
-            let extent = map.extent_at(at)?;
+            let extent = find(&mut map, at, filter)?;
             let mut end = extent.end().min(range.end);
             let place = offset.saturating_add(at.saturating_sub(range.start));
             // Only clusters are read whole, whatever part of them is wanted. Of stored data a filter sees what is read.

@@ -44,6 +44,11 @@ const INDEX_ENTRY_BYTES: u64 = 2;
 /// Checking an entry of an index takes about as long as decoding so many bytes.
 const INDEX_ENTRY_WORK: u64 = 32;
 
+/// A search in the index for an extent may take so many steps that are no work.
+const FREE_STEPS: u64 = 8;
+/// A further step takes about as long as decoding so many bytes.
+const STEP_WORK: u64 = 16;
+
 /// What a verification reports on its way.
 #[derive(Debug)]
 pub enum VerifyEvent {
@@ -324,6 +329,16 @@ impl Inspector<'_> {
         self.work.add(work, "indexes of compressed files").in_inode(inode.nid())
     }
 
+    /// Adds the work of a search in an index.
+    fn add_search_work(&self, steps: u64) -> Result<()> {
+        let work = steps.saturating_sub(FREE_STEPS).saturating_mul(STEP_WORK);
+        if work == 0 {
+            Ok(())
+        } else {
+            self.work.add(work, "searches in indexes of compressed files")
+        }
+    }
+
     /// Checks the map of a file of which any part is read alone: both ends of each of its extents, and of each
     /// lcluster, as readers begin with the entry of the one that they want.
     fn check_random_access(&self, inode: &Inode) -> Result<()> {
@@ -337,6 +352,7 @@ impl Inspector<'_> {
             // The extent holds the byte, so that the end is behind it.
             let end = map.extent_at(at)?.end().min(map.lcluster_end(at));
             map.extent_at(end.saturating_sub(1))?;
+            self.add_search_work(map.take_search_steps()).in_inode(inode.nid())?;
             at = end;
         }
         Ok(())
@@ -370,6 +386,10 @@ impl ExtentFilter for UnreadExtents<'_> {
         let is_wanted = self.inspector.verified.wants(extent, &self.inspector.work)?;
         self.reading.set(is_wanted.then_some(*extent));
         Ok(is_wanted)
+    }
+
+    fn has_searched(&self, steps: u64) -> Result<()> {
+        self.inspector.add_search_work(steps)
     }
 
     fn has_read(&self) {

@@ -1,6 +1,7 @@
 //! Full and compact indexes: from an lcluster to its extent by the distances that entries hold
 //! (docs/format.md F25 to F34).
 
+use ferrofs_ondisk::compression::EXTENT_MAX_BYTES;
 use ferrofs_ondisk::zmap::{
     CompactIndex, FullIndex, Head, IndexHeader, Lcluster, Pack, TailPcluster,
 };
@@ -11,6 +12,11 @@ use crate::error::{Error, ErrorKind, Result, address, parsed};
 use crate::extent::{Address, Cluster, ClusterId, Coding, DataLocation, MappedExtent};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
+
+/// A step of a search of at least so many lclusters is long (docs/format.md F70).
+const LONG_STEP: u64 = 1024;
+/// A search may take so many short steps in addition to those within an extent of the greatest length.
+const MORE_STEPS: u64 = 16;
 
 /// The index of one file.
 #[derive(Debug)]
@@ -30,6 +36,16 @@ struct LclusterIndex {
     /// The head behind the last extent that was found, and where it starts: a sequential reader
     /// needs it next.
     next: Option<(u64, FoundHead)>,
+    /// Steps of all searches that were not taken by [`LclusterMap::take_steps`].
+    steps: u64,
+}
+
+/// The short steps of one search from an entry to a head. Their number is limited, as distances of 1 would make
+/// each search as long as the index.
+struct SearchSteps {
+    from: u64,
+    short: u64,
+    limit: u64,
 }
 
 #[derive(Debug)]
@@ -83,7 +99,7 @@ impl LclusterMap {
             }
         };
         let mut entries =
-            LclusterIndex { cursor: MetaCursor::new(inode), header, form, next: None };
+            LclusterIndex { cursor: MetaCursor::new(inode), header, form, next: None, steps: 0 };
         let tail = match (header.tail, inode.size().checked_sub(1)) {
             (TailPcluster::Ordinary, _) | (_, None) => None,
             (tail, Some(last)) => Some(entries.tail(inner, tail, last)?),
@@ -137,8 +153,13 @@ impl LclusterMap {
         self.entries.header.lcluster_bytes()
     }
 
+    /// How many steps searches have taken since the last call.
+    pub(super) fn take_steps(&mut self) -> u64 {
+        std::mem::take(&mut self.entries.steps)
+    }
+
     /// Checks that the distances of all entries stay between the head before them and the head
-    /// behind them.
+    /// behind them, and that no search for the head before them takes too many steps.
     pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {
         let mut head = None;
         let mut reached = 0;
@@ -158,6 +179,12 @@ impl LclusterMap {
                     // Long distances are capped and lead to an entry on the way (F26).
                     if head.is_none() || leads_to < head {
                         return Err(ErrorKind::LookBack { lcluster: lcn }.into());
+                    }
+                    let is_far =
+                        lcn.saturating_sub(head.unwrap_or(0)) > self.entries.lclusters_max();
+                    // A far entry that leads to another one is followed by few steps only if all are long.
+                    if is_far && leads_to != head && u64::from(back) < LONG_STEP {
+                        return Err(self.entries.steps_from(lcn).error());
                     }
                     reached = reached.max(lcn.saturating_add(forward));
                 }
@@ -254,6 +281,7 @@ impl LclusterIndex {
             return Ok(found);
         }
         let mut lcn = offset.wrapping_shr(u32::from(self.header.lcluster_bits));
+        let mut steps = self.steps_from(lcn);
         let within = offset & self.header.lcluster_bytes().wrapping_sub(1);
         let mut back = match self.entry(inner, lcn)? {
             Lcluster::Head(head) if within >= u64::from(head.offset) => {
@@ -266,11 +294,30 @@ impl LclusterIndex {
             // A distance of 0 would loop for ever (F26).
             let earlier = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
             lcn = earlier.ok_or_else(|| Error::new(ErrorKind::LookBack { lcluster: lcn }))?;
+            self.add_step(&mut steps, u64::from(back))?;
             match self.entry(inner, lcn)? {
                 Lcluster::Head(head) => return Ok(FoundHead { lcn, head }),
                 Lcluster::NonHead { back: further, .. } => back = further,
             }
         }
+    }
+
+    /// A search that starts at an entry.
+    fn steps_from(&self, lcn: u64) -> SearchSteps {
+        let limit = self.lclusters_max().saturating_add(MORE_STEPS);
+        SearchSteps { from: lcn, short: 0, limit }
+    }
+
+    /// Counts a step of a search.
+    fn add_step(&mut self, search: &mut SearchSteps, distance: u64) -> Result<()> {
+        self.steps = self.steps.saturating_add(1);
+        search.short = search.short.saturating_add(u64::from(distance < LONG_STEP));
+        if search.short > search.limit { Err(search.error()) } else { Ok(()) }
+    }
+
+    /// Lclusters of the longest extent that has data.
+    fn lclusters_max(&self) -> u64 {
+        EXTENT_MAX_BYTES.wrapping_shr(u32::from(self.header.lcluster_bits))
     }
 
     /// How many lclusters a file of `size` bytes has.
@@ -288,6 +335,7 @@ impl LclusterIndex {
     /// Where the extent ends: at the next head, or with the file.
     fn end(&mut self, inner: &ImageInner, found: FoundHead, size: u64) -> Result<u64> {
         let mut lcn = address(found.lcn.checked_add(1))?;
+        let mut steps = self.steps_from(found.lcn);
         loop {
             let position = address(lcn.checked_mul(self.header.lcluster_bytes()))?;
             if position >= size {
@@ -298,7 +346,9 @@ impl LclusterIndex {
                 self.next = Some((start, FoundHead { lcn, head }));
                 return Ok(start.min(size));
             }
-            lcn = address(lcn.checked_add(self.forward(inner, lcn)?))?;
+            let distance = self.forward(inner, lcn)?;
+            self.add_step(&mut steps, distance)?;
+            lcn = address(lcn.checked_add(distance))?;
         }
     }
 
@@ -350,6 +400,13 @@ impl LclusterIndex {
             }
             IndexFormat::Compact(index) => index.span(lcn)?.end(),
         }
+    }
+}
+
+impl SearchSteps {
+    #[cold]
+    fn error(&self) -> Error {
+        Error::new(ErrorKind::ShortDistances { lcluster: self.from, limit: self.limit })
     }
 }
 

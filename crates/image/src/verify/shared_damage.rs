@@ -104,6 +104,10 @@ impl ExtentFilter for DamagedExtents<'_> {
         }
     }
 
+    fn has_searched(&self, steps: u64) -> Result<()> {
+        self.inspector.add_search_work(steps)
+    }
+
     fn has_read(&self) {
         self.is_about_data.set(false);
     }

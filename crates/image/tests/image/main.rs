@@ -20,6 +20,7 @@ mod engine_reserve;
 mod engine_workers;
 mod follow;
 mod golden;
+mod index_searches;
 mod kernel;
 mod lz4_image;
 mod manifest;
