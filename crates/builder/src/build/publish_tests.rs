@@ -49,7 +49,7 @@ impl OutputNames {
 
     fn build(&self, outputs: BuildOutputs) -> Result<BuildReport> {
         let mut tree = Tree::new(metadata());
-        let id = tree.add(file(&[7; 10_000])).unwrap();
+        let id = tree.add(file(&vec![7; 10_000])).unwrap();
         tree.link(Tree::ROOT, b"file", id).unwrap();
         build_into(&tree, &self.options, outputs, &NoopObserver, &CancelToken::new())
     }

@@ -177,26 +177,26 @@ pub(crate) struct DataWorker {
     compressors: Vec<Option<RangeCompressor>>,
     buffer: Vec<u8>,
     /// What the last task read, unless it was the end of its file.
-    open_file: Option<OpenFile>,
+    open_content: Option<OpenContent>,
     cancel: CancelToken,
 }
 
 /// A file that is read range by range. It stays open from one range to the next: an archive decodes the whole map of a
 /// sparse file to open it, and a file may have as many ranges as its map.
-struct OpenFile {
+struct OpenContent {
     content: Content,
     reader: Box<dyn ContentReader>,
 }
 
-impl OpenFile {
+impl OpenContent {
     /// A reader of `content`: that of the file that is open, if it is the same. It is compared with what was imported, as
     /// opening it would do.
-    fn of(content: &Content, open_file: Option<Self>) -> Result<Self> {
-        if let Some(mut open_file) = open_file
-            && open_file.content.is_same(content)
+    fn of(content: &Content, open_content: Option<Self>) -> Result<Self> {
+        if let Some(mut open_content) = open_content
+            && open_content.content.is_same(content)
         {
-            open_file.reader.check_unchanged()?;
-            return Ok(open_file);
+            open_content.reader.check_unchanged()?;
+            return Ok(open_content);
         }
         Ok(Self { content: content.clone(), reader: content.source().open()? })
     }
@@ -206,7 +206,7 @@ impl DataWorker {
     /// Without an encoder until one is needed.
     pub(crate) fn new(profiles: CompressionProfiles, cancel: CancelToken) -> Self {
         let compressors = (0..profiles.count()).map(|_| None).collect();
-        Self { profiles, compressors, buffer: Vec::new(), open_file: None, cancel }
+        Self { profiles, compressors, buffer: Vec::new(), open_content: None, cancel }
     }
 
     /// Does all tasks of a batch, up to the first that fails.
@@ -256,13 +256,13 @@ impl DataWorker {
         }
         let buffer = self.buffer.get_mut(..bytes).unwrap_or_default();
         if !buffer.is_empty() {
-            let mut file = OpenFile::of(&task.content, self.open_file.take())?;
+            let mut file = OpenContent::of(&task.content, self.open_content.take())?;
             let read = file.reader.read_exact_at(task.start, buffer);
             read.map_err(|error| error.at_byte(task.start))?;
             if task.ends_file() {
                 file.reader.check_unchanged()?;
             } else if task.content.is_provided() {
-                self.open_file = Some(file);
+                self.open_content = Some(file);
             }
         }
         let (params, buffer) = (self.profiles.params, &*buffer);
