@@ -365,10 +365,10 @@ impl Inspector<'_> {
         let mut check = |_: FilePiece<'_>| self.check_cancelled();
         let read =
             catch(|| self.inner.for_wanted_pieces_in(inode, range, Some(&filter), &mut check));
-        if read.is_err()
+        if let Err(error) = &read
             && let Some(extent) = filter.reading.take()
         {
-            self.verified.add_damaged(&extent);
+            self.verified.add_damaged(&extent, error);
         }
         read
     }

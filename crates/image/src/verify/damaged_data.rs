@@ -2,7 +2,7 @@
 //! everything was read, this table says which other inodes have the same data. `Verified` keeps it and knows the keys of
 //! clusters.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use foldhash::fast::RandomState;
@@ -11,8 +11,8 @@ use super::verified::{TableMemory, capacity_with};
 
 /// About how many bytes a range takes, in a node that may be half empty.
 const RANGE_BYTES: u64 = 48;
-/// About how many bytes a key takes.
-const KEY_BYTES: u64 = 10;
+/// About how many bytes a cluster takes.
+const CLUSTER_BYTES: u64 = 18;
 
 /// What is known of the data of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +21,15 @@ pub(super) enum Soundness {
     Sound,
     /// It was read, and is damaged.
     Damaged,
-    /// It has to be read: a part of it may be damaged, or the table is full.
+    /// It has to be read: a part of it may be damaged, reading it may only fail now and then, or the table is full.
     Unknown,
 }
 
 /// Clusters and stored ranges that could not be read.
 #[derive(Debug)]
 pub(super) struct DamagedData {
-    clusters: HashSet<u64, RandomState>,
+    /// What is known of clusters, by their keys.
+    clusters: HashMap<u64, Soundness, RandomState>,
     /// Where ranges of stored bytes start and end. They neither overlap nor touch.
     stored: BTreeMap<u64, u64>,
     memory: TableMemory,
@@ -39,7 +40,7 @@ pub(super) struct DamagedData {
 impl DamagedData {
     /// Nothing is damaged.
     pub(super) fn new(memory: TableMemory) -> Self {
-        let (clusters, stored) = (HashSet::default(), BTreeMap::new());
+        let (clusters, stored) = (HashMap::default(), BTreeMap::new());
         Self { clusters, stored, memory, is_incomplete: false }
     }
 
@@ -48,9 +49,9 @@ impl DamagedData {
     }
 
     /// Adds a cluster, by its key.
-    pub(super) fn add_cluster(&mut self, key: u64) {
+    pub(super) fn add_cluster(&mut self, key: u64, known: Soundness) {
         if self.has_room(1, 0) {
-            self.clusters.insert(key);
+            self.clusters.insert(key, known);
         }
     }
 
@@ -70,10 +71,7 @@ impl DamagedData {
     }
 
     pub(super) fn cluster(&self, key: u64) -> Soundness {
-        match self.clusters.contains(&key) {
-            true => Soundness::Damaged,
-            false => self.otherwise(),
-        }
+        self.clusters.get(&key).copied().unwrap_or_else(|| self.otherwise())
     }
 
     /// Reading a range says nothing of its parts, so it is never known to be damaged.
@@ -90,7 +88,7 @@ impl DamagedData {
 
     fn has_room(&mut self, clusters: usize, ranges: usize) -> bool {
         let entries = self.clusters.len().saturating_add(clusters);
-        let keys = capacity_with(entries, self.clusters.capacity()).saturating_mul(KEY_BYTES);
+        let keys = capacity_with(entries, self.clusters.capacity()).saturating_mul(CLUSTER_BYTES);
         let ranges = u64::try_from(self.stored.len().saturating_add(ranges)).unwrap_or(u64::MAX);
         let has_room =
             self.memory.has_room(keys.saturating_add(ranges.saturating_mul(RANGE_BYTES)));
@@ -127,9 +125,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_makes_everything_unknown() {
         let mut damaged = table(128 << 10);
-        damaged.add_cluster(1);
+        damaged.add_cluster(1, Soundness::Damaged);
         assert_eq!([1, 2].map(|key| damaged.cluster(key)), [Soundness::Damaged, Soundness::Sound]);
-        (0..100_000).for_each(|key| damaged.add_cluster(key));
+        (0..100_000).for_each(|key| damaged.add_cluster(key, Soundness::Damaged));
         assert!(damaged.clusters.len() > 1000 && damaged.clusters.len() < 100_000);
         assert_eq!(damaged.cluster(1), Soundness::Damaged);
         assert_eq!(damaged.cluster(99_999), Soundness::Unknown);

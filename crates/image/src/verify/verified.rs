@@ -14,7 +14,7 @@ use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use foldhash::fast::RandomState;
 
 use super::damaged_data::{DamagedData, Soundness};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent};
 use crate::sparse_bit_set::SparseBitSet;
 use crate::work::WorkMeter;
@@ -191,7 +191,16 @@ impl Verified {
 
     /// Records that an extent that was wanted could not be read, so that others that have the same data are
     /// found by [`Verified::soundness`].
-    pub(super) fn add_damaged(&self, extent: &MappedExtent) {
+    pub(super) fn add_damaged(&self, extent: &MappedExtent, error: &Error) {
+        // What was refused at this moment may succeed later.
+        let known = match error.kind() {
+            ErrorKind::Io(_)
+            | ErrorKind::Panicked
+            | ErrorKind::Cancelled
+            | ErrorKind::Workers(_)
+            | ErrorKind::OutOfMemory { .. } => Soundness::Unknown,
+            _ => Soundness::Damaged,
+        };
         match &extent.location {
             DataLocation::Hole | DataLocation::Fragment { .. } => {}
             // A longer one is read for each file.
@@ -200,7 +209,9 @@ impl Verified {
                 lock(&self.damaged).add_stored(first..first.saturating_add(extent.length));
             }
             DataLocation::Stored(_) => {}
-            DataLocation::Cluster(cluster) => lock(&self.damaged).add_cluster(self.key_of(cluster)),
+            DataLocation::Cluster(cluster) => {
+                lock(&self.damaged).add_cluster(self.key_of(cluster), known);
+            }
         }
     }
 
