@@ -29,7 +29,7 @@ use crate::walk::{PathError, TreeWalk, WalkEntry};
 use crate::work::WorkMeter;
 use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
 use shared_damage::report_shared_damage;
-use verified::Verified;
+use verified::{Verified, add_extent_work};
 use xattrs::check_xattrs;
 
 /// About how many bytes an inode with several names takes, beside its path.
@@ -97,12 +97,19 @@ pub struct VerifyOptions {
     path: Vec<u8>,
     max_threads: Option<usize>,
     max_work: Option<u64>,
+    metadata_only: bool,
     cancel: CancelToken,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        Self { path: b"/".to_vec(), max_threads: None, max_work: None, cancel: CancelToken::new() }
+        Self {
+            path: b"/".to_vec(),
+            max_threads: None,
+            max_work: None,
+            metadata_only: false,
+            cancel: CancelToken::new(),
+        }
     }
 }
 
@@ -138,6 +145,13 @@ impl VerifyOptions {
         self
     }
 
+    /// Verifies everything but data and targets of symlinks, which may lie on devices that were not given.
+    #[must_use]
+    pub fn metadata_only(mut self) -> Self {
+        self.metadata_only = true;
+        self
+    }
+
     /// Stops soon after this token is cancelled.
     #[must_use]
     pub fn cancel(mut self, token: &CancelToken) -> Self {
@@ -158,7 +172,11 @@ pub(crate) fn verify(
         problems: 0,
         failed: InodeSet::new(inner.engine.memory.budget()),
     };
-    if let Some(error) = truncation(inner) {
+    let truncation = match options.metadata_only {
+        true => truncation_of(inner, MissingDevices::AreElsewhere),
+        false => truncation(inner),
+    };
+    if let Some(error) = truncation {
         report.problem(Vec::new(), error);
     }
     let work = options.max_work.map_or_else(|| inner.work_meter(), WorkMeter::new);
@@ -167,7 +185,7 @@ pub(crate) fn verify(
         Ok((walk, mut link_counts)) => {
             let batches = VerifyBatches::new(walk, &mut link_counts);
             let verified = Verified::new(inner.engine.memory.budget(), inner.stored_bytes());
-            let inspector = Inspector { inner, cancel: &options.cancel, verified, work };
+            let inspector = Inspector { inner, options, verified, work };
             // Fragments use parts of the map of the packed file, in the order of the walk.
             for special in inner.packed.iter().chain(&inner.metabox) {
                 if let Err(error) = catch(|| inspector.check_random_access(special)) {
@@ -232,14 +250,14 @@ enum BatchResult {
 /// Verifies batches, on any thread. A source that panics is a problem like any other.
 struct Inspector<'a> {
     inner: &'a ImageInner,
-    cancel: &'a CancelToken,
+    options: &'a VerifyOptions,
     verified: Verified,
     work: WorkMeter,
 }
 
 impl Inspector<'_> {
     fn check_cancelled(&self) -> Result<()> {
-        if self.cancel.is_cancelled() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+        if self.options.cancel.is_cancelled() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
     fn inspect(&self, batch: VerifyBatch) -> Result<BatchResult> {
@@ -300,6 +318,7 @@ impl Inspector<'_> {
                 self.read_through(inode, 0..inode.size())?;
                 Ok(inode.size())
             }
+            FileType::Symlink if self.options.metadata_only => Ok(0),
             FileType::Symlink => self.inner.read_link(inode).map(|_| 0),
             // Its own name is one, and subdirectories are not counted.
             FileType::Directory if inode.nlink() == 0 => {
@@ -382,8 +401,12 @@ struct UnreadExtents<'a> {
 
 impl ExtentFilter for UnreadExtents<'_> {
     fn wants(&self, extent: &MappedExtent) -> Result<bool> {
+        let Inspector { options, verified, work, .. } = self.inspector;
         self.inspector.check_cancelled()?;
-        let is_wanted = self.inspector.verified.wants(extent, &self.inspector.work)?;
+        if options.metadata_only {
+            return add_extent_work(work).map(|()| false);
+        }
+        let is_wanted = verified.wants(extent, work)?;
         self.reading.set(is_wanted.then_some(*extent));
         Ok(is_wanted)
     }
@@ -404,12 +427,26 @@ fn catch<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// An error if the image, or a device that was given, is shorter than the superblock says.
 pub(crate) fn truncation(inner: &ImageInner) -> Option<Error> {
+    truncation_of(inner, MissingDevices::AreInImage)
+}
+
+/// Where devices are that were not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MissingDevices {
+    /// They have to lie behind the image.
+    AreInImage,
+    AreElsewhere,
+}
+
+fn truncation_of(inner: &ImageInner, missing: MissingDevices) -> Option<Error> {
     let whole = inner.engine.devices.primary().length();
     let slots = inner.device_slots.iter().zip(inner.engine.devices.given_lengths());
-    let devices = slots.map(|(slot, given)| match given {
-        Some(length) => (slot.blocks, length),
-        // A device that was not given has to lie behind the image.
-        None => (slot.unified_block.saturating_add(slot.blocks), whole),
+    let devices = slots.filter_map(|(slot, given)| match (given, missing) {
+        (Some(length), _) => Some((slot.blocks, length)),
+        (None, MissingDevices::AreInImage) => {
+            Some((slot.unified_block.saturating_add(slot.blocks), whole))
+        }
+        (None, MissingDevices::AreElsewhere) => None,
     });
     let all = std::iter::once((inner.sb.blocks, whole)).chain(devices);
     for (blocks, length) in all {

@@ -30,6 +30,8 @@ pub(super) struct CheckRequest {
     pub(super) read: ReadArguments,
     /// A path of the image; it and everything below it is checked.
     pub(super) path: Vec<u8>,
+    /// Data is not checked: it lies on devices that are not given.
+    pub(super) metadata_only: bool,
     pub(super) json: bool,
     pub(super) limit: WorkLimitArguments,
     pub(super) progress: ProgressStyle,
@@ -42,6 +44,7 @@ impl From<&CheckArguments> for CheckRequest {
             image: typed.image.clone(),
             read: typed.read.clone(),
             path: b"/".to_vec(),
+            metadata_only: false,
             json: typed.json,
             limit: typed.limit,
             progress: typed.progress.progress,
@@ -79,6 +82,7 @@ pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Res
     let mut messages = MessageLimiter::default();
     let started = Instant::now();
     let options = VerifyOptions::new().path(request.path.as_slice()).max_threads(resources.threads);
+    let options = if request.metadata_only { options.metadata_only() } else { options };
     let options = match request.limit.max_work {
         Some(bytes) => options.max_work(bytes),
         None => options,

@@ -142,52 +142,16 @@ fn check_part(
             .map_err(|error| anyhow!("{error}"))?;
         return Ok(CommandStatus::Success);
     }
+    let mut request = check_request(arguments, part.and_then(|found| found.path));
     if read.devices.is_empty() && !arguments.decodes() {
-        let image = source::open(&arguments.image, read)?;
-        if source::lacks_devices(&image) {
-            return check_metadata(&image);
-        }
+        request.metadata_only = source::lacks_devices(&source::open(&arguments.image, read)?);
     }
-    let path = part.and_then(|found| found.path);
-    check::run(&check_request(arguments, path), signals)
-}
-
-/// Checks everything but data, which lies on devices that are not given.
-fn check_metadata(image: &Image) -> anyhow::Result<CommandStatus> {
-    let what =
-        "without --device=FILE for each of its devices, the data of the image is not checked";
-    output::print_message(format_args!("warning: {what}"));
-    let mut problems = 0u64;
-    for event in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
-        let checked = match &event {
-            WalkEvent::Enter(node) | WalkEvent::Leaf(node) => {
-                let xattrs = image.xattrs(&node.inode).map(drop);
-                xattrs
-                    .and_then(|()| check_extents(image, &node.inode))
-                    .map_err(|error| (node.path.clone(), error))
-            }
-            WalkEvent::Problem(failure) => {
-                problems += 1;
-                output::print_path_message(&failure.path, &failure.error);
-                continue;
-            }
-            WalkEvent::Leave(_) => continue,
-        };
-        if let Err((path, error)) = checked {
-            problems += 1;
-            output::print_path_message(&path, &error);
-        }
+    if request.metadata_only {
+        let what =
+            "without --device=FILE for each of its devices, the data of the image is not checked";
+        output::print_message(format_args!("warning: {what}"));
     }
-    Ok(CommandStatus::from_failures(problems))
-}
-
-fn check_extents(image: &Image, inode: &Inode) -> Result<(), ferrofs_image::Error> {
-    if inode.file_type() == FileType::Regular {
-        for extent in image.file_extents(inode, 0)? {
-            extent?;
-        }
-    }
-    Ok(())
+    check::run(&request, signals)
 }
 
 /// Compares each file that has a digest with it; a file with several names, once.
@@ -402,6 +366,7 @@ fn check_request(arguments: &FsckArguments, path: Option<Vec<u8>>) -> CheckReque
         image: arguments.image.clone(),
         read: read(arguments),
         path: path.unwrap_or_else(|| b"/".to_vec()),
+        metadata_only: false,
         json: false,
         limit: WorkLimitArguments::default(),
         progress: ProgressStyle::None,

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use ferrofs_image::{FileType, Image, WalkEvent};
+
 use crate::support::{Dir, TestCommand, data, ferrofs, has_strace, is_root, skip};
 
 /// The command under another name.
@@ -506,6 +508,26 @@ fn fsck_checks_metadata_where_devices_are_not_given() {
     let device = format!("--device={}", data("chunk-blob.blob").display());
     let ended = named("fsck.erofs").arg(device).arg(data("chunk-blob.erofs")).succeeds();
     assert!(ended.stderr.is_empty(), "{}", ended.stderr);
+}
+
+/// It read attributes and extents of each name, whatever the amount, and compared nothing.
+#[test]
+fn fsck_without_devices_checks_metadata_as_check_does() {
+    let dir = Dir::new();
+    let copy = dir.join("image");
+    let mut bytes = fs::read(data("chunk-blob.erofs")).unwrap();
+    let image = Image::open(data("chunk-blob.erofs")).unwrap();
+    let file = image.walk(b"/").unwrap().find_map(|event| match event {
+        WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => Some(node.inode),
+        _ => None,
+    });
+    let file = file.unwrap();
+    // The link count of a compact or an extended inode.
+    let at = usize::try_from(file.offset()).unwrap() + if file.bytes() == 32 { 6 } else { 44 };
+    bytes[at] += 1;
+    fs::write(&copy, bytes).unwrap();
+    let ended = named("fsck.erofs").arg("--no-sbcrc").arg(&copy).ends_with(1);
+    assert!(ended.stderr.contains("link count"), "{}", ended.stderr);
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Verified {
     /// # Errors
     /// The image makes readers repeat more work than the meter allows.
     pub(super) fn wants(&self, extent: &MappedExtent, work: &WorkMeter) -> Result<bool> {
-        work.add(EXTENT_WORK, "extents")?;
+        add_extent_work(work)?;
         match &extent.location {
             DataLocation::Hole | DataLocation::Fragment { .. } => Ok(true),
             DataLocation::Stored(address) => self.wants_stored(*address, extent.length, work),
@@ -226,7 +226,7 @@ impl Verified {
     /// # Errors
     /// The image makes readers repeat more work than the meter allows.
     pub(super) fn soundness(&self, extent: &MappedExtent, work: &WorkMeter) -> Result<Soundness> {
-        work.add(EXTENT_WORK, "extents")?;
+        add_extent_work(work)?;
         let (known, bytes) = match &extent.location {
             DataLocation::Hole | DataLocation::Fragment { .. } => (Soundness::Sound, 0),
             DataLocation::Stored(Address::Metadata { .. }) => (Soundness::Sound, 0),
@@ -314,6 +314,11 @@ impl TableMemory {
         };
         grown.is_ok()
     }
+}
+
+/// Adds the work of looking an extent up.
+pub(super) fn add_extent_work(work: &WorkMeter) -> Result<()> {
+    work.add(EXTENT_WORK, "extents")
 }
 
 /// The work of decoding a cluster. An extent of a few bytes can have one of a mebibyte, all of which is read.

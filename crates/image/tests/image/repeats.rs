@@ -483,3 +483,35 @@ fn a_read_of_clusters_that_overlap_ends_at_a_limit() {
     let image = open(front_extents(600, 256, 4096));
     assert_eq!(read_file(&image).unwrap(), 153_600);
 }
+
+#[test]
+fn verifying_metadata_only_is_work_too_and_reads_no_data() {
+    // The data of these files is outside the image.
+    let mut image = CraftedImage::new(4);
+    let nid = CraftedImage::nid(0);
+    let dots = [(".", nid, DIRECTORY), ("..", nid, DIRECTORY)];
+    let names = [("a", CraftedImage::nid(1), FILE), ("b", CraftedImage::nid(2), FILE)];
+    let root = directory(&[&dots[..], &names].concat());
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    let file =
+        CompactInode { mode: 0o100_644, size: 100, payload: 1 << 20, ..CompactInode::fifo() };
+    image.inode(1, file, &[]);
+    image.inode(2, file, &[]);
+    let image = open(image.finish());
+    let problems = |options: &VerifyOptions| {
+        let mut problems = Vec::new();
+        let mut add = |event| {
+            if let VerifyEvent::Problem(problem) = event {
+                problems.push(problem.error);
+            }
+        };
+        image.verify(options, &mut add).unwrap();
+        problems
+    };
+    assert_eq!(problems(&VerifyOptions::new()).len(), 2);
+    let options = VerifyOptions::new().metadata_only();
+    assert!(problems(&options).is_empty());
+    let found = problems(&options.max_work(64));
+    assert!(matches!(found[..], [ref one] if matches!(one.kind(), ErrorKind::WorkLimit { .. })));
+}
