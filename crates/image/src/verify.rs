@@ -3,6 +3,7 @@
 mod batches;
 mod damaged_data;
 mod shared_damage;
+mod table_memory;
 mod verified;
 mod xattrs;
 

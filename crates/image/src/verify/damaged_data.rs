@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use super::verified::{TableMemory, capacity_with};
+use super::table_memory::{TableMemory, capacity_with};
 
 /// About how many bytes a range takes, in a node that may be half empty.
 const RANGE_BYTES: u64 = 48;

@@ -10,10 +10,11 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferrofs_ondisk::compression::AlgorithmId;
-use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
+use ferrofs_workers::memory::Budget;
 use foldhash::fast::RandomState;
 
 use super::damaged_data::{DamagedData, Soundness};
+use super::table_memory::{TableMemory, capacity_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent};
 use crate::sparse_bit_set::SparseBitSet;
@@ -25,8 +26,6 @@ const SHARDS: u64 = 16;
 const SHARD_LOG: u32 = 22;
 /// The tables may take the memory limit divided by this.
 const MEMORY_SHARE: u64 = 8;
-/// Memory is charged in steps of so many bytes.
-const STEP_BYTES: u64 = 64 << 10;
 /// Log of the bytes of the image that one bit of a cluster stands for: the smallest block.
 const CLUSTER_UNIT_LOG: u32 = 9;
 /// Log of the bytes that one bit of stored data stands for.
@@ -77,14 +76,6 @@ struct Shard {
 struct XattrTable {
     known: HashMap<u32, VerifiedXattr, RandomState>,
     memory: TableMemory,
-}
-
-/// The charge of one table.
-#[derive(Debug)]
-pub(super) struct TableMemory {
-    budget: Budget,
-    charge: Option<Charge>,
-    limit_bytes: u64,
 }
 
 impl Verified {
@@ -290,32 +281,6 @@ impl Shard {
     }
 }
 
-impl TableMemory {
-    /// For a table of at most so many bytes.
-    pub(super) fn new(budget: &Budget, limit_bytes: u64) -> Self {
-        Self { budget: budget.clone(), charge: None, limit_bytes }
-    }
-
-    /// Charges a table that takes `bytes` bytes; false if it may not grow to that.
-    pub(super) fn has_room(&mut self, bytes: u64) -> bool {
-        let charged = self.charge.as_ref().map_or(0, Charge::bytes);
-        if bytes <= charged {
-            return true;
-        }
-        if bytes > self.limit_bytes {
-            return false;
-        }
-        let more = bytes.saturating_sub(charged);
-        let more = more.max(STEP_BYTES).min(self.limit_bytes.saturating_sub(charged));
-        let policy = AllocPolicy::MayFail;
-        let grown = match &mut self.charge {
-            Some(charge) => charge.grow(more, policy),
-            none => self.budget.charge(more, policy).map(|charge| *none = Some(charge)),
-        };
-        grown.is_ok()
-    }
-}
-
 /// Adds the work of looking an extent up.
 pub(super) fn add_extent_work(work: &WorkMeter) -> Result<()> {
     work.add(EXTENT_WORK, "extents")
@@ -354,12 +319,6 @@ fn whole_units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
 /// The units of which a range of bytes has any byte.
 fn touched_units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
     first >> unit_log..units(first, bytes, unit_log).end
-}
-
-/// The capacity that a table needs for so many entries, at most one more than it has: a full one doubles.
-pub(super) fn capacity_with(entries: usize, capacity: usize) -> u64 {
-    let next = if entries <= capacity { capacity } else { capacity.saturating_mul(2).max(4) };
-    u64::try_from(next).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
