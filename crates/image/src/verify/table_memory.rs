@@ -1,5 +1,5 @@
-//! The memory of a table that is only an optimization: it grows while the budget allows it. Used by `verified` and
-//! `damaged_data`.
+//! The memory of the tables of a verification: charged to the budget of the image, up to a limit for each table. A table
+//! that may not grow forgets what comes later; `Verified` and `DamagedData` say what that means.
 
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
@@ -44,4 +44,24 @@ impl TableMemory {
 pub(super) fn capacity_with(entries: usize, capacity: usize) -> u64 {
     let next = if entries <= capacity { capacity } else { capacity.saturating_mul(2).max(4) };
     u64::try_from(next).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_grows_up_to_its_limit() {
+        let budget = Budget::new(20 << 20);
+        let mut memory = TableMemory::new(&budget, 100 << 10);
+        assert!(memory.has_room(0) && budget.used_bytes() == 0);
+        assert!(memory.has_room(1) && memory.has_room(64 << 10));
+        assert_eq!(budget.used_bytes(), 64 << 10);
+        assert!(memory.has_room(100 << 10) && !memory.has_room((100 << 10) + 1));
+        assert_eq!(budget.used_bytes(), 100 << 10);
+        assert_eq!(
+            [(1, 4), (5, 4)].map(|(entries, capacity)| capacity_with(entries, capacity)),
+            [4, 8]
+        );
+    }
 }
