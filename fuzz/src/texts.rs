@@ -2,8 +2,8 @@
 //!
 //! Input: a number (which text it is, modulo 3), the text up to a NUL byte, then a path.
 
-use ferrofs_builder::import::android_text::FsConfig;
 use ferrofs_builder::import::adjust::XattrFilter;
+use ferrofs_builder::import::android_text::FsConfig;
 use ferrofs_builder::import::file_contexts::FileContexts;
 use ferrofs_builder::import::sidecar;
 use ferrofs_builder::tree::{Metadata, Node, NodeKind, Timestamp, Tree};

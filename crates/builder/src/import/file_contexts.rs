@@ -15,9 +15,13 @@ const PATTERN_BYTES_MAX: usize = 16 << 10;
 /// The sizes that a compiled expression may have, in bytes, ascending. It counts as the first of them that it fits into:
 /// most expressions of policies need less than the first.
 const COMPILED_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Memory of all compiled expressions of a policy: more than 30,000 of the least size, several times the largest
+/// An expression of at most this size is small.
+const SMALL_BYTES: usize = 16 << 10;
+/// Memory of all small compiled expressions of a policy: more than 30,000 of the least size, several times the largest
 /// policies known.
-const BUDGET_BYTES: usize = 128 << 20;
+const SMALL_BUDGET_BYTES: usize = 128 << 20;
+/// Memory of all others. A few bytes of text can make one of a mebibyte.
+const LARGE_BUDGET_BYTES: usize = 16 << 20;
 /// Memory of the automaton that an expression builds while it searches: less makes searches slow.
 const SEARCH_BYTES_LEAST: usize = 64 << 10;
 /// The label for "no label".
@@ -60,11 +64,14 @@ pub struct FileContexts {
 
 /// Memory for compiled expressions that is left, in bytes.
 #[derive(Debug)]
-struct CompileBudget(Cell<usize>);
+struct CompileBudget {
+    small: Cell<usize>,
+    large: Cell<usize>,
+}
 
 impl Default for CompileBudget {
     fn default() -> Self {
-        Self(Cell::new(BUDGET_BYTES))
+        Self { small: Cell::new(SMALL_BUDGET_BYTES), large: Cell::new(LARGE_BUDGET_BYTES) }
     }
 }
 
@@ -74,17 +81,21 @@ impl CompileBudget {
     /// # Errors
     /// It is malformed, or larger than it may be or than what is left.
     fn compile(&self, text: &str) -> Result<Regex, String> {
-        let left = self.0.get();
         let mut refused = "it is too large".to_owned();
         for bytes in COMPILED_BYTES {
-            if bytes > left {
+            let (left, most) = match bytes <= SMALL_BYTES {
+                true => (&self.small, SMALL_BUDGET_BYTES),
+                false => (&self.large, LARGE_BUDGET_BYTES),
+            };
+            if bytes > left.get() {
+                let kind = if bytes <= SMALL_BYTES { "small" } else { "large" };
                 return Err(format!(
-                    "with this expression, the compiled ones have more than {BUDGET_BYTES} bytes; use simpler ones"
+                    "with this expression, the compiled {kind} ones have more than {most} bytes; use simpler ones"
                 ));
             }
             match compile(text, bytes) {
                 Ok(expression) => {
-                    self.0.set(left - bytes);
+                    left.set(left.get() - bytes);
                     return Ok(expression);
                 }
                 Err(error @ regex::Error::CompiledTooBig(_)) => refused = error.to_string(),
@@ -403,11 +414,11 @@ mod tests {
     #[test]
     fn expressions_are_compiled_once_however_large_they_are() {
         let found = contexts("/x/(a{200}){20} large\n/y(/.*)? small\n");
-        let left = || found.budget.0.get();
+        let left = || found.budget.small.get() + found.budget.large.get();
         let path = format!("/x/{}", "a".repeat(4000));
         assert_eq!(label(&found, &path).as_deref(), Some("large"));
         let once = left();
-        assert!(once < BUDGET_BYTES);
+        assert!(found.budget.large.get() < LARGE_BUDGET_BYTES);
         for _ in 0..3 {
             assert_eq!(label(&found, &path).as_deref(), Some("large"));
             assert_eq!(label(&found, &path[1..]), None);
@@ -420,11 +431,11 @@ mod tests {
     /// A list of a million such lines took a tebibyte.
     #[test]
     fn expressions_that_are_too_large_together_are_refused_by_line() {
-        let found = contexts(&"/x/(a{200}){20} large\n".repeat(2000));
+        let found = contexts(&"/x/(a{200}){20} large\n".repeat(500));
         let error = found.label(b"/x/b", FileType::Regular).unwrap_err();
         let (line, why) = error.strip_prefix("fc:").unwrap().split_once(": ").unwrap();
-        assert!((2..1990).contains(&line.parse::<usize>().unwrap()), "{error}");
-        assert!(why.contains("the compiled ones have more than 134217728 bytes"), "{error}");
+        assert!((2..490).contains(&line.parse::<usize>().unwrap()), "{error}");
+        assert!(why.contains("the compiled large ones have more than 16777216 bytes"), "{error}");
     }
 
     #[test]
