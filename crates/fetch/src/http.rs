@@ -295,12 +295,18 @@ pub(crate) fn status_error(shown: &str, status: StatusCode, headers: &HeaderMap)
         _ if is_transient(status) => FetchErrorKind::Unreachable,
         _ => FetchErrorKind::Protocol,
     };
-    let error = FetchError::new(kind, shown, format!("the server answered {status}"));
+    let mut detail = format!("the server answered {status}");
+    if !is_transient(status) {
+        return ExchangeError::permanent(FetchError::new(kind, shown, detail));
+    }
     let pause = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     // A date instead of seconds is treated as no value: the pauses grow in any case.
-    let pause = pause.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
-    let retry = is_transient(status).then(|| pause.unwrap_or(Duration::ZERO).min(RETRY_AFTER_MAX));
-    ExchangeError { error, retry, is_unconnected: false }
+    let pause = pause.and_then(|value| value.trim().parse().ok()).unwrap_or(0);
+    if pause > 0 {
+        detail += &format!(" and asked for a pause of {pause} s");
+    }
+    let retry = Some(Duration::from_secs(pause).min(RETRY_AFTER_MAX));
+    ExchangeError { error: FetchError::new(kind, shown, detail), retry, is_unconnected: false }
 }
 
 /// 408, 425, 429 and all of 5xx but "not implemented" and "version not supported".

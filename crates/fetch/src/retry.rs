@@ -22,6 +22,8 @@ pub(crate) struct Pauses {
     next: Duration,
     timeout: Duration,
     deadline: Instant,
+    /// There was no time for the last pause.
+    is_ending: bool,
     seed: u64,
 }
 
@@ -30,10 +32,12 @@ impl Pauses {
     pub(crate) fn new(timeout: Duration) -> Self {
         let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let seed = u64::from(clock.subsec_nanos()) | 1;
-        Self { next: PAUSE_MIN, timeout, deadline: Instant::now() + timeout, seed }
+        let deadline = Instant::now() + timeout;
+        Self { next: PAUSE_MIN, timeout, deadline, is_ending: false, seed }
     }
 
-    /// The pause before the next attempt, at least `least`; `None` if there is no time for it.
+    /// The pause before the next attempt, at least `least`; `None` if the time is over. If it ends before the pause
+    /// does, there is an attempt shortly before its end, for those who wait until then, and the last one at its end.
     pub(crate) fn next(&mut self, least: Duration) -> Option<Duration> {
         // xorshift64: many clients that failed at the same time must not come back so.
         self.seed ^= self.seed << 13;
@@ -42,13 +46,20 @@ impl Pauses {
         let half = u64::try_from(self.next.as_micros() / 2).unwrap_or(0).max(1);
         let pause = (self.next / 2 + Duration::from_micros(self.seed % half)).max(least);
         self.next = (self.next * 2).min(PAUSE_MAX);
-        (Instant::now() + pause <= self.deadline).then_some(pause)
+        let rest = self.deadline.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return None;
+        }
+        let is_short = rest < pause;
+        let until_end = if is_short && !self.is_ending { rest / 10 * 9 } else { rest };
+        self.is_ending |= is_short;
+        Some(pause.min(until_end))
     }
 
     /// Something was received: the next pause is short again, and the time begins anew.
     pub(crate) fn reset(&mut self) {
         self.deadline = Instant::now() + self.timeout;
-        self.next = PAUSE_MIN;
+        (self.next, self.is_ending) = (PAUSE_MIN, false);
     }
 }
 
@@ -94,14 +105,14 @@ impl Attempts {
             };
             let Some(least) = retry else { return Err(error) };
             let limit = if is_unconnected { self.connect_timeout } else { self.timeout };
-            let pause = pauses.next(least).filter(|pause| began.elapsed() + *pause <= limit);
-            let Some(pause) = pause else {
+            let rest = limit.saturating_sub(began.elapsed());
+            let Some(pause) = pauses.next(least).filter(|_| !rest.is_zero()) else {
                 let location = error.location.clone();
                 return Err(time_is_over(Some(error), &location, limit));
             };
             *locked(&self.failure) = Some(error);
             Stats::add(&stats.retries, 1);
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause.min(rest)).await;
         }
     }
 
@@ -153,5 +164,10 @@ mod tests {
         pauses.reset();
         assert!(pauses.next(Duration::ZERO) <= Some(PAUSE_MIN));
         assert_eq!(Pauses::new(Duration::ZERO).next(Duration::ZERO), None);
+        // A pause that is longer than the time ended it at once.
+        let mut short = Pauses::new(Duration::from_secs(60));
+        let pause = short.next(Duration::from_secs(60)).unwrap_or_default();
+        assert!(pause > Duration::from_secs(50) && pause < Duration::from_secs(55), "{pause:?}");
+        assert!(short.next(Duration::from_secs(60)) > Some(Duration::from_secs(55)));
     }
 }

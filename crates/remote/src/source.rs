@@ -28,8 +28,10 @@ use crate::use_log::UseLog;
 
 /// How often a chunk is requested that is damaged. The fetcher then asks the server itself.
 const DAMAGED_MAX: u32 = 3;
-/// The pause before a fetch is repeated. The fetcher has made longer ones itself.
+/// The first pause before a fetch is repeated, and the longest: they double. The fetcher has made pauses itself, but
+/// its time may be shorter than that of the client.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(3);
 /// The first pause before a chunk is requested that was fetched twice and is absent again. It doubles
 /// up to [`FETCH_PAUSE`].
 const DISCARDED_PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -222,6 +224,7 @@ impl RemoteSource {
     fn fetch_in_time(&self, message: impl Fn(u64) -> ClientMessage) -> io::Result<()> {
         let deadline = Instant::now() + self.object.timeout;
         let mut last = None;
+        let mut pause = FETCH_PAUSE;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             let shown = &self.object.shown;
@@ -245,12 +248,14 @@ impl RemoteSource {
             let may_pass =
                 matches!(error.kind, FetchErrorKind::Unreachable | FetchErrorKind::TimedOut)
                     || locked(&self.object.files).is_closed;
-            if !may_pass || Instant::now() >= deadline {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if !may_pass || rest.is_zero() {
                 return Err(error.into());
             }
             last = Some(error);
             self.counters.count_repetition();
-            std::thread::sleep(FETCH_PAUSE);
+            std::thread::sleep(pause.min(rest));
+            pause = (pause * 2).min(FETCH_PAUSE_MAX);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Objects of a web server.
 
 use std::io::{ErrorKind, Read, Write};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -231,6 +232,42 @@ fn a_reader_that_waits_for_less_than_the_fetcher_hears_the_last_failure() {
             assert!(error.contains("the server did not answer within 12 s"), "{error}");
         });
     });
+}
+
+/// A pause that was as long as the time of the fetcher ended its repetitions, and clients began them anew 20 times a
+/// second. An opening failed at once.
+#[test]
+fn a_server_that_asks_for_a_long_pause_gets_few_requests() {
+    let object = body(4 << 20);
+    let opening = Arc::new(AtomicBool::new(true));
+    let is_open = Arc::clone(&opening);
+    let wire = Wire::start(move |ask| match is_open.load(Ordering::SeqCst) && ask.number > 0 {
+        true => Answer::part(ask, &object),
+        false => Answer::new("429 Too Many Requests", &[("retry-after", "120")], b""),
+    });
+    let world = World { timeout_seconds: 60, ..World::new() };
+    let location = format!("http://{}/image.erofs", wire.host).parse().unwrap();
+    let (options, limit) = (RemoteOptions::default(), Duration::from_secs(3));
+    // There is an attempt shortly before the time is over.
+    let client = world.client();
+    let source = RemoteSource::open(&client, &location, &options, 2 * limit).unwrap();
+    assert_eq!(wire.requests(), 2);
+    opening.store(false, Ordering::SeqCst);
+    let wanted = "the server answered 429 Too Many Requests and asked for a pause of 120 s";
+    drop(source);
+    let began = Instant::now();
+    let error = RemoteSource::open(&client, &location, &options, limit).unwrap_err().to_string();
+    assert!(error.contains(&format!("{wanted}; no success within 3 s")), "{error}");
+    assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
+    assert!(wire.requests() <= 5, "{}", wire.requests());
+    opening.store(true, Ordering::SeqCst);
+    let source = RemoteSource::open(&client, &location, &options, limit).unwrap();
+    opening.store(false, Ordering::SeqCst);
+    let before = wire.requests();
+    let error = source.read_at(3 << 20, &mut [0; 100]).unwrap_err().to_string();
+    assert!(error.contains(wanted), "{error}");
+    let requests = wire.requests() - before;
+    assert!((1..=4).contains(&requests), "{requests}");
 }
 
 #[test]
