@@ -228,7 +228,8 @@ impl RemoteSource {
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             let shown = &self.object.shown;
-            let reply = if locked(&self.object.files).is_closed {
+            let was_closed = locked(&self.object.files).is_closed;
+            let reply = if was_closed {
                 self.client.call_server(|id| self.object.reopen(id), rest, shown)
             } else {
                 self.client.call_server(&message, rest, shown)
@@ -245,9 +246,16 @@ impl RemoteSource {
                 Err(error) => return Err(last.map_or(error, io::Error::from)),
             };
             // The fetcher has repeated the request for its own time, with pauses.
-            let may_pass =
-                matches!(error.kind, FetchErrorKind::Unreachable | FetchErrorKind::TimedOut)
-                    || locked(&self.object.files).is_closed;
+            let may_pass = match error.kind {
+                FetchErrorKind::Unreachable | FetchErrorKind::TimedOut => true,
+                // A new fetcher that lacks something may have it soon.
+                FetchErrorKind::Exhausted if was_closed => true,
+                // A new fetcher could not open the object, or has yet to be told about it.
+                _ => !was_closed && locked(&self.object.files).is_closed,
+            };
+            if was_closed {
+                self.object.reopened(FetcherReply::Failed(error.clone()));
+            }
             let rest = deadline.saturating_duration_since(Instant::now());
             if !may_pass || rest.is_zero() {
                 return Err(error.into());

@@ -86,7 +86,7 @@ fn damages() -> Vec<(String, Damage)> {
     all
 }
 
-fn kill_fetcher(client: &FetchClient) {
+pub(crate) fn kill_fetcher(client: &FetchClient) {
     let connection = client.connection().unwrap();
     let peer = rustix::net::sockopt::socket_peercred(&*connection).unwrap();
     rustix::process::kill_process(peer.pid, rustix::process::Signal::KILL).unwrap();

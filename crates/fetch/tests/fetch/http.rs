@@ -10,6 +10,7 @@ use ferrofs_image::ImageSource;
 use ferrofs_remote::RemoteSource;
 use ferrofs_remote::protocol::RemoteOptions;
 
+use crate::damaged_cache::kill_fetcher;
 use crate::proof::report;
 use crate::server::{Fault, FaultOf, Server};
 use crate::tree::figure;
@@ -268,6 +269,35 @@ fn a_server_that_asks_for_a_long_pause_gets_few_requests() {
     assert!(error.contains(wanted), "{error}");
     let requests = wire.requests() - before;
     assert!((1..=4).contains(&requests), "{requests}");
+}
+
+/// After the end of a fetcher, whatever the server said was asked 20 times a second until the time limit.
+#[test]
+fn what_a_server_refuses_after_the_end_of_a_fetcher_is_an_error_at_once() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    let client = world.client();
+    let source = world.open_with(&client, &server.url());
+    check(&source, 0, 100);
+    for (fault, kind) in [
+        ((|_| Fault::Status(404)) as FaultOf, ErrorKind::NotFound),
+        (|_| Fault::Status(403), ErrorKind::PermissionDenied),
+    ] {
+        server.set_fault(fault);
+        let before = server.requests();
+        kill_fetcher(&client);
+        for _ in 0..3 {
+            let began = Instant::now();
+            let error = source.read_at(5 << 20, &mut [0]).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        }
+        let requests = server.requests() - before;
+        assert!(requests < 12, "{requests}");
+    }
+    // What is cached is served, and all of it when the server has it again.
+    check(&source, 100, 100);
+    server.set_fault(|_| Fault::None);
+    check(&source, 0, END);
 }
 
 #[test]
