@@ -357,8 +357,30 @@ impl FetchClient {
     }
 }
 
+/// Connects until both sides have said hello.
+///
+/// # Errors
+/// The fetcher cannot be reached or refuses this client, or fetchers end again and again.
+pub(crate) fn connect_with_hello(connector: &dyn Connector) -> io::Result<Connection> {
+    let cache_limit = connector.cache_limit();
+    let mut attempts = 0;
+    loop {
+        let connected = connector.connect();
+        let error = match connected.and_then(|connection| handshake(connection, cache_limit)) {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        attempts += 1;
+        // A fetcher that ends, as it was idle or was killed, takes connections until then.
+        if !has_ended(&error) || attempts == HANDSHAKES_MAX {
+            return Err(error);
+        }
+        std::thread::sleep(RETRY_MIN);
+    }
+}
+
 /// Whether an error says that the peer has closed the connection.
-fn has_ended(error: &io::Error) -> bool {
+pub(crate) fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe)
 }
@@ -380,10 +402,7 @@ fn wait_until(connection: &Connection, until: Instant) -> io::Result<bool> {
 ///
 /// # Errors
 /// The fetcher refuses this client, and says why; it has another version; or it has ended.
-pub(crate) fn handshake(
-    connection: Connection,
-    cache_limit: Option<u64>,
-) -> io::Result<Connection> {
+fn handshake(connection: Connection, cache_limit: Option<u64>) -> io::Result<Connection> {
     let hello = ClientMessage::Hello { version: PROTOCOL_VERSION, cache_limit };
     match connection.send(&hello, &[]) {
         // A fetcher that refuses a client closes the connection at once. What it said is there to read.
@@ -491,21 +510,7 @@ impl ClientState {
 impl Shared {
     /// A connection on which both sides have said hello.
     fn connect(&self) -> io::Result<Arc<Connection>> {
-        let cache_limit = self.connector.cache_limit();
-        let mut attempts = 0;
-        loop {
-            let connected = handshake(self.connector.connect()?, cache_limit);
-            let error = match connected {
-                Ok(connection) => return Ok(Arc::new(connection)),
-                Err(error) => error,
-            };
-            attempts += 1;
-            // A fetcher that ends, as it was idle or was killed, takes connections until then.
-            if !has_ended(&error) || attempts == HANDSHAKES_MAX {
-                return Err(error);
-            }
-            std::thread::sleep(RETRY_MIN);
-        }
+        connect_with_hello(&*self.connector).map(Arc::new)
     }
 
     /// The loop of the receiver (R1, R2).

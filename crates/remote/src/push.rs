@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::client::{Connector, handshake};
+use crate::client::{Connector, connect_with_hello, has_ended};
 use crate::protocol::{ClientMessage, FetcherMessage, PushReport, PushRequest};
 
 /// How often a fetcher may end before the image is published. Blobs that it has uploaded are not
@@ -47,9 +47,12 @@ fn push_once(
     files: &[BorrowedFd<'_>],
     watch: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Option<PushReport>> {
-    let connection = handshake(connector.connect()?, connector.cache_limit())?;
+    let connection = connect_with_hello(connector)?;
     let message = ClientMessage::Push { id: ID, request: Box::new(request.clone()) };
-    connection.send(&message, files)?;
+    match connection.send(&message, files) {
+        Err(error) if has_ended(&error) => return Ok(None),
+        sent => sent?,
+    }
     let mut done = 0;
     loop {
         watch(done)?;
@@ -63,5 +66,55 @@ fn push_once(
             Ok(Some(_)) => return Err(io::ErrorKind::InvalidData.into()),
             Ok(None) | Err(_) => return Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::connection::Connection;
+    use crate::protocol::{PROTOCOL_VERSION, RemoteOptions};
+
+    /// Connects to fetchers of which the first ones end: before they say hello, and directly after that.
+    struct Dying(AtomicU32);
+
+    impl Connector for Dying {
+        fn connect(&self) -> io::Result<Connection> {
+            let number = self.0.fetch_add(1, Ordering::SeqCst);
+            let (ours, theirs) = Connection::pair()?;
+            std::thread::Builder::new().spawn(move || serve(&theirs, number))?;
+            Ok(ours)
+        }
+    }
+
+    fn serve(connection: &Connection, number: u32) {
+        if number == 0 {
+            return;
+        }
+        connection.receive::<ClientMessage>().unwrap();
+        if number == 1 {
+            return;
+        }
+        connection.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]).unwrap();
+        if number < 4 {
+            // It takes no message any more.
+            connection.shut_down();
+            return;
+        }
+        connection.receive::<ClientMessage>().unwrap();
+        let pushed = FetcherMessage::Pushed { id: ID, report: PushReport::default() };
+        connection.send(&pushed, &[]).unwrap();
+    }
+
+    /// The command failed: "Connection reset by peer".
+    #[test]
+    fn an_image_is_published_though_fetchers_end_before_they_are_asked() {
+        let location = "oci://h/n:t".parse().unwrap();
+        let request = PushRequest::new(location, RemoteOptions::default(), String::new());
+        let connector = Dying(AtomicU32::new(0));
+        push_image(&connector, &request, &[], &mut |_| Ok(())).unwrap();
+        assert_eq!(connector.0.load(Ordering::SeqCst), 5);
     }
 }
