@@ -2,8 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, OFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{CacheDirectory, open_in};
@@ -13,6 +16,8 @@ const SOCKET_NAME: &str = "socket";
 pub(super) const LOCK_NAME: &str = "lock";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// How long a fetcher may take to accept a connection while others wait, unless it is stopped or hangs.
+const CONNECT_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
 
 /// A socket on which the only fetcher of a cache listens. Dropping it removes its name.
 #[derive(Debug)]
@@ -31,12 +36,12 @@ impl FetcherSocket {
         let folder = cache.objects.try_clone()?;
         let lock = open_in(&folder, LOCK_NAME, OFlags::RDWR | OFlags::CREATE)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
             other => other?,
         }
         // Left over by a fetcher that was killed.
         match rustix::fs::unlinkat(&folder, SOCKET_NAME, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
         let listener = rustix::net::socket_with(
@@ -68,7 +73,7 @@ impl CacheDirectory {
     /// Connects to the fetcher of this cache.
     ///
     /// # Errors
-    /// `NotFound` or `ConnectionRefused` if none listens.
+    /// `NotFound` or `ConnectionRefused` if none listens; `TimedOut` if it accepts no connections.
     pub fn connect(&self) -> io::Result<Connection> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -76,7 +81,23 @@ impl CacheDirectory {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        rustix::net::connect(&socket, &address(&self.objects)?)?;
+        // The limit of sending is also that of connecting (unix(7)), which waits while too many others do.
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_LIMIT))?;
+        let (address, until) = (address(&self.objects)?, Instant::now() + CONNECT_LIMIT);
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Err(Errno::INTR) if Instant::now() < until => {}
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let seconds = CONNECT_LIMIT.as_secs();
+                    let text = format!(
+                        "the fetcher accepted no connection within {seconds} s; if ferrofs-fetch \
+                         hangs, end it"
+                    );
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
+                connected => break connected?,
+            }
+        }
         Connection::new(socket)
     }
 }
@@ -107,6 +128,24 @@ mod tests {
         drop(socket);
         assert_eq!(cache.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(FetcherSocket::listen(&cache).unwrap().is_some());
+    }
+
+    /// A client of a fetcher that was stopped waited for ever.
+    #[test]
+    fn a_fetcher_that_accepts_no_connections_is_not_waited_for() {
+        let above = tempfile::tempdir().unwrap();
+        let cache = CacheDirectory::open(&above.path().join("cache")).unwrap();
+        let _socket = FetcherSocket::listen(&cache).unwrap().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let clients = std::thread::Builder::new().spawn(move || {
+            let connected: Vec<_> = (0..=BACKLOG + 1).map(|_| cache.connect()).collect();
+            let error = connected.into_iter().find_map(Result::err);
+            sender.send(error).unwrap();
+        });
+        clients.unwrap();
+        let error = receiver.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        assert!(error.to_string().contains("ferrofs-fetch"), "{error}");
     }
 
     #[test]
