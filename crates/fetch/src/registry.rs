@@ -28,6 +28,8 @@ pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
 const TOKEN_MIN: Duration = Duration::from_secs(60);
 /// A token is renewed so long before it expires.
 const TOKEN_MARGIN: Duration = Duration::from_secs(10);
+/// The header with the digest of a manifest.
+const STATED_DIGEST: &str = "docker-content-digest";
 const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
@@ -109,7 +111,7 @@ impl Repository {
     }
 
     /// Fetches a manifest or an index by tag or digest. Returns its media type and its bytes; they
-    /// have the digest, if one was asked for.
+    /// have the digest that was asked for, or for a tag the one that the registry states.
     pub(crate) async fn get_manifest(
         &self,
         reference: &str,
@@ -130,9 +132,12 @@ impl Repository {
         let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
         let media_type = media_type.trim().to_owned();
+        let stated = response.headers().get(STATED_DIGEST).and_then(|value| value.to_str().ok());
+        // Digests of other kinds than SHA-256 are not compared.
+        let wanted = reference.parse().ok().or_else(|| stated?.trim().parse().ok());
         let body = Body::new(response, self.stall_limit);
         let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
-        if let Ok(digest) = reference.parse::<ContentDigest>() {
+        if let Some(digest) = wanted {
             self.check_digest(&bytes, &digest)?;
         }
         Ok((media_type, bytes))

@@ -116,6 +116,24 @@ fn wrong_bytes_of_a_mirror_are_fetched_from_the_origin() {
     assert!(text.contains("digest") && !file.exists(), "{text}");
 }
 
+/// What a registry says about the manifest of a tag was not read.
+#[test]
+fn a_manifest_without_the_digest_that_its_server_states_is_not_used() {
+    let Some(program) = ferrofs() else { return };
+    let (origin, mirror) = (indexed(image()), indexed(image()));
+    mirror.0.misstates_digests.store(true, Ordering::SeqCst);
+    // Without the origin, nobody has the image.
+    let alone = world("127.0.0.1:1", &[mirror.host()]);
+    let words = ["info", LOCATION, "--fetch-timeout=3"];
+    Verb { program: &program, world: &alone }.bad(&words, 1);
+    pull(&world(origin.host(), &[mirror.host()]), &image());
+    assert!(sent(&mirror) < 1 << 20 && sent(&origin) >= 9 << 20);
+    origin.0.misstates_digests.store(true, Ordering::SeqCst);
+    let world = world(origin.host(), &[]);
+    let text = Verb { program: &program, world: &world }.bad(&words, 1);
+    assert!(text.contains("the registry sent bytes with the digest"), "{text}");
+}
+
 #[test]
 fn a_blocked_registry_and_a_malformed_file_are_errors() {
     let Some(program) = ferrofs() else { return };

@@ -34,6 +34,8 @@ pub(crate) struct State {
     spared: AtomicU64,
     /// So many of those behind them are damaged.
     damaged: AtomicU64,
+    /// Whether manifests are sent with the digest of other bytes.
+    pub(crate) misstates_digests: AtomicBool,
     /// Whether requests for ranges are answered with all of a blob.
     has_no_ranges: AtomicBool,
     tokens: AtomicU64,
@@ -124,6 +126,7 @@ impl Registry {
             written: Mutex::default(),
             spared: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
+            misstates_digests: AtomicBool::new(false),
             has_no_ranges: AtomicBool::new(false),
             tokens: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -207,7 +210,11 @@ impl State {
         let Some((media_type, bytes)) = documents.get(path) else {
             return ("404 Not Found", String::new(), Vec::new());
         };
-        let headers = format!("content-type: {media_type}\r\n");
+        let stated = match self.misstates_digests.load(Ordering::SeqCst) {
+            true => ContentDigest::of(b"other bytes"),
+            false => ContentDigest::of(bytes),
+        };
+        let headers = format!("content-type: {media_type}\r\ndocker-content-digest: {stated}\r\n");
         let range = head.iter().find_map(|line| line.strip_prefix("range: bytes="));
         let range = range.filter(|_| !self.has_no_ranges.load(Ordering::SeqCst));
         let Some((start, last)) = range.and_then(|range| range.split_once('-')) else {
