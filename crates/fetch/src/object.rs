@@ -15,7 +15,7 @@ use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchUrgency, ObjectState, Verification,
 };
 use ferrofs_remote::{ChunkIndex, ContentDigest};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
@@ -118,18 +118,28 @@ struct Transfer {
     /// The beginning of what is missing, if it is certain that an answer which goes on there is of the
     /// same object.
     partial: Option<Assembler>,
-    /// Bytes that have come.
-    received: u64,
 }
 
 impl Transfer {
     fn new(chunks: &Range<u32>) -> Self {
-        Self { next: chunks.start, end: chunks.end, partial: None, received: 0 }
+        Self { next: chunks.start, end: chunks.end, partial: None }
+    }
+
+    /// Up to which byte of the object the beginning of what is missing has come.
+    fn position(&self) -> u64 {
+        self.partial.as_ref().map_or(0, Assembler::position)
     }
 
     fn chunks(&self) -> Range<u32> {
         self.next..self.end
     }
+}
+
+/// The permits of a request, until it has ended.
+struct Turn<'l> {
+    /// That of a prefetch for which no reader waits.
+    prefetch: Option<SemaphorePermit<'l>>,
+    _request: Option<SemaphorePermit<'l>>,
 }
 
 /// How long somebody waits for chunks.
@@ -527,10 +537,18 @@ impl SharedObject {
         urgency: FetchUrgency,
         past_caches: bool,
     ) {
+        let mut turn = self.wait_for_turn(&ongoing, urgency).await;
         let outcome = {
-            let _turn = self.wait_for_turn(&ongoing, urgency).await;
-            self.request(&ongoing, Transfer::new(&chunks), past_caches).await
+            let mut request =
+                std::pin::pin!(self.request(&ongoing, Transfer::new(&chunks), past_caches));
+            loop {
+                tokio::select! {
+                    outcome = &mut request => break outcome,
+                    () = ongoing.demanded.notified(), if turn.prefetch.is_some() => turn.prefetch = None,
+                }
+            }
         };
+        drop(turn);
         self.end(&ongoing, chunks, outcome);
     }
 
@@ -546,9 +564,9 @@ impl SharedObject {
         &'l self,
         ongoing: &InFlightFetch,
         urgency: FetchUrgency,
-    ) -> Option<tokio::sync::SemaphorePermit<'l>> {
+    ) -> Turn<'l> {
         let limits = &self.limits;
-        let _prefetch = match urgency {
+        let prefetch = match urgency {
             FetchUrgency::Demand => None,
             FetchUrgency::Prefetch => tokio::select! {
                 permit = limits.prefetches.acquire() => permit.ok(),
@@ -556,7 +574,7 @@ impl SharedObject {
             },
         };
         // The semaphore is fair and is never closed.
-        limits.requests.acquire().await.ok()
+        Turn { prefetch, _request: limits.requests.acquire().await.ok() }
     }
 
     /// Requests chunks until they are stored, with pauses, or the time is over.
@@ -569,8 +587,11 @@ impl SharedObject {
         let mut pauses = Pauses::new(self.limits.timeout);
         let mut past_caches = past_caches;
         let mut was_damaged = false;
+        // Where the last attempts that have brought something have ended. Bytes that come again are no progress: a
+        // server that sends the same beginning each time would be asked for ever.
+        let mut reached = self.layout.bytes_of(transfer.next).start;
         loop {
-            let before = (transfer.next, transfer.received);
+            let next = transfer.next;
             let result = self.exchange(ongoing, &mut transfer, past_caches).await;
             let Err(ExchangeError { error, mut retry, .. }) = result else { return Ok(()) };
             if error.kind == FetchErrorKind::Damaged && !was_damaged {
@@ -578,9 +599,10 @@ impl SharedObject {
                 (was_damaged, past_caches) = (true, true);
                 retry = Some(Duration::ZERO);
             }
-            let has_more = transfer.received - before.1 >= PROGRESS_BYTES;
-            if transfer.next > before.0 || transfer.partial.is_some() && has_more {
+            let position = transfer.position();
+            if transfer.next > next || position >= reached.saturating_add(PROGRESS_BYTES) {
                 pauses.reset();
+                reached = reached.max(position);
             }
             let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
             // Nobody waits for it: it is read when the time of a client is over.
@@ -694,7 +716,6 @@ impl SharedObject {
             };
             let bytes = bytes.as_ref();
             received += bytes.len() as u64;
-            transfer.received += bytes.len() as u64;
             Stats::add(&stats.received_bytes, bytes.len() as u64);
             if received > answer.range.end - answer.range.start {
                 let detail = "the answer is longer than its header says";

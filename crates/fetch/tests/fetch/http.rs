@@ -41,6 +41,40 @@ fn the_first_chunk_comes_with_the_length_and_each_chunk_once() {
     assert_eq!(server.requests(), requests + 1);
 }
 
+/// Such a server was asked for ever, by requests that took the turns of all others.
+#[test]
+fn a_beginning_that_comes_again_and_again_is_no_progress() {
+    let mut world = World::new();
+    world.timeout_seconds = 2;
+    let server = Server::start(body(LENGTH));
+    let source = world.open(&server.url());
+    server.set_fault(|_| Fault::WholeCut);
+    let error = source.read_at(5 << 20, &mut [0; 10]).unwrap_err();
+    assert!(error.to_string().contains("end of file before"), "{error}");
+    // The last request gives up no later than its reader.
+    thread::sleep(Duration::from_secs(2));
+    let requests = server.requests();
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(server.requests(), requests);
+    server.set_fault(|_| Fault::None);
+    check(&source, 5 << 20, 1000);
+}
+
+#[test]
+fn eight_prefetches_are_in_flight_and_a_reader_waits_for_none() {
+    let (world, server) = (World::new(), Server::start(vec![0; 100 << 20]));
+    let source = world.open(&server.url());
+    *server.0.delay.lock().unwrap() = Duration::from_secs(2);
+    source.will_need(1 << 20, 90 << 20);
+    thread::sleep(Duration::from_secs(1));
+    // The first one has opened the object.
+    assert_eq!(server.requests(), 1 + 8);
+    let began = Instant::now();
+    source.read_at(99 << 20, &mut [0; 10]).unwrap();
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(3500), "{took:?}");
+}
+
 #[test]
 fn without_a_connection_the_cache_is_served() {
     let (world, server) = (World::new(), Server::start(body(LENGTH)));

@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     Damage,
     /// With the whole object.
     Whole,
+    /// With the first 40,000 bytes of the whole object.
+    WholeCut,
     /// With another `Content-Range` than that of its body.
     WrongRange,
     /// With another length of the object.
@@ -135,7 +137,7 @@ impl State {
                 let answer = format!("HTTP/1.1 {code} Fault\r\ncontent-length: 0\r\n\r\n");
                 return stream.write_all(answer.as_bytes()).ok();
             }
-            Fault::Whole => (status, start, end) = ("200 OK", 0, length),
+            Fault::Whole | Fault::WholeCut => (status, start, end) = ("200 OK", 0, length),
             Fault::WrongLength => shown += 1,
             Fault::WrongTag => tag.push('x'),
             Fault::Encoded => extra = "content-encoding: gzip\r\n",
@@ -147,14 +149,19 @@ impl State {
         }
         let skew = usize::from(fault == Fault::WrongRange);
         let range = format!("content-range: bytes {}-{}/{shown}\r\n", start + skew, end - 1);
-        let range = if fault == Fault::Whole { "" } else { &range };
+        let range = if matches!(fault, Fault::Whole | Fault::WholeCut) { "" } else { &range };
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-length: {}\r\n{range}etag: {tag}\r\n{extra}\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).ok()?;
-        if fault == Fault::Cut {
-            self.send(stream, &body[..body.len() / 2])?;
+        let cut = match fault {
+            Fault::Cut => Some(body.len() / 2),
+            Fault::WholeCut => Some(40_000),
+            _ => None,
+        };
+        if let Some(cut) = cut {
+            self.send(stream, &body[..cut])?;
             return None;
         }
         self.send(stream, &body)
