@@ -281,31 +281,44 @@ impl AddressPolicy {
     }
 }
 
-/// The IPv4 address in an address of IPv6: mapped, or behind a translator (RFC 6052).
-fn embedded(address: Ipv6Addr) -> Option<IpAddr> {
-    let translated = || match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-            Some(std::net::Ipv4Addr::new(a, b, c, d))
+/// The IPv4 address in an address of IPv6: mapped, or behind a translator (RFC 6052). For the prefix of translators of
+/// the own network (RFC 8215), it can lie in four places.
+fn embedded(address: Ipv6Addr) -> Vec<IpAddr> {
+    if let Some(mapped) = address.to_ipv4_mapped() {
+        return vec![mapped.into()];
+    }
+    let octets = address.octets();
+    let at = |places: [usize; 4]| IpAddr::from(places.map(|place| octets[place]));
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![at([12, 13, 14, 15])],
+        [0x64, 0xff9b, 1, ..] => {
+            let places = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
+            // No host has an address that begins with 0: there is a part of a shorter prefix.
+            places.into_iter().filter(|places| octets[places[0]] != 0).map(at).collect()
         }
-        _ => None,
-    };
-    address.to_ipv4_mapped().or_else(translated).map(IpAddr::V4)
+        _ => Vec::new(),
+    }
 }
 
+/// `fd00:ec2::254` of Amazon, `fd20:ce::254` of Google, and `fd00:c1::a9fe:a9fe` of Oracle.
+const METADATA_ADDRESSES: [[u16; 8]; 3] = [
+    [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
+    [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254],
+    [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe],
+];
+
 /// Whether a service of the cloud may answer there that gives credentials to whoever asks: all of
-/// link-local, and the addresses of Amazon (IPv6), Alibaba and Azure.
+/// link-local, and the addresses of Amazon, Google and Oracle (IPv6), Alibaba and Azure.
 fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             v4.is_link_local() || matches!(v4.octets(), [100, 100, 100, 200] | [168, 63, 129, 16])
         }
-        IpAddr::V6(v6) => match embedded(v6) {
-            Some(v4) => is_metadata(v4),
-            None => {
-                v6.is_unicast_link_local() || v6.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
-            }
-        },
+        IpAddr::V6(v6) => {
+            v6.is_unicast_link_local()
+                || METADATA_ADDRESSES.contains(&v6.segments())
+                || embedded(v6).into_iter().any(is_metadata)
+        }
     }
 }
 
@@ -322,16 +335,14 @@ pub(crate) fn is_internal(address: IpAddr) -> bool {
                 // Shared address space of providers, 100.64.0.0/10.
                 || v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64
         }
-        IpAddr::V6(v6) => match embedded(v6) {
-            Some(v4) => is_internal(v4),
-            None => {
-                v6.is_loopback()
-                    || v6.is_unspecified()
-                    || v6.is_unique_local()
-                    || v6.is_unicast_link_local()
-                    || v6.is_multicast()
-            }
-        },
+        IpAddr::V6(v6) => {
+            v6.is_loopback()
+                || v6.is_unspecified()
+                || v6.is_unique_local()
+                || v6.is_unicast_link_local()
+                || v6.is_multicast()
+                || embedded(v6).into_iter().any(is_internal)
+        }
     }
 }
 
@@ -353,11 +364,20 @@ mod tests {
             "fd00::1",
             "::ffff:10.0.0.1",
             "64:ff9b::169.254.169.254",
+            "64:ff9b:1::10.0.0.1",
+            "64:ff9b:1:a9fe:a9:fe00::",
             "0.0.0.0",
         ] {
             assert!(is_internal(text.parse().unwrap()), "{text}");
         }
-        for text in ["1.1.1.1", "100.63.0.1", "2606:4700::1111", "64:ff9b::1.1.1.1"] {
+        for text in [
+            "1.1.1.1",
+            "100.63.0.1",
+            "2606:4700::1111",
+            "64:ff9b::1.1.1.1",
+            "64:ff9b:1::1.1.1.1",
+            "64:ff9b:1:808:8:800::",
+        ] {
             assert!(!is_internal(text.parse().unwrap()), "{text}");
         }
     }
@@ -368,7 +388,19 @@ mod tests {
             let addresses = addresses.iter().map(|text| text.parse().unwrap());
             policy.check("name.example", addresses).map_err(|error| error.to_string())
         };
-        let metadata = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200"];
+        let metadata = [
+            "169.254.169.254",
+            "fe80::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+            "100.100.100.200",
+            // 169.254.169.254 behind a prefix of 48, 56, 64 and 96 bits.
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "64:ff9b:1:a9:fe:a9fe::",
+            "64:ff9b:1:5:a9:fea9:fe00:0",
+            "64:ff9b:1:5::169.254.169.254",
+        ];
         for address in metadata {
             for policy in [AddressPolicy::NoMetadata, AddressPolicy::NoInternal] {
                 let text = check(policy, &["1.1.1.1", address]).unwrap_err();
