@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -38,10 +39,18 @@ impl Folder {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("ferrofs-fuzz-{}-{number}", std::process::id()));
-        fs::create_dir(&path).expect("a directory that is new");
-        Self(path)
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!("ferrofs-fuzz-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                // A fuzzer that was killed had the same process number.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                created => {
+                    created.expect("a directory that is new");
+                    return Self(path);
+                }
+            }
+        }
     }
 }
 
