@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::tokens::{after_item, is_mark, names_tests};
+use super::tokens::{after_attribute, is_mark};
 use super::tree::{Kind, Report, SourceFile};
 
 /// A module by its names from the crate's root, which is empty.
@@ -81,11 +81,7 @@ fn read(tokens: &[TokenTree], uses: &mut FileUses) {
     while let Some(token) = tokens.get(at) {
         match token {
             TokenTree::Punct(mark) if mark.as_char() == '#' => {
-                let is_for_tests = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if names_tests(&group.stream()));
-                at += 2;
-                if is_for_tests {
-                    at = after_item(tokens, at);
-                }
+                at = after_attribute(tokens, at);
                 continue;
             }
             TokenTree::Ident(word) if word == "pub" => is_public = true,

@@ -7,8 +7,16 @@ pub(super) fn is_mark(token: &TokenTree, mark: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark)
 }
 
+/// The index behind the attribute that begins at `at`, and behind its item if that is compiled for tests or models only.
+pub(super) fn after_attribute(tokens: &[TokenTree], at: usize) -> usize {
+    match tokens.get(at + 1) {
+        Some(TokenTree::Group(group)) if names_tests(&group.stream()) => after_item(tokens, at + 2),
+        _ => at + 2,
+    }
+}
+
 /// Whether an attribute's content is a `cfg` of tests or models.
-pub(super) fn names_tests(attribute: &TokenStream) -> bool {
+fn names_tests(attribute: &TokenStream) -> bool {
     let text = attribute.to_string().replace(' ', "");
     text.starts_with("cfg(")
         && !text.contains("not(")
@@ -16,7 +24,7 @@ pub(super) fn names_tests(attribute: &TokenStream) -> bool {
 }
 
 /// The index behind the item that begins at `at`: its `;`, or its block.
-pub(super) fn after_item(tokens: &[TokenTree], at: usize) -> usize {
+fn after_item(tokens: &[TokenTree], at: usize) -> usize {
     let ends = |token: &TokenTree| {
         is_mark(token, ';')
             || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)

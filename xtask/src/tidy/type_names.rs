@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use super::tokens::{after_item, names_tests};
+use super::tokens::after_attribute;
 use super::tree::{Kind, Report, SourceFile};
 
 /// Each crate has its own of these, as is usual in Rust.
@@ -43,11 +43,7 @@ fn read(tokens: &[TokenTree], names: &mut Vec<(String, usize)>) {
     while let Some(token) = tokens.get(at) {
         match token {
             TokenTree::Punct(mark) if mark.as_char() == '#' => {
-                let is_for_tests = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if names_tests(&group.stream()));
-                at += 2;
-                if is_for_tests {
-                    at = after_item(tokens, at);
-                }
+                at = after_attribute(tokens, at);
                 continue;
             }
             TokenTree::Ident(word) => {

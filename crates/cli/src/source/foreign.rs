@@ -1,10 +1,15 @@
 //! Names what a file is that is not an EROFS image, by its first bytes. Used by `source` for
 //! messages.
 
+use std::io;
+
 use ferrofs_image::ImageSource;
 
 /// How far into a file its kind shows: the superblock of Btrfs.
 const START_BYTES: usize = 66 << 10;
+
+/// How much of a file shows that it is a page.
+const PAGE_START_BYTES: usize = 512;
 
 /// A kind of file, after a semicolon what to do with it, and bytes that are at an offset in it.
 type Signature = (&'static str, usize, &'static [u8]);
@@ -61,15 +66,29 @@ pub(crate) struct ForeignKind {
 
 /// What a file or a partition is; `None` if it is unknown or cannot be read.
 pub(super) fn identify(source: &dyn ImageSource) -> Option<ForeignKind> {
-    let mut start = vec![0; START_BYTES];
+    identify_bytes(&start_of(source, START_BYTES).ok()?)
+}
+
+/// Whether a source begins as an HTML page does.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn is_html_page(source: &dyn ImageSource) -> io::Result<bool> {
+    Ok(is_html(&start_of(source, PAGE_START_BYTES)?))
+}
+
+/// The first bytes of a source, or all of a shorter one.
+fn start_of(source: &dyn ImageSource, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut start = vec![0; bytes];
     let mut filled = 0;
-    while filled < START_BYTES {
-        match source.read_at(filled as u64, &mut start[filled..]).ok()? {
+    while filled < bytes {
+        match source.read_at(filled as u64, &mut start[filled..])? {
             0 => break,
             count => filled += count,
         }
     }
-    identify_bytes(&start[..filled])
+    start.truncate(filled);
+    Ok(start)
 }
 
 /// What the file is that begins with these bytes.
@@ -86,7 +105,7 @@ const HTML_PAGE: &str = "an HTML page; a server has sent it instead of the image
 
 /// Whether the file begins as HTML does, by the rules of the WHATWG for an unknown type: white space, then a tag of
 /// the start of a page.
-pub(crate) fn is_html(start: &[u8]) -> bool {
+fn is_html(start: &[u8]) -> bool {
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
     ["<!DOCTYPE HTML", "<HTML", "<HEAD", "<BODY", "<!--"].iter().any(|tag| {
         let first = text.get(..tag.len());

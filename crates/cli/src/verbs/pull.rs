@@ -75,7 +75,12 @@ pub(super) fn run(
         bail!("{shown}: --verify=require needs a digest or a chunk index, and there is neither");
     }
     if verification == NOT_VERIFIED {
-        refuse_page(&source).with_context(|| shown.clone())?;
+        // L5: what a server sends for a login or with an error, as if it had been asked for.
+        if foreign::is_html_page(&source).with_context(|| shown.clone())? {
+            bail!(
+                "{shown}: the server sent an HTML page, not an image; look at the address in a browser"
+            );
+        }
     }
     let mut file = target.create().map_err(|error| anyhow!("{error}"))?;
     let stop = signals.into_stop_request(SecondSignal::Exits)?;
@@ -110,25 +115,6 @@ pub(super) fn run(
 }
 
 const NOT_VERIFIED: &str = "none: there is no digest; the transport is trusted";
-
-/// How much of an object shows that it is a page.
-const PAGE_START_BYTES: usize = 512;
-
-/// L5: refuses what a server sends for a login or with an error, as if it had been asked for.
-fn refuse_page(source: &RemoteSource) -> anyhow::Result<()> {
-    let mut start = [0; PAGE_START_BYTES];
-    let mut filled = 0;
-    while filled < start.len() {
-        match source.read_at(filled as u64, &mut start[filled..])? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    if foreign::is_html(&start[..filled]) {
-        bail!("the server sent an HTML page, not an image; look at the address in a browser");
-    }
-    Ok(())
-}
 
 /// What the bytes of a download are compared with.
 fn verification(state: &ObjectState) -> &'static str {

@@ -17,7 +17,7 @@ const SEEK_HOLE: u32 = 4;
 /// each chunk. In a metabox, a few kilobytes of image can be an array of millions of chunks.
 const SEEK_EXTENTS_MAX: usize = 64 << 10;
 
-/// A question of LSEEK.
+/// A request of LSEEK.
 #[derive(Clone, Copy, Debug)]
 struct SeekQuery {
     /// Where to start; less than `size`.
