@@ -4,9 +4,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Does `work` on this thread, while another one takes over the connections that this thread serves.
 pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::current().runtime_flavor() {
-        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-        // There is no other thread.
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        // There is no other thread, or no connection is served by this one.
         _ => work(),
     }
 }

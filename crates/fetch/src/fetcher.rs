@@ -13,7 +13,7 @@ use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 use crate::backing::document_file;
 use crate::blocking::blocking;
 use crate::lock::locked;
-use crate::object::{RequestLimits, SharedObject, Store};
+use crate::object::{ObjectUse, RequestLimits, SharedObject, Store};
 use crate::resolve::{Resolution, ResolveRequest, Resolver};
 use crate::retry::Attempts;
 use crate::space::CacheSpace;
@@ -35,7 +35,7 @@ pub(crate) struct Fetcher {
 /// An opening, and its result when that is known.
 #[derive(Debug)]
 struct ObjectOpening {
-    result: tokio::sync::OnceCell<Result<Arc<SharedObject>, FetchError>>,
+    result: tokio::sync::OnceCell<Result<ObjectUse, FetchError>>,
     attempts: Attempts,
 }
 
@@ -61,7 +61,7 @@ impl Fetcher {
         &self,
         location: &RemoteLocation,
         request: &OpeningRequest<'_>,
-    ) -> Result<Arc<SharedObject>, FetchError> {
+    ) -> Result<ObjectUse, FetchError> {
         let &OpeningRequest { options, expected, settings } = request;
         if let Some(open) = expected.and_then(|expected| self.find(&expected.key, expected.length))
         {
@@ -110,7 +110,7 @@ impl Fetcher {
     }
 
     /// Asks the server of a location what it is, and opens that.
-    async fn ask(&self, request: ResolveRequest<'_>) -> Result<Arc<SharedObject>, FetchError> {
+    async fn ask(&self, request: ResolveRequest<'_>) -> Result<ObjectUse, FetchError> {
         let Resolution { object, answer } = self.resolver.resolve(request).await?;
         let _turn = self.creating.lock().await;
         let key = object.identity().key_text();
@@ -127,7 +127,7 @@ impl Fetcher {
                 let mut objects = locked(&self.objects);
                 objects.retain(|_, object| object.strong_count() > 0);
                 objects.insert(key, Arc::downgrade(&shared));
-                shared
+                ObjectUse::new(shared)
             }
         };
         if let Some(answer) = answer {
@@ -176,9 +176,9 @@ impl Fetcher {
     }
 
     /// An object that is open. A registry can state a wrong length for what another one has.
-    fn find(&self, key: &str, length: u64) -> Option<Arc<SharedObject>> {
+    fn find(&self, key: &str, length: u64) -> Option<ObjectUse> {
         let found = locked(&self.objects).get(key).and_then(Weak::upgrade);
-        found.filter(|object| object.state.length == length)
+        found.filter(|object| object.state.length == length).map(ObjectUse::new)
     }
 
     pub(crate) fn stats(&self) -> FetchStats {

@@ -1,6 +1,6 @@
 //! An object that clients have open: which chunks are in flight, and the requests that fetch them.
 //! Each chunk is requested once however many readers want it, and a reader who waits never waits
-//! behind a prefetch (docs/remote.md, F1 to F3).
+//! behind a prefetch (docs/remote.md, F1 to F3, F6 and F7).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,8 +15,12 @@ use ferrofs_remote::protocol::{
     FetchError, FetchErrorKind, FetchUrgency, ObjectState, Verification,
 };
 use ferrofs_remote::{ChunkIndex, ContentDigest};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{MutexGuard, Notify, Semaphore, SemaphorePermit, watch};
 
+mod in_flight;
+
+pub(crate) use self::in_flight::ObjectUse;
+use self::in_flight::{InFlightFetch, RunningRequest};
 use crate::assemble::{Assembler, DigestMismatch, bytes_to_request};
 use crate::backend::Backend;
 use crate::backing::{Backing, MemoryChunks, document_file};
@@ -100,6 +104,10 @@ pub(crate) struct SharedObject {
     has_ranges: AtomicBool,
     /// Held while a whole object is received that was not asked for.
     whole: tokio::sync::Mutex<()>,
+    /// Notified when a chunk was stored.
+    stored: Notify,
+    /// Clients that have it open, and how often: requests end when there is none.
+    uses: watch::Sender<usize>,
     limits: Arc<RequestLimits>,
     /// Incremented when the files were replaced, so that connections tell their clients.
     pub(crate) replaced: watch::Sender<u64>,
@@ -135,55 +143,12 @@ impl Transfer {
     }
 }
 
-/// The permits of a request, until it has ended.
-struct Turn<'l> {
-    /// That of a prefetch for which no reader waits.
-    prefetch: Option<SemaphorePermit<'l>>,
-    _request: Option<SemaphorePermit<'l>>,
-}
-
 /// How long somebody waits for chunks.
 pub(crate) struct WaitOptions<'a> {
     /// Since the last one that has come.
     pub(crate) limit: Option<Duration>,
     /// Called when one has come.
     pub(crate) on_progress: &'a (dyn Fn() + Sync),
-}
-
-/// A request in flight, for one or several chunks.
-#[derive(Debug)]
-struct InFlightFetch {
-    /// The chunks that are stored, or the error.
-    progress: watch::Sender<Progress>,
-    /// A reader waits for it now.
-    demanded: Notify,
-    /// It asks no cache.
-    is_past_caches: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Progress {
-    /// The chunk behind the last one that was stored.
-    stored: u32,
-    outcome: Option<Result<(), FetchError>>,
-    /// Of the last attempt.
-    failure: Option<FetchError>,
-}
-
-impl InFlightFetch {
-    fn begin(
-        in_flight: &mut HashMap<u32, Arc<Self>>,
-        chunks: &Range<u32>,
-        is_past_caches: bool,
-    ) -> Arc<Self> {
-        let ongoing = Arc::new(Self {
-            progress: watch::Sender::new(Progress { stored: chunks.start, ..Progress::default() }),
-            demanded: Notify::new(),
-            is_past_caches,
-        });
-        in_flight.extend(chunks.clone().map(|chunk| (chunk, Arc::clone(&ongoing))));
-        ongoing
-    }
 }
 
 /// What opening an object brought, before anything of it is stored.
@@ -306,6 +271,8 @@ impl SharedObject {
             in_flight: Mutex::default(),
             has_ranges: AtomicBool::new(resolved.has_ranges),
             whole: tokio::sync::Mutex::default(),
+            stored: Notify::new(),
+            uses: watch::Sender::new(0),
             limits,
             replaced: watch::Sender::new(0),
         }))
@@ -500,7 +467,8 @@ impl SharedObject {
             let is_wanted = chunks.contains(&last) && wanted.contains(&last);
             waiting.extend(is_wanted.then(|| (Arc::clone(&ongoing), last)));
             let object = Arc::clone(self);
-            tokio::spawn(object.run(ongoing, chunks, urgency, past_caches));
+            let running = RunningRequest::new(self, Arc::clone(&ongoing), chunks.clone());
+            tokio::spawn(running.run(object.run(ongoing, chunks, urgency, past_caches)));
         }
     }
 
@@ -511,22 +479,27 @@ impl SharedObject {
         self.take_filled(std::slice::from_ref(&chunks));
         let backing = self.backing();
         let mut in_flight = locked(&self.in_flight);
-        let is_known = |chunk| in_flight.contains_key(&chunk) || backing.writer().is_present(chunk);
-        if chunks.is_empty() || chunks.clone().all(is_known) {
+        // What is in flight comes anyway.
+        if chunks.clone().any(|chunk| in_flight.contains_key(&chunk))
+            || chunks.clone().all(|chunk| backing.writer().is_present(chunk))
+        {
             return;
         }
         let ongoing = InFlightFetch::begin(&mut in_flight, &chunks, false);
         drop(in_flight);
         let object = Arc::clone(self);
-        tokio::spawn(async move {
+        let running = RunningRequest::new(self, Arc::clone(&ongoing), chunks.clone());
+        tokio::spawn(running.run(async move {
             let mut transfer = Transfer::new(&chunks);
-            let received = object.receive(answer, &ongoing, &mut transfer).await;
-            let outcome = match received {
+            let received = {
+                let _permit = object.limits.requests.acquire().await;
+                object.receive(answer, &ongoing, &mut transfer).await
+            };
+            match received {
                 Ok(()) => Ok(()),
                 Err(_) => object.request(&ongoing, transfer, false).await,
-            };
-            object.end(&ongoing, chunks, outcome);
-        });
+            }
+        }));
     }
 
     /// One request, from its turn to its end.
@@ -536,45 +509,32 @@ impl SharedObject {
         chunks: Range<u32>,
         urgency: FetchUrgency,
         past_caches: bool,
-    ) {
-        let mut turn = self.wait_for_turn(&ongoing, urgency).await;
-        let outcome = {
-            let mut request =
-                std::pin::pin!(self.request(&ongoing, Transfer::new(&chunks), past_caches));
-            loop {
-                tokio::select! {
-                    outcome = &mut request => break outcome,
-                    () = ongoing.demanded.notified(), if turn.prefetch.is_some() => turn.prefetch = None,
-                }
+    ) -> Result<(), FetchError> {
+        let mut prefetch = self.wait_for_turn(&ongoing, urgency).await;
+        let mut request =
+            std::pin::pin!(self.request(&ongoing, Transfer::new(&chunks), past_caches));
+        loop {
+            tokio::select! {
+                outcome = &mut request => return outcome,
+                () = ongoing.demanded.notified(), if prefetch.is_some() => prefetch = None,
             }
-        };
-        drop(turn);
-        self.end(&ongoing, chunks, outcome);
+        }
     }
 
-    fn end(&self, ongoing: &InFlightFetch, chunks: Range<u32>, outcome: Result<(), FetchError>) {
-        let mut in_flight = locked(&self.in_flight);
-        chunks.for_each(|chunk| drop(in_flight.remove(&chunk)));
-        drop(in_flight);
-        ongoing.progress.send_modify(|progress| progress.outcome = Some(outcome));
-    }
-
-    /// F2. A prefetch needs two permits, and only one as soon as a reader waits for it.
+    /// F2. The further permit of a prefetch, until a reader waits for it.
     async fn wait_for_turn<'l>(
         &'l self,
         ongoing: &InFlightFetch,
         urgency: FetchUrgency,
-    ) -> Turn<'l> {
-        let limits = &self.limits;
-        let prefetch = match urgency {
+    ) -> Option<SemaphorePermit<'l>> {
+        match urgency {
             FetchUrgency::Demand => None,
+            // The semaphore is fair and is never closed.
             FetchUrgency::Prefetch => tokio::select! {
-                permit = limits.prefetches.acquire() => permit.ok(),
+                permit = self.limits.prefetches.acquire() => permit.ok(),
                 () = ongoing.demanded.notified() => None,
             },
-        };
-        // The semaphore is fair and is never closed.
-        Turn { prefetch, _request: limits.requests.acquire().await.ok() }
+        }
     }
 
     /// Requests chunks until they are stored, with pauses, or the time is over.
@@ -592,7 +552,7 @@ impl SharedObject {
         let mut reached = self.layout.bytes_of(transfer.next).start;
         loop {
             let next = transfer.next;
-            let result = self.exchange(ongoing, &mut transfer, past_caches).await;
+            let result = self.attempt(ongoing, &mut transfer, past_caches).await;
             let Err(ExchangeError { error, mut retry, .. }) = result else { return Ok(()) };
             if error.kind == FetchErrorKind::Damaged && !was_damaged {
                 // Once more past all caches; then it is the server's own damage.
@@ -615,13 +575,78 @@ impl SharedObject {
         }
     }
 
-    /// One exchange with the server.
-    async fn exchange(
+    /// One attempt to get what is missing. A request that only waits has no permit (F2).
+    async fn attempt(
         self: &Arc<Self>,
         ongoing: &InFlightFetch,
         transfer: &mut Transfer,
         past_caches: bool,
     ) -> Result<(), ExchangeError> {
+        loop {
+            // Relaxed: the answers decide, whatever is expected.
+            let whole = if self.has_ranges.load(Ordering::Relaxed) {
+                None
+            } else {
+                let turn = self.wait_for_whole(ongoing, transfer, past_caches).await;
+                if turn.is_none() {
+                    return Ok(());
+                }
+                turn
+            };
+            let _permit = self.limits.requests.acquire().await;
+            if self.exchange(ongoing, transfer, past_caches, whole).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// F7. The right to receive the whole object; `None` if another request has stored all chunks
+    /// meanwhile.
+    async fn wait_for_whole<'o>(
+        &'o self,
+        ongoing: &InFlightFetch,
+        transfer: &mut Transfer,
+        past_caches: bool,
+    ) -> Option<MutexGuard<'o, ()>> {
+        let mut turn = std::pin::pin!(self.whole.lock());
+        loop {
+            let mut stored = std::pin::pin!(self.stored.notified());
+            // From here on, so that no chunk is missed between the look and the wait.
+            stored.as_mut().enable();
+            if !past_caches && self.skip_stored(ongoing, transfer) {
+                return None;
+            }
+            tokio::select! {
+                turn = &mut turn => {
+                    let is_done = !past_caches && self.skip_stored(ongoing, transfer);
+                    return (!is_done).then_some(turn);
+                }
+                // Those who wait see that something comes.
+                () = stored => ongoing.progress.send_modify(|_| ()),
+            }
+        }
+    }
+
+    /// Leaves out the first chunks that another request has stored. True if none is left.
+    fn skip_stored(&self, ongoing: &InFlightFetch, transfer: &mut Transfer) -> bool {
+        let backing = self.backing();
+        let missing = transfer.chunks().find(|chunk| !backing.writer().is_present(*chunk));
+        let next = missing.unwrap_or(transfer.end);
+        if next > transfer.next {
+            transfer.next = next;
+            ongoing.progress.send_modify(|progress| progress.stored = next);
+        }
+        missing.is_none()
+    }
+
+    /// One exchange with the server. False if it has sent the whole object, which another request receives.
+    async fn exchange(
+        self: &Arc<Self>,
+        ongoing: &InFlightFetch,
+        transfer: &mut Transfer,
+        past_caches: bool,
+        mut whole: Option<MutexGuard<'_, ()>>,
+    ) -> Result<bool, ExchangeError> {
         let stats = &self.limits.stats;
         let mut range = bytes_to_request(&self.layout, self.index.as_deref(), &transfer.chunks());
         if let Some(partial) = &transfer.partial {
@@ -638,37 +663,23 @@ impl SharedObject {
         Stats::add(&stats.latency_us, waited);
         let received = match self.check(&answer) {
             Err(error) => Err(error),
-            Ok(()) if answer.range.end <= range.end => {
+            Ok(()) => {
+                // More than the range is the whole object, and the server will send it again.
+                if answer.range.start < range.start || answer.range.end > range.end {
+                    self.has_ranges.store(false, Ordering::Relaxed);
+                    whole = whole.or_else(|| self.whole.try_lock().ok());
+                    if whole.is_none() {
+                        return Ok(false);
+                    }
+                }
                 self.receive(answer, ongoing, transfer).await
             }
-            Ok(()) => self.receive_whole(answer, ongoing, transfer, past_caches).await,
         };
         // The registry itself may do better than its mirror.
-        received.map_err(|error| match backend.rest_mirrors() {
+        received.map(|()| true).map_err(|error| match backend.rest_mirrors() {
             true => ExchangeError { retry: error.retry.or(Some(Duration::ZERO)), ..error },
             false => error,
         })
-    }
-
-    /// The server has answered with more than the range, which is the whole object, and will do so
-    /// again. Of several such answers one is received, and the others are dropped.
-    async fn receive_whole(
-        self: &Arc<Self>,
-        answer: RangeAnswer,
-        ongoing: &InFlightFetch,
-        transfer: &mut Transfer,
-        past_caches: bool,
-    ) -> Result<(), ExchangeError> {
-        self.has_ranges.store(false, Ordering::Relaxed);
-        let _turn = self.whole.lock().await;
-        let backing = self.backing();
-        if !past_caches && transfer.chunks().all(|chunk| backing.writer().is_present(chunk)) {
-            transfer.next = transfer.end;
-            ongoing.progress.send_modify(|progress| progress.stored = transfer.end);
-            return Ok(());
-        }
-        drop(backing);
-        self.receive(answer, ongoing, transfer).await
     }
 
     /// Whether an answer is about the object that was opened.
@@ -727,10 +738,12 @@ impl SharedObject {
                 assembler.push(bytes, |chunk, bytes| {
                     stored_bytes += bytes.len() as u64;
                     self.store(chunk, bytes)?;
+                    self.stored.notify_waiters();
                     if chunk >= transfer.next && chunk < end {
                         transfer.next = chunk + 1;
-                        ongoing.progress.send_modify(|progress| progress.stored = chunk + 1);
                     }
+                    // Of a whole object, chunks before the first that is wanted are progress, too.
+                    ongoing.progress.send_modify(|progress| progress.stored = transfer.next);
                     Ok::<(), StoreError>(())
                 })
             };

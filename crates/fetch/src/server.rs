@@ -17,9 +17,10 @@ use ferrofs_remote::{Connection, ContentDigest, StoreSettings};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::blocking::blocking;
 use crate::fetcher::{Fetcher, OpeningRequest};
 use crate::lock::locked;
-use crate::object::{SharedObject, WaitOptions};
+use crate::object::{ObjectUse, SharedObject, WaitOptions};
 use crate::space::CacheSpace;
 
 /// Objects of one connection: an image and its devices, of several images.
@@ -59,7 +60,7 @@ struct ClientSession {
 /// An object as one client has it open.
 #[derive(Clone)]
 struct OpenHandle {
-    shared: Arc<SharedObject>,
+    shared: ObjectUse,
     /// Only what is cached may be read.
     is_offline: bool,
     /// How long the client waits.
@@ -146,8 +147,7 @@ impl ClientSession {
 
     /// Chunks were read. What is wrong about the message does not matter: it has no reply.
     fn set_used(&self, object: u64, chunks: &[(u32, u32)]) {
-        let Some(shared) = locked(&self.objects).get(&object).map(|one| Arc::clone(&one.shared))
-        else {
+        let Some(shared) = locked(&self.objects).get(&object).map(|one| one.shared.clone()) else {
             return;
         };
         let backing = shared.backing();
@@ -158,7 +158,13 @@ impl ClientSession {
     /// Messages are small; a peer that does not read is disconnected after the timeout of the
     /// socket. One that is too long would be as long when the peer asks again: it hears that instead.
     fn send(&self, message: &FetcherMessage, descriptors: &[BorrowedFd<'_>]) {
-        let sent = match (self.connection.send(message, descriptors), message.id()) {
+        let sent = match self.connection.try_send(message, descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                blocking(|| self.connection.send(message, descriptors))
+            }
+            sent => sent,
+        };
+        let sent = match (sent, message.id()) {
             (Err(error), Some(id)) if error.kind() == io::ErrorKind::InvalidInput => {
                 let detail = "the reply is longer than a message can be";
                 let error = FetchError::new(FetchErrorKind::Protocol, "the fetcher", detail);
@@ -191,8 +197,7 @@ impl ClientSession {
                 let opened = self.fetcher.open(&location, &opening).await;
                 let opened = opened.and_then(|shared| {
                     let (is_offline, limit) = (options.offline, options.limit());
-                    let shared_too = Arc::clone(&shared);
-                    self.keep(object, OpenHandle { shared: shared_too, is_offline, limit })?;
+                    self.keep(object, OpenHandle { shared: shared.clone(), is_offline, limit })?;
                     Ok(shared)
                 });
                 match opened {
@@ -204,7 +209,11 @@ impl ClientSession {
                 self.opened.send_modify(|count| *count += 1);
             }
             ClientMessage::Fetch { id, object, chunks, urgency, past_caches } => {
-                let result = self.fetch(id, object, &chunks, urgency, past_caches).await;
+                let mut closed = self.closed.subscribe();
+                let result = tokio::select! {
+                    result = self.fetch(id, object, &chunks, urgency, past_caches) => result,
+                    _ = closed.wait_for(|is_closed| *is_closed) => return,
+                };
                 if id != NO_REPLY {
                     let reply = match result {
                         Ok(()) => FetcherMessage::Fetched { id },

@@ -341,23 +341,25 @@ impl CacheSpace {
     ) -> io::Result<PruneReport> {
         let _pass = locked(&self.pass);
         let mut report = PruneReport::default();
-        let object = locked(&self.open).get(key).and_then(Weak::upgrade);
-        if let Some(object) = object {
+        let open = locked(&self.open);
+        if let Some(object) = open.get(key).and_then(Weak::upgrade) {
+            drop(open);
             for (start, end) in chunks {
                 object.writer.discard(*start..*end)?;
                 report.chunks += u64::from(end.saturating_sub(*start));
             }
         } else if chunks.is_empty() {
+            drop(open);
             let bytes = self.cache.entry(key).map_or(0, |entry| entry.used_bytes);
             self.remove(key, bytes, &mut report);
         } else {
-            // Held, so that nobody opens the object meanwhile.
-            let _open = locked(&self.open);
+            // `open` is held, so that nobody opens the object meanwhile.
             let writer = self.cache.open_writer(key, seed)?;
             for (start, end) in chunks {
                 writer.discard(*start..*end)?;
                 report.chunks += u64::from(end.saturating_sub(*start));
             }
+            drop(open);
         }
         self.count()?;
         report.used_bytes = locked(&self.account).used;

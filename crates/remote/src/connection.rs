@@ -69,6 +69,28 @@ impl Connection {
     /// `InvalidInput` if it is too long; otherwise the connection has ended or the peer does not
     /// read.
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(message, descriptors, SendFlags::empty())
+    }
+
+    /// Sends a message if that takes no wait for the peer.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the peer must read first; otherwise as [`send`](Self::send).
+    pub fn try_send(
+        &self,
+        message: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.send_with(message, descriptors, SendFlags::DONTWAIT)
+    }
+
+    fn send_with(
+        &self,
+        message: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<()> {
+        let flags = flags | SendFlags::NOSIGNAL;
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MESSAGE_MAX_BYTES || descriptors.len() > DESCRIPTORS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -77,9 +99,9 @@ impl Connection {
         loop {
             let sent = if descriptors.is_empty() {
                 // The only call that sends in the sandbox of a mount.
-                rustix::net::send(&self.socket, &bytes, SendFlags::NOSIGNAL)
+                rustix::net::send(&self.socket, &bytes, flags)
             } else {
-                self.send_descriptors(&bytes, descriptors)
+                self.send_descriptors(&bytes, descriptors, flags)
             };
             match sent {
                 Err(rustix::io::Errno::INTR) => {}
@@ -92,12 +114,13 @@ impl Connection {
         &self,
         bytes: &[u8],
         descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
     ) -> rustix::io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         let slices = [IoSlice::new(bytes)];
-        rustix::net::sendmsg(&self.socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)
+        rustix::net::sendmsg(&self.socket, &slices, &mut ancillary, flags)
     }
 
     /// Whether a message, or the end, comes within `time`.

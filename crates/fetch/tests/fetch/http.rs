@@ -411,3 +411,69 @@ fn a_reader_of_a_server_without_ranges_waits_for_its_own_chunk() {
     let sent = server.0.sent.load(Ordering::SeqCst);
     assert!(sent < 20 * length, "{sent}");
 }
+
+/// One of them received all of the object, while the others waited for it without any progress.
+#[test]
+fn readers_of_a_server_that_stops_to_send_ranges_share_one_transfer() {
+    let length = 48u64 << 20;
+    let (world, server) = (World::new(), Server::start(body(length)));
+    let limit = Duration::from_secs(3);
+    let (location, options) = (server.url().parse().unwrap(), RemoteOptions::default());
+    let source = RemoteSource::open(&world.client(), &location, &options, limit).unwrap();
+    check(&source, 0, 10);
+    server.set_fault(|_| Fault::Whole);
+    server.0.bandwidth.store(8_000_000, Ordering::SeqCst);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for chunk in [11, 20, 30, 40, 47] {
+            let source = &source;
+            scope.spawn(move || check(source, chunk << 20, 1 << 20));
+        }
+    });
+    // That takes longer than the limit.
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    check(&source, 0, 48 << 20);
+    // Answers that were dropped have filled the buffers of their connections.
+    let sent = server.0.sent.load(Ordering::SeqCst);
+    assert!(sent < 2 * length, "{sent}");
+}
+
+/// All of the last chunks was asked for, and came as all of the object, which looked as if it fitted.
+#[test]
+fn a_whole_object_that_ends_where_the_range_ends_is_received_once() {
+    let (world, server) = (World::new(), Server::start(body(LENGTH)));
+    let source = world.open(&server.url());
+    check(&source, 0, 10);
+    server.set_fault(|_| Fault::Whole);
+    check(&source, LENGTH - 100, 100);
+    check(&source, 0, END);
+    assert_eq!(server.requests(), 2);
+}
+
+/// It went on to its end, and evicted what other clients had open.
+#[test]
+fn a_transfer_ends_with_its_last_client() {
+    let length = 64u64 << 20;
+    let (world, server) = (World::new(), Server::start(body(length)));
+    server.set_fault(|_| Fault::Whole);
+    server.0.bandwidth.store(8_000_000, Ordering::SeqCst);
+    let (client, other) = (world.client(), world.client());
+    let source = world.open_with(&client, &server.url());
+    check(&source, 0, 1 << 20);
+    let also = world.open_with(&other, &server.url());
+    drop((source, client));
+    // Another client has it open.
+    check(&also, 6 << 20, 1 << 20);
+    drop((also, other));
+    let began = Instant::now();
+    let sent = || server.0.sent.load(Ordering::SeqCst);
+    let mut before = 0;
+    while before < sent() {
+        before = sent();
+        thread::sleep(Duration::from_millis(500));
+        assert!(began.elapsed() < Duration::from_secs(6), "{before} bytes, and more come");
+    }
+    assert!(before < length, "{before}");
+    server.0.bandwidth.store(0, Ordering::SeqCst);
+    check(&world.open(&server.url()), 0, 64 << 20);
+}
