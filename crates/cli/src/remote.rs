@@ -3,10 +3,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Once};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -17,6 +19,7 @@ use ferrofs_remote::{
     Companion, Connection, FetchClient, FetcherProgram, LayoutSource, Location, RemoteLocation,
     RemoteObject, RemoteSource, StoreSettings, push_image, serve_companion,
 };
+use ferrofs_workers::priority;
 use serde::Serialize;
 
 use crate::arguments::{ConnectionArguments, RemoteArguments, VerifyChoice};
@@ -244,7 +247,7 @@ pub(crate) fn push(
     request: &PushRequest,
     files: &[BorrowedFd<'_>],
     arguments: &ConnectionArguments,
-    watch: &mut dyn FnMut(u64) -> std::io::Result<()>,
+    watch: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> anyhow::Result<PushReport> {
     Ok(push_image(&connector(arguments)?, request, files, watch)?)
 }
@@ -351,7 +354,18 @@ impl RemoteMount {
     /// # Errors
     /// The system refuses the thread.
     pub(crate) fn start(&self) -> anyhow::Result<()> {
-        self.client.start_receiver().context("cannot start a thread")
+        let client = &self.client;
+        std::thread::scope(|scope| {
+            // The receiver inherits an ordinary priority from it: a server decides how much there is to receive.
+            let body = || {
+                priority::discard_inherited();
+                client.start_receiver()
+            };
+            let named = std::thread::Builder::new().name("remote-start".to_owned());
+            let started = named.spawn_scoped(scope, body).map(ScopedJoinHandle::join);
+            started.and_then(|ended| ended.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+        })
+        .context("cannot start a thread")
     }
 }
 
@@ -373,7 +387,7 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
         false => CachePlace::of(Path::new(cache))?,
     };
     let fetcher = FetcherProgram::new(cache, PathBuf::from(program), Vec::new());
-    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
     // The socket has one owner, so that its end is seen.
     let null = std::fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -147,6 +147,9 @@ pub enum ErrorKind {
         /// Encoded bytes.
         encoded: u64,
     },
+    /// An uncompressed extent in an inode begins inside a block, and the uncompressed extents of its file are
+    /// interlaced (docs/format.md F40).
+    InterlacedTail,
     /// A stored extent is longer than its pcluster.
     PlainTooLong {
         /// Bytes of the extent.
@@ -322,6 +325,7 @@ impl fmt::Display for ErrorKind {
             | Self::ExtentOrder
             | Self::ExtentDensity { .. }
             | Self::ExtentTooLong { .. }
+            | Self::InterlacedTail
             | Self::PlainTooLong { .. }
             | Self::UndeclaredAlgorithm(_)
             | Self::SharedDamage
@@ -399,6 +403,10 @@ impl ErrorKind {
                     "an extent of {decoded} bytes in a pcluster of {encoded} is longer than the format allows"
                 )
             }
+            Self::InterlacedTail => f.write_str(
+                "the end of the file is uncompressed in its inode, and in an order on which mkfs.erofs and the kernel \
+                 disagree: rebuild the image without ztailpacking",
+            ),
             Self::PlainTooLong { decoded, encoded } => {
                 write!(
                     f,

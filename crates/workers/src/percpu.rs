@@ -158,7 +158,10 @@ impl PerCpuPool {
     pub fn new(settings: PerCpuSettings) -> Self {
         let available = settings.available_cpus();
         let PerCpuSettings { name, priority, cpus, available: _, spawner } = settings;
-        let mut fallback = UnboundSettings::new(&name).max_threads(available.parallelism());
+        // Chosen CPUs may all go; the fallback then has as many threads as they had workers.
+        let chosen = cpus.as_ref().map_or(usize::MAX, CpuSet::len);
+        let threads = available.parallelism().min(chosen).max(1);
+        let mut fallback = UnboundSettings::new(&name).max_threads(threads);
         fallback.spawner = spawner.clone();
         let numbers = registry::cpu_numbers(&available);
         let itself = |cpu| AtomicU32::new(u32::try_from(cpu).unwrap_or(u32::MAX));
@@ -182,8 +185,9 @@ impl PerCpuPool {
     }
 
     /// Runs `work` on the worker of the CPU on which the caller is. This never fails, and waits for nothing but the
-    /// start of the workers at first use. The work may run on the caller before this returns, so hold no lock
-    /// that it takes. The result says where it went.
+    /// start of the workers at first use. The work may run on the caller before this returns, and so may work that
+    /// others have submitted, if the system gives no thread: hold no lock that any of it takes. The result says
+    /// where the work went.
     ///
     /// From an item of this pool it runs inside of that item.
     pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> DispatchTarget {

@@ -30,7 +30,7 @@ pub enum PriorityRequest {
 /// The priority level of a thread, as the system reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PriorityLevel {
-    /// A real-time policy; [`apply`] asks for FIFO at priority 1.
+    /// A real-time policy; [`apply`] asks for FIFO at priority 1, unless the thread has one already.
     RealTime,
     /// An ordinary policy at nice -19 (or -20).
     Nice,
@@ -43,7 +43,7 @@ pub enum PriorityLevel {
 impl fmt::Display for PriorityLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::RealTime => "fifo 1",
+            Self::RealTime => "real-time",
             Self::Nice => "nice -19",
             Self::Normal => "normal",
             Self::Batch => "batch",
@@ -113,6 +113,15 @@ impl Drop for InheritedPriority {
     }
 }
 
+/// Gives the calling thread an ordinary priority, if it has inherited that of an [`InheritedPriority`]: for threads that
+/// are started meanwhile and that no reader waits for.
+pub fn discard_inherited() {
+    if sys::scheduler() == Ok(sys::POLICY_FIFO) && sys::real_time_priority() == Ok(FIFO_PRIORITY) {
+        // A thread may always lower itself.
+        sys::set_scheduler(sys::POLICY_OTHER, 0).unwrap_or_default();
+    }
+}
+
 /// The priority level of the calling thread, as `sched_getscheduler` and `getpriority` report it.
 #[must_use]
 pub fn of_current_thread() -> PriorityLevel {
@@ -139,8 +148,15 @@ fn level_of_nice(otherwise: PriorityLevel) -> PriorityLevel {
     }
 }
 
-/// Returns whether a real-time policy holds afterwards. One that was there before is never taken away.
+/// Returns whether a real-time policy holds afterwards. One that was there before is never taken away or lowered.
 fn raise_to_real_time() -> bool {
+    if of_current_thread() == PriorityLevel::RealTime {
+        // Only the flag. Refused, the thread passes on what it has itself inherited.
+        if let (Ok(policy), Ok(priority)) = (sys::scheduler(), sys::real_time_priority()) {
+            sys::set_scheduler(policy | sys::RESET_ON_FORK, priority).ok();
+        }
+        return true;
+    }
     // Under this limit the kernel ends the process (SIGXCPU) when a real-time thread computes for
     // longer without sleeping, which is just what a decoder does.
     if sys::has_real_time_limit() == Ok(false) {
@@ -153,7 +169,8 @@ fn raise_to_real_time() -> bool {
 fn raise_to_nice() {
     // Its children do not inherit the nice value. Refused or not, the next call may still succeed, and the caller
     // reads what holds.
-    sys::set_scheduler(sys::POLICY_OTHER | sys::RESET_ON_FORK, 0).ok();
+    let policy = sys::scheduler().unwrap_or(sys::POLICY_OTHER);
+    sys::set_scheduler(policy | sys::RESET_ON_FORK, 0).ok();
     setpriority_process(Some(gettid()), NICE).ok();
 }
 
@@ -230,6 +247,48 @@ mod tests {
     }
 
     #[test]
+    fn a_real_time_priority_that_was_there_before_is_kept() {
+        for policy in [sys::POLICY_FIFO, sys::POLICY_ROUND_ROBIN] {
+            aside(move || {
+                if sys::set_scheduler(policy, 50).is_err() {
+                    return skipped("real-time priority 50 is refused");
+                }
+                assert_eq!(apply(PriorityRequest::Raised), PriorityLevel::RealTime);
+                assert_eq!((shown().0, shown().1), (policy, 50));
+                assert_eq!(aside(shown).0, sys::POLICY_OTHER, "and is not passed on");
+            });
+        }
+    }
+
+    #[test]
+    fn a_priority_that_was_inherited_on_the_way_is_discarded() {
+        aside(|| {
+            let Some(inherited) = InheritedPriority::raise() else {
+                return skipped("a real-time priority is refused");
+            };
+            let thread = |body: fn()| {
+                aside(move || {
+                    body();
+                    shown().0
+                })
+            };
+            assert_eq!(thread(|| ()), sys::POLICY_FIFO);
+            assert_eq!(thread(discard_inherited), sys::POLICY_OTHER);
+            drop(inherited);
+            assert_eq!(thread(discard_inherited), sys::POLICY_OTHER);
+        });
+    }
+
+    #[test]
+    fn a_batch_thread_that_gets_no_higher_level_stays_one() {
+        aside(|| {
+            apply(PriorityRequest::Batch);
+            raise_to_nice();
+            assert_eq!(shown().0, sys::POLICY_BATCH);
+        });
+    }
+
+    #[test]
     fn what_a_raised_thread_starts_begins_as_an_ordinary_thread() {
         aside(|| {
             apply(PriorityRequest::Raised);
@@ -248,6 +307,11 @@ mod tests {
             assert_shown(priority_level);
             assert!(aside(shown).2 >= 0);
         });
+    }
+
+    #[allow(clippy::print_stdout, reason = "a test says what it skips")]
+    fn skipped(why: &str) {
+        println!("skipped: {why}");
     }
 
     /// Runs on a thread of its own with the policy `SCHED_IDLE`.
@@ -294,6 +358,6 @@ mod tests {
     fn the_levels_have_names() {
         let names = [PriorityLevel::RealTime, PriorityLevel::Nice, PriorityLevel::Normal]
             .map(|priority_level| priority_level.to_string());
-        assert_eq!(names, ["fifo 1", "nice -19", "normal"]);
+        assert_eq!(names, ["real-time", "nice -19", "normal"]);
     }
 }

@@ -1,8 +1,8 @@
 //! The system calls that no safe binding covers: scheduling policy, affinity masks wider than 1024
-//! CPUs, and a resource limit whose reading may fail. Called by `priority` and `cpus`.
+//! CPUs, and calls that may fail although bindings take them for infallible. Called by `priority` and `cpus`.
 #![allow(unsafe_code, reason = "these calls have no safe binding")]
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_uint};
 
 use rustix::io::Errno;
 
@@ -26,18 +26,19 @@ const RTTIME: c_long = 15;
 /// `RLIM64_INFINITY`.
 const UNLIMITED: u64 = u64::MAX;
 
-/// The numbers of `sched_setscheduler`, `sched_getscheduler`, `sched_setaffinity` and `prlimit64`.
+/// The numbers of `sched_setscheduler`, `sched_getscheduler`, `sched_getparam`, `sched_setaffinity`, `prlimit64` and
+/// `getcpu`.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
-const NUMBERS: Option<[c_long; 4]> = Some([144, 145, 203, 302]);
+const NUMBERS: Option<[c_long; 6]> = Some([144, 145, 143, 203, 302, 309]);
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64", target_arch = "loongarch64"))]
-const NUMBERS: Option<[c_long; 4]> = Some([119, 120, 122, 261]);
+const NUMBERS: Option<[c_long; 6]> = Some([119, 120, 121, 122, 261, 168]);
 #[cfg(not(any(
     all(target_arch = "x86_64", target_pointer_width = "64"),
     target_arch = "aarch64",
     target_arch = "riscv64",
     target_arch = "loongarch64"
 )))]
-const NUMBERS: Option<[c_long; 4]> = None;
+const NUMBERS: Option<[c_long; 6]> = None;
 
 unsafe extern "C" {
     // The C library's own sched_setscheduler answers ENOSYS in musl, so it is not the one to call.
@@ -67,10 +68,34 @@ pub(crate) fn scheduler() -> Result<c_int, Errno> {
     Ok(policy & !RESET_ON_FORK)
 }
 
+/// The calling thread's real-time priority; 0 under an ordinary policy.
+pub(crate) fn real_time_priority() -> Result<c_int, Errno> {
+    let [_, _, number, ..] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let mut priority: c_int = 0;
+    // SAFETY: the number is this architecture's sched_getparam(pid, *mut sched_param) (NUMBERS); the kernel writes
+    // struct sched_param, which is one int, to a local that outlives the call.
+    let result = unsafe { syscall(number, c_long::from(0_u8), &raw mut priority) };
+    checked(result)?;
+    Ok(priority)
+}
+
+/// The CPU on which the calling thread runs. A binding that takes the call for infallible would return what was on the
+/// stack where a system call filter refuses it.
+pub(crate) fn current_cpu() -> Result<usize, Errno> {
+    let [.., number] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let mut cpu: c_uint = 0;
+    let nothing = std::ptr::null_mut::<c_uint>();
+    // SAFETY: the number is this architecture's getcpu(*mut cpu, *mut node, *mut cache) (NUMBERS); the kernel writes one
+    // unsigned int to a local that outlives the call, and nothing through null pointers.
+    let result = unsafe { syscall(number, &raw mut cpu, nothing, nothing) };
+    checked(result)?;
+    usize::try_from(cpu).map_err(|_| Errno::RANGE)
+}
+
 /// Restricts the calling thread to the CPUs whose bits are set, CPU 0 in the lowest bit of the first
 /// word. Bits past the kernel's own limit are ignored by it.
 pub(crate) fn set_affinity(mask: &[u64]) -> Result<(), Errno> {
-    let [_, _, number, _] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let [_, _, _, number, ..] = NUMBERS.ok_or(Errno::NOSYS)?;
     // SAFETY: the number is this architecture's sched_setaffinity(pid, length in bytes, *const mask)
     // (NUMBERS; all of them have 64-bit words); the kernel reads at most size_of_val(mask) bytes
     // through the pointer, which is to a slice borrowed over the call, and writes nothing.
@@ -81,7 +106,7 @@ pub(crate) fn set_affinity(mask: &[u64]) -> Result<(), Errno> {
 /// Whether the process has a limit on the time that a real-time thread computes without sleeping. A binding that takes
 /// reading it for infallible would return what was on the stack where a system call filter refuses the call.
 pub(crate) fn has_real_time_limit() -> Result<bool, Errno> {
-    let [.., number] = NUMBERS.ok_or(Errno::NOSYS)?;
+    let [_, _, _, _, number, _] = NUMBERS.ok_or(Errno::NOSYS)?;
     let mut limits = [UNLIMITED; 2];
     // SAFETY: the number is this architecture's prlimit64(pid, resource, *const new, *mut old) (NUMBERS); without new
     // limits it changes nothing, and the kernel writes struct rlimit64, two words, to a local that outlives the call.

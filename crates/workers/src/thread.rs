@@ -236,7 +236,7 @@ impl Default for ThreadFaults {
 }
 
 #[cfg(test)]
-#[cfg_attr(loom, allow(dead_code, reason = "models refuse nothing"))]
+#[cfg_attr(loom, allow(dead_code, reason = "models count no refusals"))]
 impl ThreadFaults {
     /// From here on, threads on `cpus` are refused, and those on no CPU if `unbound` says so.
     pub(crate) fn set(&self, cpus: CpuSet, unbound: bool) {

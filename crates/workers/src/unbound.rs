@@ -132,7 +132,8 @@ impl UnboundPool {
     }
 
     /// Runs `work` on one of the pool's threads. This never fails and never waits for a thread, but the work may
-    /// run on the caller before this returns: so hold no lock that it takes. A panic of the work ends with the
+    /// run on the caller before this returns, and so may work that others have submitted, if the system gives no
+    /// thread: hold no lock that any of it takes. A panic of the work ends with the
     /// work.
     pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> SubmitOutcome {
         if let Some(counters) = current_counters(self.id()) {
@@ -538,6 +539,7 @@ mod loom_tests {
     use std::time::Instant;
 
     use super::{SubmitOutcome, UnboundPool, UnboundSettings, WorkItem};
+    use crate::cpus::CpuSet;
     use crate::wake_event::WakeEvent;
 
     fn pool(threads: usize) -> UnboundPool {
@@ -598,6 +600,31 @@ mod loom_tests {
             submit(&pool, &ran);
             other.join().unwrap();
             drop(pool);
+            assert_eq!(ran.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    /// U3: the last submitter that fails runs what all of them have queued.
+    #[test]
+    fn items_of_submitters_that_get_no_thread_run_once() {
+        model(|| {
+            let settings = UnboundSettings::new("model").max_threads(2);
+            settings.spawner.faults.set(CpuSet::new(), true);
+            let pool = Arc::new(UnboundPool::new(settings));
+            let ran = Arc::new(AtomicUsize::new(0));
+            let submit = |pool: &UnboundPool, ran: &Arc<AtomicUsize>| {
+                let ran = Arc::clone(ran);
+                pool.submit(move || {
+                    ran.fetch_add(1, Ordering::Relaxed);
+                });
+            };
+            let other = {
+                let (pool, ran) = (Arc::clone(&pool), Arc::clone(&ran));
+                loom::thread::spawn(move || submit(&pool, &ran))
+            };
+            submit(&pool, &ran);
+            other.join().unwrap();
+            // Before the pool ends, which would run what is left.
             assert_eq!(ran.load(Ordering::Relaxed), 2);
         });
     }

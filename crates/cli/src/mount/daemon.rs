@@ -137,7 +137,7 @@ pub(super) fn serve(
         start.ready.wait_for_turn()?;
         fault_point("turn", start.number);
     }
-    image.allow_threads();
+    let shared = image.clone();
     let served = ready.serve(image, move |event| match event {
         MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
         _ => {
@@ -148,6 +148,9 @@ pub(super) fn serve(
         }
     });
     drop(inherited);
+    // What it starts has an ordinary priority now.
+    shared.allow_threads();
+    drop(shared);
     let served = served.map_err(|error| anyhow!("{error}"))?;
     let confined = server.attachment.wait_for_unmount_helper();
     confined.map_err(|error| helper_error(&error))?;

@@ -84,6 +84,9 @@ impl DeflateEncoder {
                 // Longer than the scratch: far too much input.
                 beyond = tried;
                 tried = least + (beyond - least) / 2;
+                if least == 0 {
+                    tried = tried.min(output.len() * FIRST_RATIO);
+                }
             } else {
                 let truncate = truncate(&mut self.scratch[..bytes], output.len())
                     .ok_or(ErrorKind::EncodingFailed)?;

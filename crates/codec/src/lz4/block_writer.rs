@@ -54,7 +54,16 @@ impl<'a> BlockWriter<'a> {
         let coded = found.length - MATCH_MIN;
         let behind = LAST_LITERALS.max(LAST_MATCH_BYTES.saturating_sub(found.length));
         let room = 1 + more_bytes(literals) + literals + 2 + more_bytes(coded) + 1 + behind;
-        if self.output.len() - self.bytes < room {
+        let left = self.output.len() - self.bytes;
+        if left < room {
+            // A long match is cut to what fits.
+            let least = 1 + more_bytes(literals) + literals + 2 + 1 + LAST_MATCH_BYTES;
+            let Some(more) = left.checked_sub(least) else { return false };
+            let cut = coded.min(LENGTH_GOES_ON - 1 + 255 * more);
+            self.put_literals(literals, cut.min(LENGTH_GOES_ON));
+            self.put(&found.distance.to_le_bytes());
+            self.put_more(cut);
+            self.taken += MATCH_MIN + cut;
             return false;
         }
         self.put_literals(literals, coded.min(LENGTH_GOES_ON));

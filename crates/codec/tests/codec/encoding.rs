@@ -387,3 +387,45 @@ fn an_encoder_can_move_to_another_thread() {
         assert!(first == second, "{method:?}");
     }
 }
+
+/// Of a match whose length did not fit, not even a part was taken, and runs were stored as they are.
+#[test]
+fn a_run_that_is_longer_than_an_output_can_say_fills_it() {
+    let run = vec![0; EXTENT_BYTES_MAX];
+    let period: Vec<u8> = (0..EXTENT_BYTES_MAX).map(|at| (at % 250).to_le_bytes()[0]).collect();
+    for method in METHODS.into_iter().filter(|method| method.algorithm() == Algorithm::Lz4) {
+        for output_bytes in [512, 4096] {
+            for input in [&run, &period] {
+                let mut encoder = encoder(&method);
+                let filled = fill(&mut encoder, input, output_bytes).unwrap().unwrap();
+                comes_back(&method, input, output_bytes, &filled);
+                // A byte says 255 more.
+                let least = (100 * output_bytes).min(EXTENT_BYTES_MAX);
+                let taken = filled.0.input_bytes;
+                assert!(taken >= least, "{method:?}: {taken} in {output_bytes}");
+            }
+        }
+    }
+}
+
+/// Each call tried far too much input, four times, until the end of the segment.
+#[test]
+fn what_lies_behind_a_run_is_encoded() {
+    let input = [vec![0; 1 << 20], text(1 << 18, 3)].concat();
+    for method in METHODS {
+        let output_bytes = 4096;
+        let mut encoder = Encoder::new(&method, output_bytes, EXTENT_BYTES_MAX).unwrap();
+        let (mut at, mut raw, mut clusters) = (0, 0, 0);
+        while input.len() - at > 2 * output_bytes {
+            clusters += 1;
+            match fill(&mut encoder, &input[at..], output_bytes).unwrap() {
+                Some(filled) => {
+                    comes_back(&method, &input[at..], output_bytes, &filled);
+                    at += filled.0.input_bytes;
+                }
+                None => (at, raw) = (at + output_bytes, raw + 1),
+            }
+        }
+        assert!(raw * 20 <= clusters, "{method:?}: {raw} of {clusters} are not encoded");
+    }
+}

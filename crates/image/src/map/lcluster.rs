@@ -127,7 +127,7 @@ impl LclusterMap {
                 let at = Address::Metadata { space: self.entries.cursor.space(), offset };
                 let encoded_bytes = u32::from(bytes);
                 let stored = StoredCluster { at, encoded_bytes, decoded_bytes: length };
-                self.cluster(inner, found, stored)?
+                self.tail_cluster(inner, found, stored)?
             }
             None => match self.entries.blocks(inner, found, self.size)? {
                 0 => DataLocation::Hole,
@@ -191,6 +191,30 @@ impl LclusterMap {
             }
         }
         Ok(())
+    }
+
+    /// The same as [`cluster`](Self::cluster) for a pcluster in the inode. It has no block in which interlaced bytes could
+    /// have a place, so that they can only be shifted, and readers and builders disagree if that is another order (F40).
+    fn tail_cluster(
+        &self,
+        inner: &ImageInner,
+        found: FoundHead,
+        stored: StoredCluster,
+    ) -> Result<DataLocation> {
+        let (at, start) = (stored.at.offset(), self.entries.start(found)?);
+        let mut location = self.cluster(inner, found, stored)?;
+        if let DataLocation::Cluster(Cluster {
+            id: ClusterId { coding: Coding::Plain { wrapped_bytes }, .. },
+            ..
+        }) = &mut location
+            && *wrapped_bytes > 0
+        {
+            if inner.sb.block_size.within(start) > 0 {
+                return Err(Error::new(ErrorKind::InterlacedTail).at(at));
+            }
+            *wrapped_bytes = 0;
+        }
+        Ok(location)
     }
 
     /// The cluster of the extent that `found` starts, checked.

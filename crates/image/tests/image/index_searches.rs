@@ -1,5 +1,5 @@
-//! Searches along the distances of a full index: as many steps as builders need, and not as many as the index has
-//! entries.
+//! Full indexes: searches along their distances take as many steps as builders need, and not as many as the index has
+//! entries; uncompressed ends of files in the inode.
 
 use std::sync::Arc;
 
@@ -109,4 +109,53 @@ fn searches_in_a_packed_file_are_work() {
         _ => false,
     };
     assert!(found.iter().any(is_limit), "{found:?}");
+}
+
+/// A hole up to byte `start`, and then the uncompressed end of the file in the inode.
+fn inline_end(start: usize, end: &[u8], advise: u16) -> Image {
+    let mut image = CraftedImage::new(16);
+    let mut behind = vec![0u8; 16];
+    behind[2..4].copy_from_slice(&u16::try_from(end.len()).unwrap().to_le_bytes());
+    // INLINE_PCLUSTER, and what is asked for.
+    behind[4..6].copy_from_slice(&(8 | advise).to_le_bytes());
+    let lclusters = start / BLOCK;
+    let heads = (0..lclusters).map(|_| [1 | 1 << 14, 0, 0, 0]);
+    for fields in heads.chain([[0, start % BLOCK, 0, 0]]) {
+        behind.extend(fields.iter().flat_map(|field| u16::try_from(*field).unwrap().to_le_bytes()));
+    }
+    behind.extend_from_slice(end);
+    let (size, mode) = (start + end.len(), 0o100_644);
+    image.inode(2, CompactInode { layout: 1, mode, size, ..CompactInode::fifo() }, &behind);
+    let nid = CraftedImage::nid(0);
+    let file = ("f", CraftedImage::nid(2), FILE);
+    let root = directory(&[(".", nid, DIRECTORY), ("..", nid, DIRECTORY), file]);
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    let source: Arc<dyn ImageSource> = Arc::new(image.finish());
+    OpenOptions::new().open_sources(source, Vec::new()).unwrap()
+}
+
+/// The bytes of mkfs.erofs came rotated if the end was long enough, as they do from the kernel, and else it was called too long.
+#[test]
+fn an_interlaced_end_in_the_inode_is_refused_where_its_order_is_in_doubt() {
+    const INTERLACED: u16 = 0x10;
+    let end: Vec<u8> = (0..200).collect();
+    let read = |image: &Image, start: usize| {
+        let inode = image.inode(Nid::new(CraftedImage::nid(2))).unwrap();
+        let mut bytes = vec![1; 200];
+        image.read_at(&inode, start as u64, &mut bytes).map(|count| (count, bytes))
+    };
+    for (start, advise) in [(4096 + 100, 0), (8192, 0), (8192, INTERLACED)] {
+        let image = inline_end(start, &end, advise);
+        assert_eq!(read(&image, start).unwrap(), (200, end.clone()), "{start} {advise}");
+        assert!(problems(&image).is_empty());
+    }
+    for start in [4096 + 100, 4096 + 4090] {
+        let image = inline_end(start, &end, INTERLACED);
+        let found = problems(&image);
+        for error in [read(&image, start).unwrap_err(), found.into_iter().next().unwrap()] {
+            assert!(matches!(error.kind(), ErrorKind::InterlacedTail), "{error}");
+            assert!(error.offset().is_some(), "{error}");
+        }
+    }
 }

@@ -458,7 +458,7 @@ impl WorkerRecord {
     #[must_use]
     pub const fn priority_name(&self) -> Option<&'static str> {
         match self.priority_level {
-            1 => Some("fifo 1"),
+            1 => Some("real-time"),
             2 => Some("nice -19"),
             3 => Some("normal"),
             4 => Some("batch"),

@@ -2,6 +2,7 @@
 //! mixed, and seen from inside of a container. It keeps nothing. What is absent or malformed limits
 //! nothing.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -175,6 +176,8 @@ pub struct CpuThrottling {
     pub stalled_time: Option<Duration>,
     /// Whether `stalled_time` is that of the whole system, since the group's is not counted.
     pub is_stalled_of_system: bool,
+    /// Names the groups whose counters these are.
+    account: u64,
 }
 
 impl CpuThrottling {
@@ -186,7 +189,9 @@ impl CpuThrottling {
 
     fn read_below(root: &Path) -> Self {
         let groups = cpu_cgroups(root);
-        let mut found = Self::default();
+        let mut hasher = DefaultHasher::new();
+        groups.hash(&mut hasher);
+        let mut found = Self { account: hasher.finish(), ..Self::default() };
         for group in &groups {
             let Some(text) = read_text(&group.join("cpu.stat")) else { continue };
             if let Some(times) = value(&text, "nr_throttled ") {
@@ -204,18 +209,21 @@ impl CpuThrottling {
         found
     }
 
-    /// The difference since `before`.
+    /// The difference since `before`. None for what was not counted then, and for all that groups count if the process
+    /// has moved to other ones meanwhile.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let time = |now: Option<Duration>, then: Option<Duration>| {
-            now.map(|now| now.saturating_sub(then.unwrap_or_default()))
-        };
-        let is_same_account = self.is_stalled_of_system == before.is_stalled_of_system;
+        let is_same = self.account == before.account;
+        let time = |now: Option<Duration>, then: Option<Duration>| Some(now?.saturating_sub(then?));
+        let is_system = self.is_stalled_of_system && before.is_stalled_of_system;
+        let is_group = !self.is_stalled_of_system && !before.is_stalled_of_system && is_same;
+        let throttled = self.throttled.zip(before.throttled);
         Self {
-            throttled: self.throttled.map(|now| now.saturating_sub(before.throttled.unwrap_or(0))),
-            throttled_time: time(self.throttled_time, before.throttled_time),
-            stalled_time: time(self.stalled_time, before.stalled_time).filter(|_| is_same_account),
-            is_stalled_of_system: self.is_stalled_of_system,
+            throttled: throttled.filter(|_| is_same).map(|(now, then)| now.saturating_sub(then)),
+            throttled_time: time(self.throttled_time, before.throttled_time).filter(|_| is_same),
+            stalled_time: time(self.stalled_time, before.stalled_time)
+                .filter(|_| is_system || is_group),
+            ..*self
         }
     }
 }
@@ -558,26 +566,34 @@ mod tests {
     #[test]
     fn a_system_that_says_nothing_throttles_nothing() {
         let nothing = CpuThrottling { is_stalled_of_system: true, ..CpuThrottling::default() };
-        assert_eq!(throttling(&[]), nothing);
+        let found = throttling(&[]);
+        assert_eq!(found, CpuThrottling { account: found.account, ..nothing });
         let odd = [("proc/self/cgroup", "0::/\n"), ("proc/pressure/cpu", "some avg10=x total=\n")];
-        assert_eq!(throttling(&odd), nothing);
+        let found = throttling(&odd);
+        assert_eq!(found, CpuThrottling { account: found.account, ..nothing });
     }
 
     #[test]
     fn only_what_came_since_counts() {
-        let then =
-            CpuThrottling { throttled: Some(3), stalled_time: None, ..CpuThrottling::default() };
-        let now = CpuThrottling {
-            throttled: Some(5),
-            throttled_time: Some(Duration::from_millis(1)),
-            stalled_time: Some(Duration::from_millis(2)),
-            is_stalled_of_system: false,
+        let milli = |count| Some(Duration::from_millis(count));
+        let counted = |throttled, stalled| CpuThrottling {
+            throttled: Some(throttled),
+            throttled_time: milli(throttled),
+            stalled_time: milli(stalled),
+            ..CpuThrottling::default()
         };
-        assert_eq!(now.since(&then), CpuThrottling { throttled: Some(2), ..now });
-        assert_eq!(then.since(&now).throttled, Some(0));
-        // Moved to another group meanwhile: the accounts cannot be compared.
-        let moved = CpuThrottling { is_stalled_of_system: true, ..then };
-        assert_eq!(now.since(&moved).stalled_time, None);
+        let (then, now) = (counted(3, 10), counted(5, 30));
+        assert_eq!(now.since(&then), counted(2, 20));
+        assert_eq!(then.since(&now), counted(0, 0));
+        // What was not counted then began at an unknown number.
+        assert_eq!(now.since(&CpuThrottling::default()), CpuThrottling::default());
+        // Moved to another group meanwhile: the accounts cannot be compared, but for that of the system.
+        let moved = CpuThrottling { account: 1, ..then };
+        assert_eq!(now.since(&moved), CpuThrottling::default());
+        let system = |account, one| CpuThrottling { is_stalled_of_system: true, account, ..one };
+        let since = system(0, now).since(&system(1, then));
+        assert_eq!((since.throttled, since.stalled_time), (None, milli(20)));
+        assert_eq!(now.since(&system(0, then)).stalled_time, None);
     }
 
     #[test]
@@ -598,6 +614,7 @@ mod tests {
             throttled_time: Some(Duration::from_millis(2)),
             stalled_time: Some(Duration::from_micros(77)),
             is_stalled_of_system: false,
+            account: found.account,
         };
         assert_eq!(found, wanted);
     }

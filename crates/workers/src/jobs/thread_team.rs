@@ -8,7 +8,9 @@
 //! that jobs within jobs cannot deadlock each other.
 #![cfg_attr(loom, allow(dead_code, reason = "a model starts its threads itself"))]
 
-use crate::cpus::{AvailableCpus, CpuSet};
+use crate::cpus::AvailableCpus;
+#[cfg(not(loom))]
+use crate::cpus::CpuSet;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// The most helpers that a budget holds: the most CPUs that Linux can be built for on x86-64. It bounds what
@@ -23,8 +25,8 @@ pub const MAX_HELPERS: usize = 8192;
 pub struct HelperBudget {
     free: AtomicUsize,
     total: usize,
-    /// The CPUs for helpers; none: wherever the system puts them.
-    cpus: Option<CpuSet>,
+    /// Whether helpers may use all CPUs of the process, also those that the thread may not use which starts them.
+    is_unbound: bool,
 }
 
 impl HelperBudget {
@@ -41,13 +43,12 @@ impl HelperBudget {
     #[must_use]
     pub fn new(total: usize) -> Self {
         let total = total.min(MAX_HELPERS);
-        Self { free: AtomicUsize::new(total), total, cpus: None }
+        Self { free: AtomicUsize::new(total), total, is_unbound: false }
     }
 
-    /// One helper for each of `available`, as far as its quota pays, on these CPUs.
+    /// One helper for each of `available`, as far as its quota pays, on the CPUs of the process.
     pub(super) fn on(available: &AvailableCpus) -> Self {
-        let cpus = (!available.cpus().is_empty()).then(|| available.cpus().clone());
-        Self { cpus, ..Self::new(available.parallelism()) }
+        Self { is_unbound: true, ..Self::new(available.parallelism()) }
     }
 
     /// Helpers in the budget, busy or not.
@@ -96,9 +97,11 @@ impl<'h> HelperTokens<'h> {
         Some(Self { helpers: self.helpers, count: 1 })
     }
 
-    /// The CPUs for the helpers of this budget.
-    fn cpus(&self) -> Option<&'h CpuSet> {
-        self.helpers.cpus.as_ref()
+    /// The CPUs for the helpers of this budget, as they are now: an operator may change them at any time. `None`:
+    /// those of the thread that starts them.
+    #[cfg(not(loom))]
+    fn cpus(&self) -> Option<CpuSet> {
+        self.helpers.is_unbound.then(CpuSet::of_process)
     }
 }
 
@@ -174,11 +177,11 @@ pub(super) fn run<R>(
         pending_starts.add(tokens.len());
     }
     let panicked = Mutex::new(None);
+    let cpus = tokens.cpus();
     let (threads, result) = thread::scope(|scope| {
         let mut threads = 1;
         while let Some(token) = tokens.split() {
-            let cpus = tokens.cpus();
-            let (panicked, helper) = (&panicked, &helper);
+            let (panicked, helper, cpus) = (&panicked, &helper, cpus.as_ref());
             let pending = pending_starts.map(PendingStarts::guard);
             let body = move || {
                 // Dropped with this closure: at the end, after a panic, and if the thread never starts.
@@ -218,6 +221,7 @@ pub(super) fn run<R>(
 #[cfg(not(loom))]
 fn bind_to(cpus: Option<&CpuSet>) {
     if let Some(cpus) = cpus
+        && !cpus.is_empty()
         && CpuSet::of_current_thread() != *cpus
     {
         cpus.bind_current_thread().ok();
@@ -269,10 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn helpers_run_on_the_available_cpus() {
+    fn helpers_run_on_the_cpus_that_the_process_has_then() {
         let cpus: CpuSet = [0, 1].into_iter().collect();
-        let helpers = HelperBudget::on(&AvailableCpus::fixed(cpus.clone()));
-        assert_eq!((helpers.total(), helpers.take(1).cpus()), (2, Some(&cpus)));
+        let helpers = HelperBudget::on(&AvailableCpus::fixed(cpus));
+        assert_eq!((helpers.total(), helpers.take(1).cpus()), (2, Some(CpuSet::of_process())));
         let anywhere = HelperBudget::new(2);
         assert_eq!(anywhere.take(1).cpus(), None);
     }
@@ -282,7 +286,7 @@ mod tests {
         let available = AvailableCpus::read();
         let process = HelperBudget::process();
         assert_eq!(process.total(), available.parallelism().min(MAX_HELPERS));
-        assert_eq!(process.take(1).cpus(), Some(available.cpus()));
+        assert_eq!(process.take(1).cpus(), Some(CpuSet::of_process()));
         // The standard library reads the same mask and quota, but rounds the quota down.
         let by_std = std::thread::available_parallelism().unwrap().get();
         assert!((by_std..=by_std + 1).contains(&process.total()), "{by_std}");

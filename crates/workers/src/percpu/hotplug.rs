@@ -73,14 +73,19 @@ impl PerCpuShared {
     }
 
     fn update_routes(&self, assignment: &CpuAssignment) {
-        let set = |cpu: usize, server: usize| {
-            if let (Some(route), Ok(server)) = (self.routes.get(cpu), u32::try_from(server)) {
+        let mut servers: Vec<usize> = (0..self.routes.len()).collect();
+        for route in &assignment.routes {
+            if let Some(server) = servers.get_mut(route.cpu) {
+                *server = route.server;
+            }
+        }
+        // Each once: on the way from one server to the same one a submitter would meet a closed inbox.
+        for (route, server) in self.routes.iter().zip(servers) {
+            if let Ok(server) = u32::try_from(server) {
                 // Relaxed: a submitter that reads the old one finds a slot that works or is closed.
                 route.store(server, Ordering::Relaxed);
             }
-        };
-        (0..self.routes.len()).for_each(|cpu| set(cpu, cpu));
-        assignment.routes.iter().for_each(|route| set(route.cpu, route.server));
+        }
     }
 
     /// P28. One submitter asks the system, at most every [`CPU_POLL_INTERVAL`]. It does no more than that: a thread

@@ -308,21 +308,29 @@ fn with_one_cpu_every_request_is_handled_when_it_is_submitted() {
 /// An idle worker uses no CPU; tests/steady looks at all of them.
 #[test]
 fn an_idle_worker_sleeps_and_a_request_wakes_it() {
+    let done = std::cell::Cell::new(false);
+    let finished = |_: &mut Number, _| done.set(true);
     let mut queue =
-        WorkQueue::new(&settings(1, 4), Number::default, || Ok(Square), |_: &mut Number, _| ())
-            .unwrap();
+        WorkQueue::new(&settings(1, 4), Number::default, || Ok(Square), finished).unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     for round in 1..=20 {
-        queue.reserve().submit();
-        queue.wait();
-        while queue.stats().workers[0].sleeps + queue.stats().handled_helping < round {
-            // A sleep is counted when it ends, so the worker has to be woken again.
-            assert!(Instant::now() < deadline, "the worker never sleeps");
-            thread::yield_now();
+        // A sleep is counted when it ends: long enough for the worker to begin one.
+        while queue.stats().workers[0].sleeps < round {
+            assert!(Instant::now() < deadline, "the worker never sleeps, or nobody wakes it");
+            thread::sleep(Duration::from_millis(1));
+            done.set(false);
             queue.reserve().submit();
-            queue.wait();
+            // Without wait(), in which this thread would help: only the worker can finish it.
+            while !done.get() {
+                assert!(Instant::now() < deadline, "the worker was not woken");
+                thread::yield_now();
+                queue.collect();
+            }
         }
     }
+    let stats = queue.stats();
+    assert_eq!(stats.handled_helping, 0);
+    assert!(stats.workers[0].handled >= 20, "{stats:?}");
 }
 
 /// Many queues, many submitters, requests that are wrong if two threads ever hold one.

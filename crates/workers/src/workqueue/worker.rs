@@ -156,7 +156,8 @@ impl AdaptiveSpin {
             self.spins += 1;
             return true;
         }
-        self.budget = (self.budget / 2).max(self.max / MIN_SPINS_DIVISOR);
+        // At least one, or no work would ever be found by spinning.
+        self.budget = (self.budget / 2).max(self.max / MIN_SPINS_DIVISOR).max(self.max.min(1));
         self.spins = 0;
         false
     }
@@ -188,6 +189,19 @@ mod tests {
             spins_until_sleep(&mut spin);
         }
         for expected in [20, 40, 80, 160, 320, 640, 640] {
+            assert!(spin.keep_spinning());
+            spin.work_found();
+            assert_eq!(spin.budget, expected);
+        }
+    }
+
+    #[test]
+    fn few_spins_come_back_as_many_do() {
+        let mut spin = AdaptiveSpin::new(32);
+        for _ in 0..8 {
+            spins_until_sleep(&mut spin);
+        }
+        for expected in [2, 4, 8, 16, 32, 32] {
             assert!(spin.keep_spinning());
             spin.work_found();
             assert_eq!(spin.budget, expected);

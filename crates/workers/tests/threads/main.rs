@@ -30,7 +30,7 @@ fn an_ordinary_user_who_may_be_nice_reaches_the_second_level() {
 
 #[test]
 fn an_ordinary_user_who_may_be_real_time_reaches_the_first_level() {
-    expect(Role::OrdinaryMayBeRealTime, "fifo 1, policy 1, priority 1, nice 0");
+    expect(Role::OrdinaryMayBeRealTime, "real-time, policy 1, priority 1, nice 0");
 }
 
 #[test]
