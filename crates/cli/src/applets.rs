@@ -7,6 +7,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -17,7 +18,7 @@ use mkfs::MkfsArguments;
 use mount::{ErofsfuseArguments, MountErofsArguments, MountFuseArguments};
 
 use crate::arguments::{Arguments, MountArguments, MountCaller, MountInvocation, Verb};
-use crate::exit_status::CommandStatus;
+use crate::exit_status::{self, CommandStatus};
 use crate::output;
 
 /// The exit status of erofs-utils for wrong usage.
@@ -136,9 +137,13 @@ fn parse<A: Parser>(words: Vec<OsString>) -> Result<A, ExitCode> {
 
 /// Answers a request for help, or reports wrong usage, which has the exit status `usage`.
 fn end(answer: &clap::Error, usage: u8) -> ExitCode {
-    // If standard error is closed, there is only the status.
-    answer.print().unwrap_or_default();
-    ExitCode::from(if answer.use_stderr() { usage } else { 0 })
+    let printed = answer.print().and_then(|()| io::stdout().flush()).map_err(output::of_stdout);
+    if answer.use_stderr() {
+        // If standard error is closed, there is only the status.
+        return ExitCode::from(usage);
+    }
+    let status = CommandStatus::Success.after_output(printed);
+    ExitCode::from(exit_status::conclude(status).code())
 }
 
 /// Which command line it is.

@@ -46,7 +46,7 @@ use crate::applets::mkfs::MkfsArguments;
 use crate::arguments::BuildArguments;
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::help;
-use crate::output::{self, Output, escape};
+use crate::output::{self, OutputClosed, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
@@ -79,9 +79,7 @@ pub(crate) fn run_mkfs(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     if arguments.prints_version() {
-        let mut output = Output::new();
-        writeln!(output, "{}", help::MKFS_BANNER)?;
-        output.flush()?;
+        output::print_banner(help::MKFS_BANNER)?;
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
     let request = mkfs::request(arguments, &environment).map_err(usage_error)?;
@@ -141,13 +139,14 @@ fn run_request(
             .map_err(|error| with_suggestion(&error, &stop))?;
     }
     if let OutputFormat::Mkfs { lists_files: true } = request.output.form {
-        report::print_names(&tree)?;
+        // The image is built though nobody reads them.
+        OutputClosed::ignored_in(report::print_names(&tree))?;
     }
     let Some(targets) = targets else {
         let estimate = report::estimate(&tree, &request.options, stop.token());
         let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
-        report::print_estimate(&request, &estimate)?;
-        return Ok(CommandStatus::Success);
+        let printed = report::print_estimate(&request, &estimate);
+        return CommandStatus::Success.after_output(printed);
     };
     if request.verify == Verify::Yes && devices.is_none() {
         request.verify = Verify::ButContents;
@@ -176,8 +175,9 @@ fn run_request(
     let built = BuiltImage { tree: &tree, report: &report, places, container_config };
     write_texts(&request, targets.texts, &built)?;
     let (options, took) = (&request.options, began.elapsed());
-    BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
-    Ok(CommandStatus::Success)
+    let summary =
+        BuildSummary { request: &request, options, report: &report, warnings, steps, took };
+    CommandStatus::Success.after_output(summary.print())
 }
 
 /// What the texts beside the image are made from.

@@ -6,7 +6,7 @@ mod entry;
 mod speed;
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use speed::{ReadSpeed, choose_files, measure_reads};
 use crate::amount::{counted, human_bytes, human_time};
 use crate::arguments::DemoArguments;
 use crate::exit_status::CommandStatus;
-use crate::output::{self, Output, escape};
+use crate::output::{self, Output, OutputClosed, escape};
 use crate::progress::ProgressDisplay;
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
@@ -100,16 +100,17 @@ impl<'a> Demo<'a> {
         CommandStatus::from_failures(differences).after_output(shown)
     }
 
-    /// Shows everything; `differences` is set as soon as they are counted.
+    /// Shows everything; `differences` is set as soon as they are counted. Before that, an output that nobody reads
+    /// ends nothing: it would look like a comparison without differences.
     fn show(&self, differences: &mut u64) -> anyhow::Result<()> {
         match self.mount()? {
             Err(reason) => {
-                self.print(&format!("FUSE is not available: {reason}"))?;
+                self.announce(&format!("FUSE is not available: {reason}"))?;
                 self.compare(&FileTree::Image(self.image.clone()), differences)?;
             }
             Ok(mount) => {
                 let shown = escape(self.mount_point.as_os_str().as_bytes());
-                self.print(&format!("mounted on {shown} by user {}", self.user.uid))?;
+                self.announce(&format!("mounted on {shown} by user {}", self.user.uid))?;
                 self.compare(&FileTree::Directory(self.mount_point.clone()), differences)?;
                 mount.end()?;
                 self.measure_mounts()?;
@@ -125,7 +126,7 @@ impl<'a> Demo<'a> {
     /// Compares a tree with the expected one, and sets the number of differences.
     fn compare(&self, found: &FileTree, number: &mut u64) -> anyhow::Result<()> {
         let name = self.expected.name();
-        self.print(&format!("comparing every byte and attribute with {name}"))?;
+        self.announce(&format!("comparing every byte and attribute with {name}"))?;
         let total = measure(&self.image, &Selection::default()).into();
         let style = self.arguments.progress.progress;
         let mut progress = ProgressDisplay::new(style, "compare", || total);
@@ -190,12 +191,23 @@ impl<'a> Demo<'a> {
         Ok(Ok(DemoMount { attachment, served }))
     }
 
-    fn print(&self, text: &str) -> anyhow::Result<()> {
-        let mut output = Output::new();
-        writeln!(output, "{text}")?;
-        output.flush()?;
+    /// Prints a line, whether somebody reads it or not.
+    fn announce(&self, text: &str) -> anyhow::Result<()> {
+        OutputClosed::ignored_in(write_line(text))?;
         Ok(self.stop.check()?)
     }
+
+    /// Prints a line of the results.
+    fn print(&self, text: &str) -> anyhow::Result<()> {
+        write_line(text)?;
+        Ok(self.stop.check()?)
+    }
+}
+
+fn write_line(text: &str) -> io::Result<()> {
+    let mut output = Output::new();
+    writeln!(output, "{text}")?;
+    output.flush()
 }
 
 /// A mount that this process serves. Dropping it unmounts, too.

@@ -34,40 +34,41 @@ pub(crate) fn run(
     arguments: &DumpArguments,
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let image = match open(arguments) {
-        Ok(image) => image,
-        Err(status) => return Ok(status),
-    };
+    match open(arguments) {
+        Ok(image) => CommandStatus::Success.after_output(show(arguments, &image)),
+        Err(status) => Ok(status),
+    }
+}
+
+fn show(arguments: &DumpArguments, image: &Image) -> anyhow::Result<()> {
     let mut output = Output::new();
     if arguments.blkid_udev {
-        show_for_udev(&mut output, &image)?;
-        output.flush()?;
-        return Ok(CommandStatus::Success);
+        show_for_udev(&mut output, image)?;
+        return Ok(output.flush()?);
     }
     if arguments.cat && (arguments.superblock || arguments.statistics || arguments.ls) {
         output::print_message("--cat cannot be used with -s, -S or --ls; nothing is shown");
-        return Ok(CommandStatus::Success);
+        return Ok(());
     }
     if arguments.shows_superblock() && !arguments.cat {
-        show_superblock(&mut output, &image)?;
+        show_superblock(&mut output, image)?;
     }
     if arguments.statistics {
-        report(statistics::show(&mut output, &image))?;
+        report(statistics::show(&mut output, image))?;
     }
     let needs_inode = arguments.cat || arguments.extents;
     let found = match (&arguments.path, arguments.nid) {
-        (Some(path), _) => FoundInode::at(&image, &absolute(path.as_bytes())).map(Some),
-        (None, Some(nid)) => FoundInode::numbered(&image, nid).map(Some),
+        (Some(path), _) => FoundInode::at(image, &absolute(path.as_bytes())).map(Some),
+        (None, Some(nid)) => FoundInode::numbered(image, nid).map(Some),
         (None, None) if needs_inode => Err(anyhow!("-e and --cat need --nid or --path")),
         (None, None) => Ok(None),
     };
     let shown = found.and_then(|found| match found {
-        Some(found) => show_found(arguments, &mut output, &image, &found),
+        Some(found) => show_found(arguments, &mut output, image, &found),
         None => Ok(()),
     });
     output.flush()?;
-    report(shown)?;
-    Ok(CommandStatus::Success)
+    report(shown)
 }
 
 /// Reports what is wrong with the image, so that the rest is shown.

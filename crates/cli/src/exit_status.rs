@@ -27,8 +27,8 @@ impl CommandStatus {
         if count == 0 { Self::Success } else { Self::Failure }
     }
 
-    /// What an error means for the exit status. A reader that closed the standard output has read all
-    /// it wanted; where failures may be known already, [`after_output`](Self::after_output) keeps them.
+    /// What an error means for the exit status. An output that nobody reads is a failure here: only the verb knows
+    /// whether its work is done by then, and says so with [`after_output`](Self::after_output).
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         if let Some(Stopped(signal)) = error.chain().find_map(|cause| cause.downcast_ref()) {
             return Self::Stopped(*signal);
@@ -36,16 +36,19 @@ impl CommandStatus {
         if error.chain().any(|cause| cause.is::<UsageError>()) {
             return Self::UsageError;
         }
-        if OutputClosed::caused(error) { Self::Success } else { Self::Failure }
+        Self::Failure
     }
 
-    /// This status, after `written`, the result of writing to standard output: a reader that closed it
-    /// wants no more output, but the failures before that are still failures.
+    /// This status, after `written`, the result of writing to standard output what is left of the work: a reader
+    /// that closed it wants no more output, but the failures before that are still failures.
     ///
     /// # Errors
     /// Those of `written`, except for a reader that is gone.
-    pub(crate) fn after_output(self, written: anyhow::Result<()>) -> anyhow::Result<Self> {
-        match written {
+    pub(crate) fn after_output<E: Into<anyhow::Error>>(
+        self,
+        written: Result<(), E>,
+    ) -> anyhow::Result<Self> {
+        match written.map_err(Into::into) {
             Err(error) if !OutputClosed::caused(&error) => Err(error),
             _ => Ok(self),
         }
@@ -67,11 +70,8 @@ impl CommandStatus {
 /// The status of a verb that has returned; prints its error, if there is one to print.
 pub(crate) fn conclude(ended: anyhow::Result<CommandStatus>) -> CommandStatus {
     ended.unwrap_or_else(|error| {
-        let status = CommandStatus::of_error(&error);
-        if status != CommandStatus::Success {
-            output::print_message(format_args!("{error:#}"));
-        }
-        status
+        output::print_message(format_args!("{error:#}"));
+        CommandStatus::of_error(&error)
     })
 }
 
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(code(anyhow!("bad")), 1);
         assert_eq!(code(usage_error("--memory")), 2);
         assert_eq!(code(Stopped(Signal(15)).into()), 143);
-        assert_eq!(code(io::Error::from(OutputClosed).into()), 0);
+        assert_eq!(code(io::Error::from(OutputClosed).into()), 1);
         // Of a connection, for example.
         assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), 1);
         let nested = Err::<(), _>(usage_error("y")).context("z").unwrap_err();

@@ -13,7 +13,6 @@ mod service;
 mod serving_user;
 mod source_words;
 
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) use daemonize::close_streams;
@@ -22,7 +21,7 @@ use request::MountRequest;
 
 use crate::arguments::{MountArguments, MountCaller, MountInvocation};
 use crate::exit_status::CommandStatus;
-use crate::output::{self, Output};
+use crate::output;
 
 /// Mounts.
 ///
@@ -48,7 +47,10 @@ pub(crate) fn run(
             let file_system_type = format!("fuse.{}", request.attach.subtype);
             return remount::run(&request.directory, &file_system_type, words);
         }
-        print_banner(invocation)?;
+        // By its first line, scripts recognize erofsfuse.
+        if invocation.by == MountCaller::Erofsfuse {
+            output::print_banner(crate::help::EROFSFUSE_BANNER)?;
+        }
         for word in request.ineffective.iter().filter(|_| !request.read.quiet) {
             let word = output::escape(word.as_bytes());
             output::print_message(format_args!(
@@ -76,14 +78,4 @@ pub(crate) fn run(
         }
         (ended, _) => ended,
     }
-}
-
-/// Prints the first line of erofsfuse, by which scripts recognize it.
-fn print_banner(invocation: MountInvocation) -> anyhow::Result<()> {
-    if invocation.by == MountCaller::Erofsfuse {
-        let mut output = Output::new();
-        writeln!(output, "{}", crate::help::EROFSFUSE_BANNER)?;
-        output.flush()?;
-    }
-    Ok(())
 }

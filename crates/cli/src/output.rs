@@ -17,7 +17,7 @@ pub(crate) struct Output {
     is_terminal: bool,
 }
 
-/// Standard output without a buffer of its own; if its reader is gone, the error is [`OutputClosed`].
+/// Standard output without a buffer of its own; its errors are [`OutputClosed`] and [`StdoutError`].
 #[derive(Debug)]
 struct Stdout(StdoutLock<'static>);
 
@@ -33,6 +33,18 @@ impl OutputClosed {
             .chain()
             .filter_map(|cause| cause.downcast_ref::<io::Error>())
             .any(|error| error.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<OutputClosed>))
+    }
+
+    /// `written` without this error: for lines of a verb that produces something else, which it must not leave undone
+    /// because nobody reads them.
+    ///
+    /// # Errors
+    /// All others of `written`.
+    pub(crate) fn ignored_in(written: io::Result<()>) -> anyhow::Result<()> {
+        match written.map_err(anyhow::Error::from) {
+            Err(error) if !Self::caused(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -50,6 +62,18 @@ impl From<OutputClosed> for io::Error {
     }
 }
 
+/// Why standard output cannot be written, with its name: the error alone does not tell where there is no space.
+#[derive(Debug)]
+struct StdoutError(io::Error);
+
+impl Display for StdoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "standard output: {}", self.0)
+    }
+}
+
+impl Error for StdoutError {}
+
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes).map_err(of_stdout)
@@ -60,10 +84,11 @@ impl Write for Stdout {
     }
 }
 
-fn of_stdout(error: io::Error) -> io::Error {
+/// The same error as one of standard output.
+pub(crate) fn of_stdout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => OutputClosed.into(),
-        _ => error,
+        kind => io::Error::new(kind, StdoutError(error)),
     }
 }
 
@@ -172,6 +197,16 @@ fn push_escaped_control(text: &mut String, character: char) {
 fn push_byte(text: &mut String, byte: u8) {
     // Writing to a String cannot fail.
     write!(text, "\\x{byte:02x}").unwrap_or_default();
+}
+
+/// Prints the first line of a program, which does its work though nobody reads it.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(crate) fn print_banner(line: &str) -> anyhow::Result<()> {
+    let mut output = Output::new();
+    let written = writeln!(output, "{line}").and_then(|()| output.flush());
+    OutputClosed::ignored_in(written)
 }
 
 /// Prints a line that begins with the program's name.

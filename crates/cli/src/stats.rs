@@ -7,7 +7,7 @@ mod prometheus;
 pub(crate) mod remote;
 mod text;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -29,7 +29,9 @@ pub(crate) fn run(
 ) -> anyhow::Result<CommandStatus> {
     // Without --all there is a directory.
     let Some(directory) = arguments.directory.as_deref() else {
-        return show_mounts(|mounts| show_all(arguments, mounts));
+        return show_mounts(|mounts| {
+            CommandStatus::Success.after_output(show_all(arguments, mounts))
+        });
     };
     let stats = match query(directory) {
         Ok(stats) => stats,
@@ -41,15 +43,14 @@ pub(crate) fn run(
         }
     };
     let mut output = Output::new();
-    if arguments.json {
-        output.json(&json::MountStatsJson::new(&stats, directory))?;
+    let written = if arguments.json {
+        output.json(&json::MountStatsJson::new(&stats, directory))
     } else if arguments.prometheus {
-        output.write_all(prometheus::exposition(&stats, directory).as_bytes())?;
+        output.write_all(prometheus::exposition(&stats, directory).as_bytes())
     } else {
-        write!(output, "{}", text::MountStatsText::new(&stats, directory))?;
-    }
-    output.flush()?;
-    Ok(CommandStatus::Success)
+        write!(output, "{}", text::MountStatsText::new(&stats, directory))
+    };
+    CommandStatus::Success.after_output(written.and_then(|()| output.flush()))
 }
 
 /// The sum of the statistics of several mounts.
@@ -62,7 +63,7 @@ struct MountsTotal {
 }
 
 /// Shows the sum of all mounts of the user, or each of them.
-fn show_all(arguments: &StatsArguments, mounts: &[UserMount]) -> anyhow::Result<CommandStatus> {
+fn show_all(arguments: &StatsArguments, mounts: &[UserMount]) -> io::Result<()> {
     let mut output = Output::new();
     if arguments.prometheus {
         let page = |mount: &UserMount| {
@@ -70,8 +71,7 @@ fn show_all(arguments: &StatsArguments, mounts: &[UserMount]) -> anyhow::Result<
         };
         let pages: Vec<String> = mounts.iter().filter_map(page).collect();
         output.write_all(prometheus::joined(&pages).as_bytes())?;
-        output.flush()?;
-        return Ok(CommandStatus::Success);
+        return output.flush();
     }
     let mut total = MountsTotal::default();
     for mount in mounts {
@@ -87,8 +87,7 @@ fn show_all(arguments: &StatsArguments, mounts: &[UserMount]) -> anyhow::Result<
         true => output.json(&json::TotalStatsJson::new(&total))?,
         false => write!(output, "{}", text::TotalStatsText { total: &total })?,
     }
-    output.flush()?;
-    Ok(CommandStatus::Success)
+    output.flush()
 }
 
 /// What to do about an error, after a semicolon.

@@ -82,11 +82,21 @@ fn entries(cache: &CacheDirectory) -> anyhow::Result<Vec<CacheEntry>> {
 
 fn list(arguments: &CacheArguments, cache: &CacheDirectory) -> anyhow::Result<CommandStatus> {
     let entries = entries(cache)?;
+    let status = CommandStatus::Success.after_output(print_entries(arguments, &entries))?;
+    if !arguments.json && !arguments.quiet {
+        let bytes = entries.iter().map(|entry| entry.used_bytes).sum();
+        let count = counted(entries.len() as u64, "image", "images");
+        output::print_message(format_args!("{count}, {} on the disk", human_bytes(bytes)));
+    }
+    Ok(status)
+}
+
+fn print_entries(arguments: &CacheArguments, entries: &[CacheEntry]) -> io::Result<()> {
     let mut output = Output::new();
     if !arguments.json && !entries.is_empty() {
         writeln!(output, "{:>10} {:>10} {:>14}  IMAGE", "SIZE", "ON DISK", "UNUSED FOR")?;
     }
-    for entry in &entries {
+    for entry in entries {
         let unused = SystemTime::now().duration_since(entry.last_used).unwrap_or_default();
         if arguments.json {
             output.json(&JsonEntry {
@@ -103,13 +113,7 @@ fn list(arguments: &CacheArguments, cache: &CacheDirectory) -> anyhow::Result<Co
         output.name(shown(entry).as_bytes())?;
         writeln!(output)?;
     }
-    output.flush()?;
-    if !arguments.json && !arguments.quiet {
-        let bytes = entries.iter().map(|entry| entry.used_bytes).sum();
-        let count = counted(entries.len() as u64, "image", "images");
-        output::print_message(format_args!("{count}, {} on the disk", human_bytes(bytes)));
-    }
-    Ok(CommandStatus::Success)
+    output.flush()
 }
 
 /// The name of an object; its key if it has none.
@@ -125,11 +129,13 @@ fn prune(arguments: &CacheArguments, client: &FetchClient) -> anyhow::Result<Com
     };
     let PruneReport { objects, chunks, freed_bytes, used_bytes } =
         client.prune(what, PRUNE_TIMEOUT).context("the cache")?;
+    let mut written = Ok(());
     if arguments.json {
         let mut output = Output::new();
         let (images, disk_bytes) = (objects, used_bytes);
-        output.json(&JsonPrune { images, chunks, freed_bytes, disk_bytes })?;
-        output.flush()?;
+        written = output
+            .json(&JsonPrune { images, chunks, freed_bytes, disk_bytes })
+            .and_then(|()| output.flush());
     } else if !arguments.quiet {
         output::print_message(format_args!(
             "removed {} and {} of others: {} freed, {} left",
@@ -139,7 +145,7 @@ fn prune(arguments: &CacheArguments, client: &FetchClient) -> anyhow::Result<Com
             human_bytes(used_bytes)
         ));
     }
-    Ok(CommandStatus::Success)
+    CommandStatus::Success.after_output(written)
 }
 
 fn verify(
@@ -193,7 +199,7 @@ fn verify(
         ));
     }
     let status = CommandStatus::from_failures(counts.damaged_chunks + counts.damaged_images);
-    status.after_output(written.map_err(Into::into))
+    status.after_output(written)
 }
 
 fn damaged_chunks(

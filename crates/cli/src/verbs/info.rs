@@ -70,13 +70,11 @@ pub(crate) fn run(
     let image = source::open(&arguments.image, &arguments.read)?;
     let report = report(arguments, &image);
     let mut output = Output::new();
-    if arguments.json {
-        output.json(&report)?;
-    } else {
-        show(&mut output, &report, &image)?;
-    }
-    output.flush()?;
-    Ok(CommandStatus::Success)
+    let written = match arguments.json {
+        true => output.json(&report),
+        false => show(&mut output, &report, &image),
+    };
+    CommandStatus::Success.after_output(written.and_then(|()| output.flush()))
 }
 
 fn report(arguments: &InfoArguments, image: &Image) -> InfoReport {

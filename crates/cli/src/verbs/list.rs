@@ -1,6 +1,6 @@
 //! `ferrofs list`: the mounts of this user, each with what the process that serves it tells.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -59,10 +59,10 @@ pub(crate) fn run(
     arguments: &ListArguments,
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    show_mounts(|mounts| print(arguments, mounts))
+    show_mounts(|mounts| CommandStatus::Success.after_output(print(arguments, mounts)))
 }
 
-fn print(arguments: &ListArguments, mounts: &[UserMount]) -> anyhow::Result<CommandStatus> {
+fn print(arguments: &ListArguments, mounts: &[UserMount]) -> io::Result<()> {
     let mut output = Output::new();
     if arguments.json {
         mounts.iter().try_for_each(|mount| output.json(&JsonMount::of(mount)))?;
@@ -78,11 +78,10 @@ fn print(arguments: &ListArguments, mounts: &[UserMount]) -> anyhow::Result<Comm
             line(&mut output, mount)?;
         }
     }
-    output.flush()?;
-    Ok(CommandStatus::Success)
+    output.flush()
 }
 
-fn line(output: &mut Output, mount: &UserMount) -> std::io::Result<()> {
+fn line(output: &mut Output, mount: &UserMount) -> io::Result<()> {
     let summary = mount.stats().map(|stats| &stats.summary);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let memory = summary.and_then(|summary| known(summary.memory.resident)).map(human_bytes);

@@ -2,7 +2,7 @@
 //! a sequential reader requests it, and keeps it in its cache, from which an interrupted download
 //! goes on. The file gets its name when it is complete and has its digest.
 
-use std::io::{Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -110,8 +110,7 @@ pub(super) fn run(
         verification,
         seconds: started.elapsed().as_secs_f64(),
     };
-    print(arguments, &report)?;
-    Ok(CommandStatus::Success)
+    CommandStatus::Success.after_output(print(arguments, &report))
 }
 
 const NOT_VERIFIED: &str = "none: there is no digest; the transport is trusted";
@@ -189,7 +188,7 @@ fn receive(
     result.map(|()| ContentDigest::from_bytes(digest.finalize().into()))
 }
 
-type Piece = std::io::Result<Vec<u8>>;
+type Piece = io::Result<Vec<u8>>;
 
 /// Sends the object piece by piece; the receiver ends it.
 fn read_pieces(download: &Download, sender: &SyncSender<Piece>) {
@@ -228,7 +227,7 @@ fn next(pieces: &Receiver<Piece>, stop: &StopRequest) -> anyhow::Result<Option<V
     }
 }
 
-fn print(arguments: &PullArguments, report: &PullReport) -> anyhow::Result<()> {
+fn print(arguments: &PullArguments, report: &PullReport) -> io::Result<()> {
     let mut output = Output::new();
     if arguments.summary.json {
         output.json(report)?;
@@ -239,5 +238,5 @@ fn print(arguments: &PullArguments, report: &PullReport) -> anyhow::Result<()> {
         writeln!(output, "sha256:{}", report.sha256)?;
         writeln!(output, "verified: {}", report.verification)?;
     }
-    Ok(output.flush()?)
+    output.flush()
 }

@@ -2,7 +2,7 @@
 //! index and the documents that name it; the fetcher uploads them.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
@@ -110,11 +110,10 @@ pub(super) fn run(
         chunk_index: if blob.appended.is_some() { "appended" } else { "embedded" },
         seconds: started.elapsed().as_secs_f64(),
     };
-    print(arguments, &summary)?;
-    Ok(CommandStatus::Success)
+    CommandStatus::Success.after_output(print(arguments, &summary))
 }
 
-fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()> {
+fn print(arguments: &PushArguments, summary: &PushSummary) -> io::Result<()> {
     let mut output = Output::new();
     if arguments.summary.json {
         output.json(summary)?;
@@ -128,7 +127,7 @@ fn print(arguments: &PushArguments, summary: &PushSummary) -> anyhow::Result<()>
         )?;
         writeln!(output, "{}", summary.digest)?;
     }
-    Ok(output.flush()?)
+    output.flush()
 }
 
 /// An image that is to be published.

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use anyhow::Context;
 use ferrofs_image::{FileType, Image, Inode, Xattr};
 use serde::Serialize;
 
@@ -57,7 +56,7 @@ fn show_all(arguments: &StatArguments, image: &Image, failures: &mut u64) -> any
                 if at > 0 {
                     writeln!(output)?;
                 }
-                show(&mut output, path, &details).context("cannot write")?;
+                show(&mut output, path, &details)?;
             }
             Ok(None) => {
                 output::print_path_message(path, "no such path in the image");

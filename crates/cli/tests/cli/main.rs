@@ -62,6 +62,8 @@ mod signals;
 #[cfg(test)]
 mod spool;
 #[cfg(test)]
+mod standard_output;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tar;

@@ -239,6 +239,18 @@ impl TestCommand {
         assert_eq!(output.status.code(), Some(code), "{stderr}");
     }
 
+    /// Runs it with an output that is full, asserts its exit status, and returns its standard error.
+    #[track_caller]
+    pub(crate) fn full_ends_with(mut self, code: i32) -> String {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        self.command.stdin(Stdio::null()).stdout(full).stderr(Stdio::piped());
+        let output = self.command.spawn().unwrap().wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        stderr
+    }
+
     /// Starts it with its output in a pipe.
     pub(crate) fn spawn(mut self) -> std::process::Child {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
