@@ -118,7 +118,7 @@ mod tests {
         let closed = || Err(io::Error::from(OutputClosed)).context("cannot write");
         let full = || Err(io::Error::from(io::ErrorKind::StorageFull)).context("cannot write");
         for status in [CommandStatus::Success, CommandStatus::Failure] {
-            assert_eq!(status.after_output(Ok(())).unwrap(), status);
+            assert_eq!(status.after_output(anyhow::Ok(())).unwrap(), status);
             assert_eq!(status.after_output(closed()).unwrap(), status);
             assert_eq!(status.after_output(full()).unwrap_err().to_string(), "cannot write");
         }

@@ -4,7 +4,8 @@
 //!
 //! * A verb starts with [`exit_on_signals`]: a signal ends the process at once.
 //! * A verb that must remove something turns that into a [`StopRequest`]: a signal cancels a token,
-//!   and the verb ends on its own way out with the error [`Stopped`].
+//!   and the verb ends on its own way out with the error [`Stopped`]. When it has nothing to remove any
+//!   more, [`StopRequest::exit_on_signals`] takes that back.
 //! * A mount waits for a signal or for the end of its session with [`MountEvents`].
 //!
 //! SIGXFSZ ends nothing: [`survive_file_size_limit`].
@@ -74,7 +75,6 @@ impl std::error::Error for Stopped {}
 #[derive(Debug)]
 pub(crate) struct ExitOnSignals {
     handled: Vec<i32>,
-    at_once: Arc<AtomicBool>,
     request: StopRequest,
 }
 
@@ -103,16 +103,17 @@ pub(crate) fn survive_file_size_limit() {
 /// # Errors
 /// The system refuses a handler.
 pub(crate) fn exit_on_signals() -> anyhow::Result<ExitOnSignals> {
-    let this = ExitOnSignals {
-        handled: handled(),
-        at_once: Arc::new(AtomicBool::new(true)),
-        request: StopRequest::default(),
-    };
+    let this = ExitOnSignals { handled: handled(), request: StopRequest::default() };
+    this.request.ends_at_once.store(true, Ordering::SeqCst);
     for signal in &this.handled {
         let number = Signal(usize::try_from(*signal).unwrap_or(0));
         let status = number.exit_status().into();
-        flag::register_conditional_shutdown(*signal, status, Arc::clone(&this.at_once))
-            .with_context(|| format!("cannot handle {number}"))?;
+        flag::register_conditional_shutdown(
+            *signal,
+            status,
+            Arc::clone(&this.request.ends_at_once),
+        )
+        .with_context(|| format!("cannot handle {number}"))?;
     }
     Ok(this)
 }
@@ -139,7 +140,7 @@ impl ExitOnSignals {
                 .and_then(|writer| low_level::pipe::register(*signal, writer))
                 .with_context(|| format!("cannot handle {}", Signal(number)))?;
             if second == SecondSignal::Exits {
-                flag::register(*signal, Arc::clone(&self.at_once))
+                flag::register(*signal, Arc::clone(&request.ends_at_once))
                     .with_context(|| format!("cannot handle {}", Signal(number)))?;
             }
         }
@@ -150,7 +151,7 @@ impl ExitOnSignals {
             .stack_size(WATCHER_STACK_BYTES)
             .spawn(move || wait_and_cancel(&reader, &token))
             .context("cannot start a thread")?;
-        self.at_once.store(false, Ordering::SeqCst);
+        request.ends_at_once.store(false, Ordering::SeqCst);
         Ok(request)
     }
 }
@@ -171,6 +172,8 @@ fn wait_and_cancel(reader: &UnixStream, token: &CancelToken) {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopRequest {
     signal: Arc<AtomicUsize>,
+    /// Whether a signal ends the process instead.
+    ends_at_once: Arc<AtomicBool>,
     token: CancelToken,
 }
 
@@ -199,6 +202,19 @@ impl StopRequest {
     /// After a signal.
     pub(crate) fn check_io(&self) -> io::Result<()> {
         self.check().map_err(io::Error::other)
+    }
+
+    /// From here on, a signal ends the process at once again: for work that may block, and has nothing to remove.
+    ///
+    /// # Errors
+    /// [`Stopped`] if a signal has come already.
+    pub(crate) fn exit_on_signals(&self) -> Result<(), Stopped> {
+        self.ends_at_once.store(true, Ordering::SeqCst);
+        // Not the token: the thread that cancels it may still be about to.
+        match self.signal.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            number => Err(Stopped(Signal(number))),
+        }
     }
 }
 

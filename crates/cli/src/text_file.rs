@@ -51,6 +51,23 @@ impl<'a> InputFiles<'a> {
     }
 }
 
+/// Refuses outputs of which one would replace another one; each comes with what it is.
+///
+/// # Errors
+/// Two outputs have the same place.
+pub(crate) fn check_apart(targets: &[(&str, &OutputTarget)]) -> anyhow::Result<()> {
+    for (number, (what, target)) in targets.iter().enumerate() {
+        let mut before = targets.iter().take(number);
+        if let Some((other, _)) = before.find(|(_, other)| target.is_same_place(other)) {
+            let name = escape(target.path().as_os_str().as_bytes());
+            return Err(usage_error(format_args!(
+                "{name}: {other} and {what} cannot be the same file"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// A text that has no name yet.
 #[derive(Debug)]
 pub(crate) struct TextFile {
@@ -77,12 +94,14 @@ impl TextFile {
         Ok(target)
     }
 
-    /// Creates the file that will be known as `path`, in place of what has that name. It must not
-    /// replace one of `inputs`.
+    /// Opens the place of a text that replaces what has the name. It must not replace one of `inputs`.
     ///
     /// # Errors
     /// The place cannot be used, or is that of an input.
-    pub(crate) fn create(path: &Path, inputs: InputFiles<'_>) -> anyhow::Result<Self> {
+    pub(crate) fn target_beside(
+        path: &Path,
+        inputs: &InputFiles<'_>,
+    ) -> anyhow::Result<OutputTarget> {
         let target = Self::target(path, ExistingOutput::Replace);
         let target = target.map_err(|error| match error.kind() {
             ErrorKind::InvalidOptions(_) => usage_error(error),
@@ -92,7 +111,7 @@ impl TextFile {
             let shown = escape(path.as_os_str().as_bytes());
             return Err(usage_error(format_args!("{shown}: the text would replace {input}")));
         }
-        Self::at(target)
+        Ok(target)
     }
 
     /// Creates the file at its place.
@@ -108,12 +127,17 @@ impl TextFile {
         Ok(Self { new, output: BufWriter::new(file) })
     }
 
+    /// The path as it was given.
+    pub(crate) fn path(&self) -> &Path {
+        self.new.path()
+    }
+
     /// Makes the complete text durable and gives it its name.
     ///
     /// # Errors
     /// It cannot be written, synced or named; then the name has what it had before.
     pub(crate) fn publish(mut self) -> anyhow::Result<()> {
-        let shown = escape(self.new.path().as_os_str().as_bytes());
+        let shown = escape(self.path().as_os_str().as_bytes());
         self.output.flush().with_context(|| format!("cannot write {shown}"))?;
         self.new.publish().map_err(|error| anyhow!("{error}"))
     }

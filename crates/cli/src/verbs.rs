@@ -48,11 +48,7 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Pull(arguments) => pull::run(arguments, exit_on_signals()?),
         Verb::Push(arguments) => push::run(arguments, exit_on_signals()?),
         Verb::Stats(arguments) => stats::run(arguments, &exit_on_signals()?),
-        Verb::Extract(arguments) => {
-            let signals = exit_on_signals()?;
-            metadata_files::write(arguments)?;
-            extract::run(&(&**arguments).into(), signals)
-        }
+        Verb::Extract(arguments) => extract::run(&(&**arguments).into(), exit_on_signals()?),
         Verb::Check(arguments) => check::run(&arguments.into(), exit_on_signals()?),
         Verb::Build(arguments) => build::run(arguments, exit_on_signals()?),
         Verb::Demo(arguments) => demo::run(arguments, exit_on_signals()?),

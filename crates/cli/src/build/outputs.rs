@@ -14,7 +14,7 @@ use super::request::{BuildRequest, SourceKind};
 use crate::container;
 use crate::exit_status::usage_error;
 use crate::output::escape;
-use crate::text_file::TextFile;
+use crate::text_file::{TextFile, check_apart};
 
 /// All places.
 #[derive(Debug)]
@@ -74,7 +74,9 @@ pub(super) fn open(request: &BuildRequest, hints: Option<&Path>) -> anyhow::Resu
         ("the copy of the archive", copy.as_ref().and_then(CopyTarget::output)),
     ];
     let targets = targets.iter().filter_map(|(what, target)| Some((*what, (*target)?)));
-    check_apart(&targets.collect::<Vec<_>>(), &inputs(request, hints))?;
+    let targets = targets.collect::<Vec<_>>();
+    check_apart(&targets)?;
+    check_inputs(&targets, &inputs(request, hints))?;
     Ok(OutputTargets { image: outputs, texts, archive_copy: copy })
 }
 
@@ -92,24 +94,15 @@ fn inputs(request: &BuildRequest, hints: Option<&Path>) -> Vec<PathBuf> {
     sources.chain(lists).chain(hints.map(Path::to_owned)).collect()
 }
 
-/// Refuses outputs of which one would replace another one or an input.
-fn check_apart(targets: &[(&str, &OutputTarget)], inputs: &[PathBuf]) -> anyhow::Result<()> {
-    let mut before: Vec<(&str, &OutputTarget)> = Vec::new();
+/// Refuses outputs of which one would replace an input.
+fn check_inputs(targets: &[(&str, &OutputTarget)], inputs: &[PathBuf]) -> anyhow::Result<()> {
     for (what, target) in targets {
-        let name = || escape(target.path().as_os_str().as_bytes());
-        if let Some((other, _)) = before.iter().find(|(_, other)| target.is_same_place(other)) {
-            let name = name();
-            return Err(usage_error(format_args!(
-                "{name}: {other} and {what} cannot be the same file"
-            )));
-        }
         if inputs.iter().any(|input| target.is_file(input)) {
-            let name = name();
+            let name = escape(target.path().as_os_str().as_bytes());
             return Err(usage_error(format_args!(
                 "{name}: {what} would replace a file that the build reads; use another name"
             )));
         }
-        before.push((what, target));
     }
     Ok(())
 }

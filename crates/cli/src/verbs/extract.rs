@@ -17,7 +17,8 @@ use ferrofs_image::Image;
 use ferrofs_workers::workqueue::WorkQueueStats;
 use serde::Serialize;
 
-use super::tar_output::{TarOutput, TarOutputError};
+use super::metadata_files::{self, MetadataRequest, MetadataTargets};
+use super::tar_output::{TarOutput, TarOutputError, TarTarget};
 use crate::amount::{counted, human_bytes};
 use crate::arguments::{
     ExtractArguments, ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments,
@@ -30,7 +31,7 @@ use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 use crate::source;
-use crate::text_file::InputFiles;
+use crate::text_file::{InputFiles, check_apart};
 
 /// What is to be extracted, where to, and how it is reported.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub(super) struct ExtractRequest {
     pub(super) read: ReadArguments,
     pub(super) selected: SelectedParts,
     pub(super) target: ExtractTarget,
+    /// Files that are written first.
+    pub(super) metadata: MetadataRequest,
     pub(super) json: bool,
     pub(super) limit: WorkLimitArguments,
     pub(super) max_output: Option<u64>,
@@ -145,6 +148,7 @@ impl From<&ExtractArguments> for ExtractRequest {
             read: typed.read.clone(),
             selected: SelectedParts::Patterns(paths),
             target,
+            metadata: typed.into(),
             json: typed.json,
             limit: typed.limit,
             max_output: typed.max_output,
@@ -203,15 +207,7 @@ pub(super) fn run(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let opened = OpenedExtraction::new(request)?;
-    let stop = match &request.target {
-        // A pipe or a device may block, and nothing has to be removed, so a signal still ends the
-        // process at once.
-        ExtractTarget::Tar { path, .. } if TarOutput::is_stream_path(path) => {
-            StopRequest::default()
-        }
-        _ => signals.into_stop_request(SecondSignal::Ignored)?,
-    };
-    opened.run(request, &stop)
+    opened.run(request, &signals.into_stop_request(SecondSignal::Ignored)?)
 }
 
 /// What an extraction needs before anything is created. While the image is opened, a signal still
@@ -220,18 +216,29 @@ pub(super) struct OpenedExtraction {
     selection: Selection,
     resources: Resources,
     image: Image,
+    metadata: MetadataTargets,
+    tar: Option<TarTarget>,
 }
 
 impl OpenedExtraction {
-    /// Opens the image.
+    /// Opens the image, and the places of files.
     ///
     /// # Errors
-    /// The image cannot be opened.
+    /// The image cannot be opened, or a place not be used; one is that of an input or of another file.
     pub(super) fn new(request: &ExtractRequest) -> anyhow::Result<Self> {
         let selection = request.selected.selection();
         let resources = Resources::of(&request.work)?;
         let image = source::open_for_work(&request.image, &request.read, &resources)?;
-        Ok(Self { selection, resources, image })
+        let inputs = InputFiles::new(&request.image, &request.read.devices);
+        let metadata = MetadataTargets::open(&request.metadata, &inputs)?;
+        let tar = match &request.target {
+            ExtractTarget::Tar { path, .. } => {
+                Some(TarTarget::open(path, &inputs).map_err(|refusal| tar_error(path, &refusal))?)
+            }
+            ExtractTarget::Directory { .. } => None,
+        };
+        check_places(&metadata, tar.as_ref())?;
+        Ok(Self { selection, resources, image, metadata, tar })
     }
 
     /// Extracts.
@@ -243,14 +250,18 @@ impl OpenedExtraction {
         request: &ExtractRequest,
         stop: &StopRequest,
     ) -> anyhow::Result<CommandStatus> {
-        let Self { selection, resources, image } = self;
+        let Self { selection, resources, image, metadata, tar } = self;
+        metadata_files::write(&image, request, metadata, stop)?;
+        if tar.as_ref().is_some_and(|tar| tar.name().is_none()) {
+            // A pipe or a device may block, and nothing has to be removed.
+            stop.exit_on_signals()?;
+        }
         let started = Instant::now();
         let total = || measure(&image, &selection).into();
         let mut events = Events::new(request, stop, total);
-        let (summary, stdout_is_free) = match &request.target {
-            ExtractTarget::Tar { path, holes } => {
-                let file =
-                    create_tar(path, &InputFiles::new(&request.image, &request.read.devices))?;
+        let (summary, stdout_is_free) = match (&request.target, tar) {
+            (ExtractTarget::Tar { path, holes }, Some(tar)) => {
+                let file = tar.create().map_err(|refusal| tar_error(path, &refusal))?;
                 let is_stream = file.is_stream();
                 let options = WriteTarOptions::new()
                     .selection(selection)
@@ -262,11 +273,12 @@ impl OpenedExtraction {
                     .cancel(stop.token());
                 (write_archive(&image, file, &options, &mut events)?, !is_stream)
             }
-            target @ ExtractTarget::Directory { path, .. } => {
+            (target, _) => {
                 let options = directory_options(target, selection, &resources, stop)
                     .max_work(request.limit.max_work)
                     .max_output(request.max_output);
-                let result = extract(&image, path, &options, &mut |event| events.handle(event));
+                let result =
+                    extract(&image, target.path(), &options, &mut |event| events.handle(event));
                 (events.finish(result)?, true)
             }
         };
@@ -307,14 +319,27 @@ fn directory_options(
     }
 }
 
-fn create_tar(path: &Path, inputs: &InputFiles<'_>) -> anyhow::Result<TarOutput> {
-    TarOutput::create(path, inputs).map_err(|refusal| {
-        let text = format!("{}: {refusal}", escape(path.as_os_str().as_bytes()));
-        match refusal {
-            TarOutputError::Io(_) | TarOutputError::Target(_) => anyhow!(text),
-            TarOutputError::Terminal | TarOutputError::Input(_) => usage_error(text),
+/// Refuses files of which one would replace another one.
+fn check_places(metadata: &MetadataTargets, tar: Option<&TarTarget>) -> anyhow::Result<()> {
+    if let Some(TarTarget::Stdout(_)) = tar {
+        let stdout = Path::new("/proc/self/fd/1");
+        if let Some((what, target)) = metadata.named().find(|(_, target)| target.is_file(stdout)) {
+            let name = escape(target.path().as_os_str().as_bytes());
+            return Err(usage_error(format_args!(
+                "{name}: {what} would replace the file of the tar archive; use another name"
+            )));
         }
-    })
+    }
+    let tar = tar.and_then(TarTarget::name).map(|target| ("the tar archive", target));
+    check_apart(&metadata.named().chain(tar).collect::<Vec<_>>())
+}
+
+fn tar_error(path: &Path, refusal: &TarOutputError) -> anyhow::Error {
+    let text = format!("{}: {refusal}", escape(path.as_os_str().as_bytes()));
+    match refusal {
+        TarOutputError::Io(_) | TarOutputError::Target(_) => anyhow!(text),
+        TarOutputError::Terminal | TarOutputError::Input(_) => usage_error(text),
+    }
 }
 
 /// Writes the archive and gives it its name. If that fails, the file is removed.

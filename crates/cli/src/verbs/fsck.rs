@@ -15,6 +15,7 @@ use super::check::{self, CheckRequest};
 use super::extract::{
     self, ExtractRequest, ExtractTarget, LeftOut, OpenedExtraction, SelectedParts,
 };
+use super::metadata_files::MetadataRequest;
 use super::scratch_folder::ScratchFolder;
 use crate::applets::fsck::FsckArguments;
 use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments};
@@ -404,6 +405,7 @@ fn extract_request(
         read: read(arguments),
         selected: SelectedParts::default(),
         target,
+        metadata: MetadataRequest::default(),
         json: false,
         limit: WorkLimitArguments::default(),
         max_output: None,

@@ -1,64 +1,130 @@
 //! The files that keep the metadata of an extracted image for a later build: `fs_config` and
 //! `file_contexts` of Android's build system, and the sidecar. They have the limits of an extraction, as inodes can share
-//! attributes of 16 MiB. Called by `extract`'s caller.
+//! attributes of 16 MiB. Called by `extract`.
 
 use std::cell::Cell;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::import::android_text::{
     CAPABILITY_XATTR, LABEL_XATTR, capability_set, escape_expression, escape_path,
 };
 use ferrofs_builder::import::sidecar::{SidecarEntry, SidecarXattr, type_letter};
+use ferrofs_builder::output::OutputTarget;
 use ferrofs_extract::default_output_limit;
 use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent, WorkMeter, Xattr};
 
+use super::extract::ExtractRequest;
 use crate::arguments::ExtractArguments;
 use crate::diagnostics;
 use crate::output::{JsonBytes, escape, hex};
-use crate::source;
+use crate::signals::StopRequest;
 use crate::text_file::{InputFiles, TextFile};
 
 /// The work of a byte of an attribute: to write it as two digits takes about so much longer than to decode it.
 const XATTR_BYTE_WORK: u64 = 16;
 
-/// Writes the files that the arguments name.
+/// Which files are wanted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MetadataRequest {
+    /// The directory of `fs_config` and `file_contexts`.
+    android_config: Option<PathBuf>,
+    /// Begins the paths in them, without slashes at its ends.
+    mount_point: Vec<u8>,
+    sidecar: Option<PathBuf>,
+}
+
+impl From<&ExtractArguments> for MetadataRequest {
+    fn from(typed: &ExtractArguments) -> Self {
+        let given = typed.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
+        let names = given.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        Self {
+            android_config: typed.android_config.clone(),
+            mount_point: names.collect::<Vec<_>>().join(&b'/'),
+            sidecar: typed.sidecar.clone(),
+        }
+    }
+}
+
+/// The places of the files.
+#[derive(Debug)]
+pub(super) struct MetadataTargets {
+    android: Option<AndroidTargets>,
+    sidecar: Option<OutputTarget>,
+}
+
+#[derive(Debug)]
+struct AndroidTargets {
+    config: OutputTarget,
+    contexts: OutputTarget,
+}
+
+impl MetadataTargets {
+    /// Opens the places; the directory is created if it is missing.
+    ///
+    /// # Errors
+    /// A place cannot be used, or is that of an input.
+    pub(super) fn open(request: &MetadataRequest, inputs: &InputFiles<'_>) -> anyhow::Result<Self> {
+        let android = request.android_config.as_ref().map(|directory| {
+            let shown = escape(directory.as_os_str().as_bytes());
+            fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
+            let open = |name: &str| TextFile::target_beside(&directory.join(name), inputs);
+            anyhow::Ok(AndroidTargets {
+                config: open("fs_config")?,
+                contexts: open("file_contexts")?,
+            })
+        });
+        let sidecar = request.sidecar.as_ref();
+        Ok(Self {
+            android: android.transpose()?,
+            sidecar: sidecar.map(|path| TextFile::target_beside(path, inputs)).transpose()?,
+        })
+    }
+
+    /// Each place with what it is.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &OutputTarget)> {
+        let android = self.android.iter().flat_map(|android| {
+            [("the file fs_config", &android.config), ("the file file_contexts", &android.contexts)]
+        });
+        android.chain(self.sidecar.iter().map(|sidecar| ("the sidecar", sidecar)))
+    }
+}
+
+/// Writes the files of `targets`, which belong to the request.
 ///
 /// # Errors
-/// The image cannot be read, a file cannot be written, or a label cannot stand in a line.
-pub(super) fn write(arguments: &ExtractArguments) -> anyhow::Result<()> {
-    if arguments.android_config.is_none() && arguments.sidecar.is_none() {
-        return Ok(());
-    }
-    let image = source::open(&arguments.image, &arguments.read)?;
+/// The image cannot be read, a file cannot be written, a label cannot stand in a line, or a stop was requested.
+pub(super) fn write(
+    image: &Image,
+    request: &ExtractRequest,
+    targets: MetadataTargets,
+    stop: &StopRequest,
+) -> anyhow::Result<()> {
     let bytes = image.stored_bytes();
-    let max_work = arguments.limit.max_work;
+    let max_work = request.limit.max_work;
     let source = MetadataSource {
         image,
-        inputs: InputFiles::new(&arguments.image, &arguments.read.devices),
+        stop,
         work: WorkMeter::new(max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes))),
         written: Cell::new(0),
-        output_limit: arguments.max_output.unwrap_or_else(|| default_output_limit(bytes)),
+        output_limit: request.max_output.unwrap_or_else(|| default_output_limit(bytes)),
     };
-    if let Some(directory) = &arguments.android_config {
-        let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
-        let names: Vec<&[u8]> =
-            given.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        write_android(&source, directory, &names.join(&b'/'))?;
+    if let Some(android) = targets.android {
+        write_android(&source, android, &request.metadata.mount_point)?;
     }
-    if let Some(path) = &arguments.sidecar {
-        write_sidecar(&source, path)?;
+    if let Some(sidecar) = targets.sidecar {
+        write_sidecar(&source, sidecar)?;
     }
     Ok(())
 }
 
 /// The image, and what its metadata may cost: for all files together.
 struct MetadataSource<'a> {
-    image: Image,
-    inputs: InputFiles<'a>,
+    image: &'a Image,
+    stop: &'a StopRequest,
     work: WorkMeter,
     written: Cell<u64>,
     output_limit: u64,
@@ -67,14 +133,12 @@ struct MetadataSource<'a> {
 /// A file that counts what is written to it.
 struct LimitedFile<'a> {
     file: TextFile,
-    path: &'a Path,
     source: &'a MetadataSource<'a>,
 }
 
 impl<'a> MetadataSource<'a> {
-    fn create(&'a self, path: &'a Path) -> anyhow::Result<LimitedFile<'a>> {
-        let file = TextFile::create(path, self.inputs)?;
-        Ok(LimitedFile { file, path, source: self })
+    fn create(&'a self, target: OutputTarget) -> anyhow::Result<LimitedFile<'a>> {
+        Ok(LimitedFile { file: TextFile::at(target)?, source: self })
     }
 
     /// Calls `visit` with every entry of the image, and its xattrs.
@@ -88,6 +152,7 @@ impl<'a> MetadataSource<'a> {
         };
         let walk = self.image.walk(b"/").map_err(|error| failed(b"/", &error))?;
         for event in walk.work_meter(&self.work) {
+            self.stop.check()?;
             let entry = match event {
                 WalkEvent::Enter(entry) | WalkEvent::Leaf(entry) => entry,
                 WalkEvent::Leave(_) => continue,
@@ -123,7 +188,7 @@ impl Write for LimitedFile<'_> {
         if written.get().saturating_add(bytes.len() as u64) > *limit {
             let reason = ferrofs_extract::ErrorKind::OutputLimit { limit: *limit };
             let suggestion = diagnostics::for_extract_kind(&reason);
-            let path = escape(self.path.as_os_str().as_bytes());
+            let path = escape(self.file.path().as_os_str().as_bytes());
             return Err(io::Error::other(format!("{path}: {reason}{suggestion}")));
         }
         let count = self.file.write(bytes)?;
@@ -139,14 +204,11 @@ impl Write for LimitedFile<'_> {
 /// Writes `fs_config` and `file_contexts`.
 fn write_android(
     source: &MetadataSource<'_>,
-    directory: &Path,
+    targets: AndroidTargets,
     mount_point: &[u8],
 ) -> anyhow::Result<()> {
-    let shown = escape(directory.as_os_str().as_bytes());
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
-    let paths = ["fs_config", "file_contexts"].map(|name| directory.join(name));
-    let mut config = source.create(&paths[0])?;
-    let mut contexts = source.create(&paths[1])?;
+    let mut config = source.create(targets.config)?;
+    let mut contexts = source.create(targets.contexts)?;
     source.for_each(|entry, xattrs| {
         let path = below(mount_point, &entry.path);
         let value =
@@ -214,8 +276,8 @@ fn type_flag(file_type: FileType) -> &'static [u8] {
     }
 }
 
-fn write_sidecar(source: &MetadataSource<'_>, path: &Path) -> anyhow::Result<()> {
-    let mut output = source.create(path)?;
+fn write_sidecar(source: &MetadataSource<'_>, target: OutputTarget) -> anyhow::Result<()> {
+    let mut output = source.create(target)?;
     source.for_each(|entry, xattrs| {
         let inode = &entry.inode;
         let mtime = inode.mtime();
@@ -232,7 +294,7 @@ fn write_sidecar(source: &MetadataSource<'_>, path: &Path) -> anyhow::Result<()>
                 .map(|xattr| SidecarXattr { name: JsonBytes(xattr.name), value: hex(&xattr.value) })
                 .collect(),
             device: inode.device(),
-            target: symlink_target(&source.image, entry)?,
+            target: symlink_target(source.image, entry)?,
         };
         serde_json::to_writer(&mut output, &line)?;
         output.write_all(b"\n")?;

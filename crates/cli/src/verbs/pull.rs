@@ -82,8 +82,9 @@ pub(super) fn run(
             );
         }
     }
+    // The file may have a temporary name, which has to be removed.
+    let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     let mut file = target.create().map_err(|error| anyhow!("{error}"))?;
-    let stop = signals.into_stop_request(SecondSignal::Exits)?;
     let source = Arc::new(source);
     let mut digest = ContentDigest::of(b"");
     for caching in [Caching::Used, Caching::Passed] {

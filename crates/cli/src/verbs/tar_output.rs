@@ -5,11 +5,20 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
 
 use crate::text_file::InputFiles;
+
+/// The place of a tar archive. Nothing is created or changed there.
+#[derive(Debug)]
+pub(crate) enum TarTarget {
+    Stdout(File),
+    /// A FIFO or a device.
+    Stream(PathBuf),
+    Name(OutputTarget),
+}
 
 /// The output of a tar archive.
 #[derive(Debug)]
@@ -32,40 +41,68 @@ pub(crate) enum TarOutputError {
     Target(ferrofs_builder::Error),
 }
 
-impl TarOutput {
-    /// Opens `path`; `-` is standard output. None of the files that are read must be replaced.
-    pub(crate) fn create(path: &Path, inputs: &InputFiles<'_>) -> Result<Self, TarOutputError> {
+impl TarTarget {
+    /// Opens the place that `path` names; `-` is standard output. None of the files that are read must be replaced.
+    ///
+    /// # Errors
+    /// The place cannot be used, or is that of an input.
+    pub(crate) fn open(path: &Path, inputs: &InputFiles<'_>) -> Result<Self, TarOutputError> {
         if path == Path::new("-") {
             let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(TarOutputError::Io)?;
-            return Self::stream(stdout.into());
+            let stdout = File::from(stdout);
+            return if stdout.is_terminal() {
+                Err(TarOutputError::Terminal)
+            } else {
+                Ok(Self::Stdout(stdout))
+            };
         }
-        if Self::is_stream_path(path) {
-            // A FIFO waits here for its reader.
-            let file = OpenOptions::new().write(true).open(path).map_err(TarOutputError::Io)?;
-            if file.metadata().map_err(TarOutputError::Io)?.is_file() {
-                let replaced = io::Error::other("another process replaced it");
-                return Err(TarOutputError::Io(replaced));
-            }
-            return Self::stream(file);
+        if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
+            return Ok(Self::Stream(path.to_owned()));
         }
         let target = OutputTarget::open(path, ExistingOutput::Replace);
         let target = target.map_err(TarOutputError::Target)?;
-        if let Some(input) = inputs.replaced_by(&target) {
-            return Err(TarOutputError::Input(input));
+        match inputs.replaced_by(&target) {
+            Some(input) => Err(TarOutputError::Input(input)),
+            None => Ok(Self::Name(target)),
         }
-        Ok(Self::New(Box::new(target.create().map_err(TarOutputError::Target)?)))
     }
 
-    fn stream(file: File) -> Result<Self, TarOutputError> {
-        if file.is_terminal() { Err(TarOutputError::Terminal) } else { Ok(Self::Stream(file)) }
+    /// The place of a regular file.
+    pub(crate) fn name(&self) -> Option<&OutputTarget> {
+        match self {
+            Self::Name(target) => Some(target),
+            Self::Stdout(_) | Self::Stream(_) => None,
+        }
     }
 
-    /// Whether `path` is written as a stream: it is standard output, or exists and is no regular
-    /// file.
-    pub(crate) fn is_stream_path(path: &Path) -> bool {
-        path == Path::new("-") || fs::metadata(path).is_ok_and(|existing| !existing.is_file())
+    /// Creates the file, or opens the stream: a FIFO waits here for its reader.
+    ///
+    /// # Errors
+    /// The system refuses, or it is a terminal.
+    pub(crate) fn create(self) -> Result<TarOutput, TarOutputError> {
+        let file = match self {
+            Self::Name(target) => {
+                let new = target.create().map_err(TarOutputError::Target)?;
+                return Ok(TarOutput::New(Box::new(new)));
+            }
+            Self::Stdout(file) => file,
+            Self::Stream(path) => {
+                let file = OpenOptions::new().write(true).open(path).map_err(TarOutputError::Io)?;
+                if file.metadata().map_err(TarOutputError::Io)?.is_file() {
+                    let replaced = io::Error::other("another process replaced it");
+                    return Err(TarOutputError::Io(replaced));
+                }
+                file
+            }
+        };
+        if file.is_terminal() {
+            return Err(TarOutputError::Terminal);
+        }
+        Ok(TarOutput::Stream(file))
     }
+}
 
+impl TarOutput {
     /// Whether the archive is a stream; a summary must not go to the same place then.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self, Self::Stream(_))

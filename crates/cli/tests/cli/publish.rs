@@ -373,6 +373,43 @@ fn an_output_of_a_build_is_neither_another_one_nor_an_input() {
 }
 
 #[test]
+fn an_output_of_an_extraction_is_not_another_one() {
+    let dir = Dir::new();
+    let file = dir.write("file", b"former");
+    fs::create_dir(dir.join("config")).unwrap();
+    symlink("file", dir.join("link")).unwrap();
+    let extract = |words: &str| {
+        let words = words.split(' ').chain(["-q"]);
+        ferrofs().arg("extract").arg(data("plain.erofs")).args(words).current_dir(dir.path())
+    };
+    for (words, what) in [
+        ("--tar new --sidecar new", "new: the sidecar and the tar archive"),
+        ("--tar file --sidecar file", "file: the sidecar and the tar archive"),
+        ("--tar file --sidecar link", "file: the sidecar and the tar archive"),
+        (
+            "tree --android-config config --sidecar config/fs_config",
+            "config/fs_config: the file fs_config and the sidecar",
+        ),
+        (
+            "--android-config config --tar ./config/file_contexts",
+            "./config/file_contexts: the file file_contexts and the tar archive",
+        ),
+    ] {
+        let stderr = extract(words).ends_with(2).stderr;
+        assert!(stderr.contains(&format!("{what} cannot be the same file")), "{stderr}");
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" extract \"$1\" --tar - --sidecar file > file"]);
+    shell.arg(env!("CARGO_BIN_EXE_ferrofs")).arg(data("plain.erofs")).current_dir(dir.path());
+    let stderr = TestCommand::new(shell).ends_with(2).stderr;
+    assert!(stderr.contains("file: the sidecar would replace the file of the tar"), "{stderr}");
+    // The shell has emptied it.
+    assert_eq!(fs::read(&file).unwrap(), b"");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(dir.join("config")).unwrap().count(), 0);
+}
+
+#[test]
 fn a_tar_archive_gets_its_name_when_it_is_complete_and_keeps_the_mode() {
     let dir = Dir::new();
     let tar = dir.write("old.tar", b"former");

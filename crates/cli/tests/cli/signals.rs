@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Dir, TestCommand, ferrofs, reset_signals};
+use crate::spool::archive_of_names;
+use crate::support::{Dir, TestCommand, ferrofs, has_strace, reset_signals};
 
 /// How long a verb may take to end, on a busy machine; it takes less than a second on an idle one.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -172,6 +173,41 @@ fn an_interrupted_tar_archive_is_removed_and_the_older_one_stays() {
         assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
         assert_eq!(names(dir.path()).len(), before, "{:?}", names(dir.path()));
         assert_eq!(fs::read(&tar).unwrap(), b"old");
+    });
+}
+
+/// The command under strace, which makes the file system of `directory` seem to have no files without a name: there the
+/// third call opens one, after those that open the directory and look for a former file. The process is the command.
+fn with_named_files(directory: &Path) -> TestCommand {
+    let mut strace = Command::new("strace");
+    strace.args(["-D", "-f", "-qq", "-o", "/dev/null", "--trace=openat"]);
+    strace.args(["--inject=openat:error=EOPNOTSUPP:when=3", "-P"]).arg(directory);
+    strace.arg(env!("CARGO_BIN_EXE_ferrofs"));
+    TestCommand::new(strace)
+}
+
+#[test]
+fn an_interrupted_extraction_leaves_no_part_of_a_sidecar() {
+    if !has_strace() {
+        return;
+    }
+    let dir = Dir::new();
+    let (archive, image, place) = (dir.join("archive"), dir.join("image"), dir.join("place"));
+    archive_of_names(&archive, 80_000);
+    ferrofs().args(["build", "-q", "--no-verify"]).args([&image, &archive]).succeeds();
+    fs::create_dir(&place).unwrap();
+    let sidecar = format!("--sidecar={}", place.join("sidecar").display());
+    each_signal(|signal, code| {
+        for target in ["--tar=/dev/null".to_owned(), format!("--tar={}", dir.join("tar").display())]
+        {
+            let extract = with_named_files(&place).args(["extract", "-q", &sidecar, &target]);
+            let mut child = extract.arg(&image).spawn();
+            stop_when(&child, || names(&place).iter().any(|name| name.ends_with(".part")));
+            let status = end_with(&mut child, signal);
+            assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+            assert_eq!(names(&place), [""; 0], "{signal:?}");
+            assert!(!dir.join("tar").exists());
+        }
     });
 }
 

@@ -66,7 +66,7 @@ impl Drop for SmallDisk {
 }
 
 /// An archive of so many empty files with long names.
-fn archive_of_names(path: &Path, count: usize) {
+pub(crate) fn archive_of_names(path: &Path, count: usize) {
     let mut bytes = Vec::with_capacity(count * 512 + 1024);
     for number in 0..count {
         let mut header = [0; 512];

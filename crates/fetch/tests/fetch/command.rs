@@ -46,7 +46,7 @@ impl Verb<'_> {
         self.command(arguments).output().unwrap()
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program);
         command.args(arguments).arg("--cache").arg(self.world.cache());
         command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));

@@ -1,10 +1,13 @@
 //! `ferrofs pull`: whole images, interrupted and damaged ones.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use ferrofs_remote::{ChunkIndex, ContentDigest};
 
-use crate::command::{Verb, data, ferrofs};
+use crate::command::{Verb, data, ferrofs, skip};
 use crate::registry::Registry;
 use crate::server::{Fault, Server};
 use crate::world::{World, body};
@@ -55,6 +58,53 @@ fn an_interrupted_download_goes_on_where_it_was() {
     assert!(fs::read(&file).unwrap() == wanted);
     // Opening requests the first chunk each time.
     assert!(sent() <= (40 << 20) + (2 << 20), "{} and then {}", before, sent());
+}
+
+/// On a file system where a new file has a temporary name: strace makes the third call fail that opens something in the
+/// directory, after those that open the directory and look for a former file.
+#[test]
+fn a_download_that_several_signals_interrupt_leaves_nothing() {
+    let Some(program) = ferrofs() else { return };
+    let traced = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
+    if !traced.is_ok_and(|status| status.success()) {
+        return skip("needs strace and the right to trace");
+    }
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(body(40 << 20));
+    let place = world.directory.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let file = place.join("image.erofs");
+    // The first requests tell what the object is.
+    server.set_fault(|number| {
+        if number > 2 {
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        Fault::None
+    });
+    let pull = verb.command(&["pull", "-q", &server.url(), file.to_str().unwrap()]);
+    let mut strace = Command::new("strace");
+    strace.args(["-D", "-f", "-qq", "-o", "/dev/null", "--trace=openat"]);
+    strace.args(["--inject=openat:error=EOPNOTSUPP:when=3", "-P"]).arg(&place);
+    strace.arg(pull.get_program()).args(pull.get_args());
+    strace.envs(pull.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let mut child = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let names = || {
+        let entries = fs::read_dir(&place).unwrap().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !names().iter().any(|name| name.ends_with(".part")) {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "{:?}", names());
+        std::thread::yield_now();
+    }
+    let kill = || Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap();
+    for _ in 0..4 {
+        kill();
+    }
+    let status = child.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(143), None));
+    assert_eq!(names(), [""; 0]);
 }
 
 #[test]
