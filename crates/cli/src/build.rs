@@ -34,6 +34,7 @@ use anyhow::{Context, anyhow};
 use archive_copy::{ArchiveCopy, CopyTarget};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{BuildOutputs, BuildReport, ErrorKind};
+use ferrofs_image::OpenOptions;
 use import::ImportedTree;
 use monitor::BuildMonitor;
 use outputs::TextTargets;
@@ -173,7 +174,7 @@ fn run_request(
         _ => with_suggestion(&error, &stop),
     })?;
     let built = BuiltImage { tree: &tree, report: &report, places, container_config };
-    write_texts(&request, targets.texts, &built)?;
+    write_texts(&request, targets.texts, &built, &resources)?;
     let (options, took) = (&request.options, began.elapsed());
     let summary =
         BuildSummary { request: &request, options, report: &report, warnings, steps, took };
@@ -194,14 +195,21 @@ fn write_texts(
     request: &BuildRequest,
     targets: TextTargets,
     built: &BuiltImage<'_>,
+    resources: &Resources,
 ) -> anyhow::Result<()> {
+    let open = || {
+        let options = OpenOptions::new().offset(request.options.output_mode.offset());
+        let options = options.memory(&resources.memory).retain_memory(true);
+        let image = options.cache_limit_bytes(resources.shared_bytes()).open(&request.image);
+        let shown = escape(request.image.as_os_str().as_bytes());
+        image.map_err(|error| anyhow!("{shown}: {error}"))
+    };
     if let Some(target) = targets.block_list {
-        let offset = request.options.output_mode.offset();
-        let mount_point = android::mount_point(&request.android);
-        block_list::write(target, &request.image, offset, &mount_point)?;
+        block_list::write(target, &open()?, &android::mount_point(&request.android))?;
     }
     if let Some(target) = targets.block_map {
-        block_map::write(target, request, built.places.as_ref())?;
+        let contents = built.places.as_ref().map(|places| anyhow::Ok((open()?, places)));
+        block_map::write(target, contents.transpose()?)?;
     }
     if let Some(target) = targets.vmdk {
         vmdk::write_descriptor(target, request, built.report, built.tree)?;

@@ -2,11 +2,10 @@
 //! it. Called by `build`.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::anyhow;
 use ferrofs_builder::output::OutputTarget;
-use ferrofs_image::{ExtentStorage, FileType, Image, Inode, OpenOptions, WalkEvent};
+use ferrofs_image::{ExtentStorage, FileType, Image, Inode, WalkEntry, WalkEvent};
 
 use crate::output::escape;
 use crate::text_file::TextFile;
@@ -16,23 +15,13 @@ use crate::text_file::TextFile;
 ///
 /// # Errors
 /// The image cannot be read, or the list cannot be written.
-pub(super) fn write(
-    list: OutputTarget,
-    image: &Path,
-    offset: u64,
-    mount_point: &[u8],
-) -> anyhow::Result<()> {
+pub(super) fn write(list: OutputTarget, image: &Image, mount_point: &[u8]) -> anyhow::Result<()> {
     let mut output = TextFile::at(list)?;
-    let image = OpenOptions::new().offset(offset).open(image)?;
-    for event in image.walk(b"/")? {
-        let WalkEvent::Leaf(entry) = event else { continue };
-        if entry.inode.file_type() != FileType::Regular {
-            continue;
-        }
-        let blocks = blocks(&image, &entry.inode)
+    for_each_file(image, |entry| {
+        let blocks = blocks(image, &entry.inode)
             .map_err(|error| anyhow!("{}: {error}", escape(&entry.path)))?;
         if blocks.is_empty() {
-            continue;
+            return Ok(());
         }
         let path = super::android::host_path(
             mount_point,
@@ -46,8 +35,31 @@ pub(super) fn write(
             }
         }
         writeln!(output)?;
-    }
+        Ok(())
+    })?;
     output.publish()
+}
+
+/// Calls `visit` with each name of each regular file of a complete image.
+///
+/// # Errors
+/// A directory or an inode cannot be read, as a list without its files would be wrong; those of `visit`.
+pub(super) fn for_each_file(
+    image: &Image,
+    mut visit: impl FnMut(&WalkEntry) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for event in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
+        match event {
+            WalkEvent::Leaf(entry) if entry.inode.file_type() == FileType::Regular => {
+                visit(&entry)?;
+            }
+            WalkEvent::Problem(problem) => {
+                return Err(anyhow!("{}: {}", escape(&problem.path), problem.error));
+            }
+            WalkEvent::Enter(_) | WalkEvent::Leaf(_) | WalkEvent::Leave(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// The first and the last block of each run of blocks of a file.
@@ -70,4 +82,54 @@ fn blocks(image: &Image, inode: &Inode) -> Result<Vec<(u64, u64)>, ferrofs_image
         }
     }
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ferrofs_builder::output::ExistingOutput;
+    use ferrofs_builder::tree::{Metadata, Tree, Xattrs};
+    use ferrofs_image::{Nid, OpenOptions};
+
+    use super::super::block_map;
+    use super::*;
+
+    const IMAGE: &[u8] = include_bytes!("../../data/demo.erofs");
+
+    /// The list was shorter, and the exit status 0.
+    #[test]
+    fn a_directory_that_cannot_be_read_is_no_shorter_list() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("image");
+        fs::write(&path, IMAGE).unwrap();
+        let image = OpenOptions::new().open(&path).unwrap();
+        let is_inner = |event| match event {
+            WalkEvent::Enter(entry) if entry.path != b"/" => Some(entry.inode.nid()),
+            _ => None,
+        };
+        let directory: Nid = image.walk(b"/").unwrap().find_map(is_inner).unwrap();
+        let superblock = image.superblock();
+        let meta = usize::try_from(superblock.meta_block).unwrap();
+        let meta = meta * usize::try_from(superblock.block_size.bytes()).unwrap();
+        let mut damaged = IMAGE.to_vec();
+        let inode = meta + 32 * usize::try_from(directory.raw()).unwrap();
+        // A format that no inode has.
+        damaged[inode..inode + 2].fill(0xff);
+        fs::write(&path, damaged).unwrap();
+        let image = OpenOptions::new().ignore_checksum(true).open(&path).unwrap();
+        let (list, map) = (folder.path().join("list"), folder.path().join("map"));
+        let target = |path| TextFile::target(path, ExistingOutput::Refuse).unwrap();
+        let root = Metadata {
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            mtime: crate::metadata_text::build_time(&image),
+            xattrs: Xattrs::default(),
+        };
+        let places = Tree::new(root);
+        write(target(&list), &image, b"").unwrap_err();
+        block_map::write(target(&map), Some((image, &places))).unwrap_err();
+        assert!(!list.exists() && !map.exists());
+    }
 }

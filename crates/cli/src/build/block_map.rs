@@ -12,9 +12,10 @@ use ferrofs_builder::import::{TarContentMode, from_tar_layers};
 use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::{SourceExtent, Tree};
 use ferrofs_builder::{Error, ErrorKind};
-use ferrofs_image::{ExtentStorage, FileType, Image, OpenOptions, WalkEntry, WalkEvent};
+use ferrofs_image::{ExtentStorage, Image, WalkEntry};
 use ferrofs_workers::CancelToken;
 
+use super::block_list::for_each_file;
 use super::request::BuildRequest;
 use crate::output::escape;
 use crate::text_file::TextFile;
@@ -38,27 +39,21 @@ pub(super) fn places(request: &BuildRequest, cancel: &CancelToken) -> Result<Opt
     from_tar_layers(sources.collect::<Result<_, _>>()?, &options, cancel).map(Some)
 }
 
-/// Writes the list of a complete image.
+/// Writes the list of a complete image, whose contents are in places of archives; an empty one without them.
 ///
 /// # Errors
 /// The image cannot be read, or the list cannot be written.
-pub(super) fn write(
-    list: OutputTarget,
-    request: &BuildRequest,
-    places: Option<&Tree>,
-) -> anyhow::Result<()> {
+pub(super) fn write(list: OutputTarget, contents: Option<(Image, &Tree)>) -> anyhow::Result<()> {
     let mut output = TextFile::at(list)?;
-    let Some(places) = places else { return output.publish() };
-    let offset = request.options.output_mode.offset();
-    let image = OpenOptions::new().offset(offset).open(&request.image)?;
+    let Some((image, places)) = contents else { return output.publish() };
     let mut seen = HashSet::new();
-    for event in image.walk(b"/")? {
-        let WalkEvent::Leaf(entry) = event else { continue };
-        if entry.inode.file_type() == FileType::Regular && seen.insert(entry.inode.nid()) {
-            write_file(&mut output, &image, &entry, places)
+    for_each_file(&image, |entry| {
+        if seen.insert(entry.inode.nid()) {
+            write_file(&mut output, &image, entry, places)
                 .map_err(|error| anyhow!("{}: {error}", escape(&entry.path)))?;
         }
-    }
+        Ok(())
+    })?;
     output.publish()
 }
 
