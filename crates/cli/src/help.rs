@@ -139,7 +139,8 @@ web server has a digest only if its URL ends with #index=sha256:…, the digest 
 Without a digest, ferrofs trusts the transport; with --verify=require, it refuses the object.
 
 Exit status: 0 FILE is complete, 1 it was not created, 2 wrong usage; 129, 130 or 143 after SIGHUP,
-SIGINT or SIGTERM.
+SIGINT or SIGTERM. If the summary, which is written after FILE, cannot be written, the exit status
+is 1, although FILE is complete.
 
 Examples:
   ferrofs pull https://example.org/app.erofs app.erofs
@@ -154,7 +155,8 @@ gets the same manifest. Blobs that the registry has already are not uploaded aga
 docker, podman or skopeo.
 
 Exit status: 0 the image is in the registry, 1 it is not, 2 wrong usage; 129, 130 or 143 after
-SIGHUP, SIGINT or SIGTERM.
+SIGHUP, SIGINT or SIGTERM. If the summary, which is written after that, cannot be written, the exit
+status is 1, although the image is in the registry.
 
 Examples:
   ferrofs push app.erofs oci://ghcr.io/owner/app:v1
@@ -416,8 +418,9 @@ A container image becomes one tree: ferrofs merges its layers and applies their 
 layer must have the digests that the image states, before and after decompression.
 
 Exit status: 0 IMAGE is complete and verified, 1 it was not created, 2 wrong usage; 129, 130 or 143
-after SIGHUP, SIGINT or SIGTERM. The texts of --block-list-file and --container-config are written
-after IMAGE: if one of them cannot be written, the exit status is 1, although IMAGE is complete.
+after SIGHUP, SIGINT or SIGTERM. The texts of --block-list-file and --container-config, and the
+summary, are written after IMAGE: if one of them cannot be written, the exit status is 1, although
+IMAGE is complete.
 
 Examples:
   ferrofs build app.erofs tree/
