@@ -9,6 +9,7 @@
 
 mod context_pool;
 mod input_window;
+mod memory_shares;
 mod stats;
 mod workers;
 
@@ -21,13 +22,15 @@ use ferrofs_codec::{Algorithm, DecodeMode, DecoderSettings, Lz4Part, Padding, lz
 use ferrofs_ondisk::Superblock;
 use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
 use ferrofs_workers::counters::{Histogram, HistogramSnapshot, Sharded};
-use ferrofs_workers::memory::{AllocPolicy, Buffer, Frame};
+use ferrofs_workers::memory::{AllocPolicy, Budget, Buffer, Frame};
 use ferrofs_workers::single_flight::{
     CacheValue, FillPermit, Lookup, SingleFlight, Urgency, Waiter,
 };
 
 pub(crate) use context_pool::{ContextPool, DecodeCounters, DecodeSlot, SlotLimits};
 pub(crate) use input_window::{InputRequest, InputStorage, InputWindow};
+pub use memory_shares::DemandBuffer;
+pub(crate) use memory_shares::MemoryShares;
 pub use stats::ImageStats;
 pub(crate) use workers::{BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, GenerationToken};
 pub use workers::{DecodeWorkers, SyncDecompress};
@@ -139,6 +142,8 @@ pub(crate) struct Engine {
     pub(crate) memory: MemoryPool,
     pub(crate) decode_slots: ContextPool,
     pub(crate) clusters: SingleFlight<ClusterId, DecodedCluster>,
+    /// How many bytes threads may have to read into at the same time.
+    pub(crate) read_room: Budget,
     pub(crate) workers: DecodeWorkers,
     /// Whether reads may start threads ([`crate::OpenOptions::defer_threads`]).
     pub(crate) may_start_threads: AtomicBool,
@@ -397,6 +402,11 @@ impl Engine {
     /// system.
     pub(crate) fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
         Ok(self.memory.buffers().lease_from_reserve(bytes, |wanted| self.clusters.evict(wanted))?)
+    }
+
+    /// The same to read into, for a thread that holds nothing: it waits until other reads leave room.
+    pub(crate) fn read_buffer(&self, bytes: usize) -> Result<DemandBuffer> {
+        DemandBuffer::new(&self.read_room, bytes, || self.demand_buffer(bytes))
     }
 
     /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more

@@ -9,7 +9,7 @@ use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
 use ferrofs_workers::memory::Buffer;
 
 use crate::dir::{DirEntryRef, ReadDir};
-use crate::engine::ImageStats;
+use crate::engine::{DemandBuffer, ImageStats};
 use crate::error::{Error, Result};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
@@ -269,11 +269,15 @@ impl Image {
     /// ([`MemoryPool::with_reserve`]) clusters that were kept longest are evicted before anything
     /// is mapped beyond the reserve.
     ///
+    /// All such buffers leave room for the longest extent, for which readers may wait while they
+    /// hold them. If there is no more room, this waits until another one is dropped. So a thread
+    /// must not hold one when it asks for the next.
+    ///
     /// # Errors
     /// As [`MemoryPool::buffer`] with
     /// [`AllocPolicy::MustSucceed`](crate::AllocPolicy::MustSucceed).
-    pub fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
-        self.inner.engine.demand_buffer(bytes)
+    pub fn demand_buffer(&self, bytes: usize) -> Result<DemandBuffer> {
+        self.inner.engine.read_buffer(bytes)
     }
 
     /// A buffer for a prefetch, as far as it takes memory from nobody: idle buffers, or free bytes

@@ -262,10 +262,15 @@ pub(crate) struct MetadataCache {
 impl MetadataCache {
     /// A cache of at most an eighth of the memory.
     pub(crate) fn new(memory: &MemoryPool) -> Result<Self> {
-        let bytes = KEPT_BYTES.min(memory.budget().limit_bytes() / 8);
+        let bytes = Self::bytes_max(memory);
         let charge = memory.budget().charge(bytes, AllocPolicy::MustSucceed)?;
         let cache = LruCache::new(usize::try_from(bytes).unwrap_or(usize::MAX));
         Ok(Self { cache, _charge: charge })
+    }
+
+    /// What it takes of so much memory, in bytes.
+    pub(crate) fn bytes_max(memory: &MemoryPool) -> u64 {
+        KEPT_BYTES.min(memory.budget().limit_bytes() / 8)
     }
 
     /// Drops windows, the least recently used first, until those are left that an idle image keeps.

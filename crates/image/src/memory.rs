@@ -22,6 +22,9 @@ pub struct MemoryPool {
     readers: u64,
 }
 
+/// Below this limit no buffer has a longer block than it needs: the shares of the limit count on that.
+const SCARCE_BYTES: u64 = 64 << 20;
+
 /// Idle buffers may take the limit divided by this.
 const IDLE_SHARE: u64 = 8;
 
@@ -102,6 +105,9 @@ impl MemoryPool {
         }
         let buffers = BufferPool::new(&budget)?;
         buffers.set_max_idle(limit / IDLE_SHARE);
+        if limit < SCARCE_BYTES {
+            buffers.set_waste_max(1);
+        }
         let frames = PagePool::new(&budget, PagePoolSettings::new(Self::FRAMES, frames))?;
         Ok(Self { budget, buffers, frames, readers: 1 })
     }

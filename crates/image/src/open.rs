@@ -15,7 +15,7 @@ use ferrofs_workers::single_flight::SingleFlight;
 
 use crate::counted_starts::CountedStarts;
 use crate::engine::{
-    self, ContextPool, DecodeTimer, DecodeWorkers, Engine, SlotLimits, SyncDecompress,
+    self, ContextPool, DecodeTimer, DecodeWorkers, Engine, MemoryShares, SlotLimits, SyncDecompress,
 };
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::idle_reclaimer::{Activity, IdleReclaimer};
@@ -26,9 +26,6 @@ use crate::memory::MemoryPool;
 use crate::source::{self, Devices, FileSource, ImageSource, read_exact, read_up_to};
 use crate::xattr;
 
-/// About how many bytes a decode slot uses beside its decoder and the output: its input window and
-/// frames.
-const SLOT_BYTES: u64 = 1280 << 10;
 /// Decode slots that are held at the same time while threads wait for the storage: one for each
 /// listener of a mount.
 const SLOTS_HELD_MAX: usize = 32;
@@ -240,17 +237,17 @@ impl OpenOptions {
         let workers = self.workers.clone().unwrap_or_else(DecodeWorkers::global);
         let settings = engine::settings(compression);
         let limit = memory.budget().limit_bytes();
-        let slot = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
-        let affordable = (limit / 3).checked_div(slot.saturating_add(SLOT_BYTES)).unwrap_or(1);
-        let affordable = usize::try_from(affordable).unwrap_or(usize::MAX);
+        let decoder = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
+        let shares = MemoryShares::new(&memory, decoder);
         let useful = workers.parallelism().saturating_mul(2);
         let decode_slots = SlotLimits {
-            running: useful.min(affordable),
-            held: useful.max(SLOTS_HELD_MAX).min(affordable),
+            running: useful.min(shares.slots),
+            held: useful.max(SLOTS_HELD_MAX).min(shares.slots),
         };
         Ok(Arc::new(Engine {
             devices,
             decode_slots: ContextPool::new(decode_slots),
+            read_room: shares.read_room(decode_slots.held),
             clusters: SingleFlight::new(self.cache_limit_bytes.unwrap_or(limit / 2).min(limit)),
             memory,
             decode_timer: DecodeTimer::default(),

@@ -251,6 +251,54 @@ fn a_window_refuses_a_stream_that_reaches_out_of_it() {
     assert_eq!(image.stats().clusters_windowed, 1);
 }
 
+/// Text that shrinks to about a tenth.
+fn text(numbers: &mut XorshiftRng, bytes: usize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes + 2_000);
+    while text.len() < bytes {
+        text.extend((0..200).map(|_| numbers.byte()));
+        text.resize(text.len() + 1_800, numbers.byte());
+    }
+    text.truncate(bytes);
+    text
+}
+
+// As the listeners of a mount do. Each had a buffer for its reply while it waited for memory for an extent, so that the
+// oldest of them never got it.
+#[test]
+fn readers_with_buffers_of_the_budget_never_wait_for_each_other() {
+    let _watchdog = Watchdog::new("readers with buffers of the budget");
+    let mut numbers = XorshiftRng(5);
+    let bytes = 8 << 20;
+    let texts = [(); 3].map(|()| vec![text(&mut numbers, bytes), text(&mut numbers, bytes)]);
+    let written = Lz4Image::of_zstd(&texts);
+    let budget = Budget::with_stall(MemoryPool::MIN_BYTES, std::time::Duration::from_secs(2));
+    let memory = MemoryPool::with_budget(budget).unwrap();
+    let options = OpenOptions::new().memory(&memory).workers(&own_workers()).caller_caches(true);
+    let image = written.open(&options);
+    std::thread::scope(|scope| {
+        for seed in 1..=16 {
+            let (image, written) = (&image, &written);
+            scope.spawn(move || {
+                let mut numbers = XorshiftRng(seed);
+                for _ in 0..6 {
+                    let number = numbers.index(3);
+                    let at = numbers.index(15) << 20;
+                    let mut buffer = image.demand_buffer(1 << 20).unwrap();
+                    let inode = Lz4Image::file(image, number);
+                    assert_eq!(image.read_at(&inode, at as u64, &mut buffer).unwrap(), 1 << 20);
+                    assert!(
+                        buffer[..] == written.texts[number][at..at + (1 << 20)],
+                        "{number} {at}"
+                    );
+                }
+            });
+        }
+    });
+    let stats = image.stats();
+    assert_eq!(stats.budget.gave_up, 0);
+    assert!(stats.memory_peak_bytes <= MemoryPool::MIN_BYTES);
+}
+
 /// 64 threads read everything at the smallest limit.
 fn read_by_many(name: &str, image: &Image, texts: &[(ferrofs_image::Nid, Vec<u8>)]) {
     std::thread::scope(|scope| {

@@ -1,12 +1,16 @@
-//! Writes small LZ4 images with extents of any length, which no image of the corpus has. It owns
+//! Writes small images, of LZ4 or ZSTD, with extents of any length, which no image of the corpus has. It owns
 //! the layout of such an image and the plain text of its files. It makes sequences up, and executes
 //! them one byte at a time to know the text. The tests of the engine call it.
 
 use std::sync::Arc;
 
+use ferrofs_codec::{Encoder, Method};
 use ferrofs_image::{Image, ImageSource, Inode, OpenOptions, VerifyOptions};
 
 const BLOCK: usize = 4096;
+/// The algorithms in the lengths of encoded extents.
+const LZ4_FORMAT: u32 = 1;
+const ZSTD_FORMAT: u32 = 4;
 /// Where the inodes lie.
 const META: usize = BLOCK;
 
@@ -100,6 +104,42 @@ pub(crate) struct Lz4Image {
 impl Lz4Image {
     /// An image that declares `distance` and has a file of each row of blocks.
     pub(crate) fn new(distance: u16, files: &[Vec<Lz4Block>]) -> Self {
+        Self::of_format(distance, files, LZ4_FORMAT)
+    }
+
+    /// An image with a file of each row of texts, each text an extent that ZSTD has encoded with a window of 1 MiB.
+    pub(crate) fn of_zstd(files: &[Vec<Vec<u8>>]) -> Self {
+        const WINDOW_LOG: u8 = 20;
+        let method = Method::Zstd { level: 1, window_log: WINDOW_LOG };
+        let mut encoder = Encoder::new(&method, 1 << 20, 12 << 20).unwrap();
+        let mut encode = |text: &Vec<u8>| {
+            let mut encoded = vec![0; 1 << 20];
+            encoder.restart();
+            let sizes = encoder.fill(text, &mut encoded).unwrap().unwrap();
+            assert_eq!(sizes.input_bytes, text.len());
+            encoded.truncate(sizes.output_bytes);
+            Lz4Block { encoded, text: text.clone() }
+        };
+        let files: Vec<Vec<Lz4Block>> =
+            files.iter().map(|texts| texts.iter().map(&mut encode).collect()).collect();
+        let mut written = Self::of_format(1 << 3, &files, ZSTD_FORMAT);
+        // With the configuration of the algorithm behind the superblock.
+        written.bytes[1024 + 80] |= 2;
+        written.bytes[1024 + 128..1024 + 136].copy_from_slice(&[
+            6,
+            0,
+            0,
+            WINDOW_LOG - 10,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        written
+    }
+
+    /// `distance` is what the superblock has there: the distance of LZ4, or the bits of the algorithms.
+    fn of_format(distance: u16, files: &[Vec<Lz4Block>], format: u32) -> Self {
         let inode_bytes: Vec<usize> =
             files.iter().map(|blocks| (64 + 16 + 16 * blocks.len()).next_multiple_of(32)).collect();
         let meta = 64 + inode_bytes.iter().sum::<usize>();
@@ -117,7 +157,7 @@ impl Lz4Image {
         let mut clusters = Vec::new();
         for (blocks, nid) in files.iter().zip(&nids) {
             let at = META + usize::try_from(nid * 32).unwrap();
-            clusters.push(file(&mut bytes, at, blocks));
+            clusters.push(file(&mut bytes, at, blocks, format));
         }
         bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
         let texts =
@@ -188,7 +228,7 @@ fn directory(nids: &[u64]) -> Vec<u8> {
 }
 
 /// A file of encoded extents. Returns where its clusters begin.
-fn file(bytes: &mut Vec<u8>, at: usize, blocks: &[Lz4Block]) -> Vec<u64> {
+fn file(bytes: &mut Vec<u8>, at: usize, blocks: &[Lz4Block], format: u32) -> Vec<u64> {
     let size: usize = blocks.iter().map(|block| block.text.len()).sum();
     inode(bytes, at, 0o100_644, size as u64, 0);
     let header = at + 64;
@@ -202,7 +242,7 @@ fn file(bytes: &mut Vec<u8>, at: usize, blocks: &[Lz4Block]) -> Vec<u64> {
         let place = bytes.len();
         places.push(place as u64);
         bytes.extend_from_slice(&block.encoded);
-        let length = 1 << 28 | u32::try_from(block.encoded.len()).unwrap();
+        let length = format << 28 | u32::try_from(block.encoded.len()).unwrap();
         let record = table + 16 * number;
         bytes[record..record + 4].copy_from_slice(&length.to_le_bytes());
         bytes[record + 4..record + 8].copy_from_slice(&u32::try_from(place).unwrap().to_le_bytes());

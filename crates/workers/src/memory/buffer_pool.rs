@@ -15,8 +15,8 @@ use super::wait_queue::WaitPriority;
 use crate::sync::{Mutex, MutexGuard, Ordering, PlainArc, PlainAtomicU64, PlainWeak, lock};
 use crate::{Error, ErrorKind};
 
-/// Without a reserve, an idle block serves leases down to this part of its length: a small lease
-/// that lasts should not hold far more than it needs.
+/// Without a reserve, an idle block serves leases down to this part of its length by default: a small
+/// lease that lasts should not hold far more than it needs.
 const WASTE_MAX: usize = 4;
 
 /// How often one lease from a reserve has blocks evicted: what goes may be shorter than what is
@@ -57,6 +57,8 @@ struct BufferPoolInner {
     max_idle: PlainAtomicU64,
     /// Idle bytes that stay when others are released for being old or unused.
     reserve: PlainAtomicU64,
+    /// How many times as long as needed an idle block may be.
+    waste_max: PlainAtomicU64,
     /// Set once, after the pool has an address. The reclaimer knows the pool weakly.
     registration: Mutex<Option<ReclaimerRegistration>>,
 }
@@ -99,6 +101,7 @@ impl BufferPool {
             registration: Mutex::new(None),
             max_idle: PlainAtomicU64::new(u64::MAX),
             reserve: PlainAtomicU64::new(0),
+            waste_max: PlainAtomicU64::new(WASTE_MAX as u64),
         });
         // Weak: the budget would keep the pool, and the pool keeps the budget.
         let weak = PlainArc::downgrade(&inner);
@@ -114,6 +117,13 @@ impl BufferPool {
     pub fn set_max_idle(&self, bytes: u64) {
         // Relaxed: a bound that the next releases see; it guards nothing.
         self.inner.max_idle.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets how many times as long as needed the idle block of a lease may be, 4 by default; 1 for
+    /// none but the size class of the lease. With a reserve there is no such limit.
+    pub fn set_waste_max(&self, times: u64) {
+        // Relaxed: as in `set_max_idle`.
+        self.inner.waste_max.store(times, Ordering::Relaxed);
     }
 
     /// Sets the reserve: [`release_idle`](Self::release_idle) leaves `bytes` idle, as far as so
@@ -148,7 +158,7 @@ impl BufferPool {
     /// content is unspecified.
     ///
     /// The lease takes an idle block if one fits: of the smallest size class that holds `length`
-    /// and is at most four times as long, the block released last. Otherwise, under
+    /// and is at most [four times](Self::set_waste_max) as long, the block released last. Otherwise, under
     /// [`AllocPolicy::MustSucceed`], it maps a new block. [`AllocPolicy::MayFail`] makes no system
     /// call and waits for nothing, not even for the lock.
     ///
@@ -453,7 +463,10 @@ impl BufferPoolInner {
     /// With a reserve, any idle block that is long enough serves a lease: asking the system costs
     /// more than what is wasted.
     fn waste_max(&self) -> usize {
-        if self.reserved_bytes() > 0 { usize::MAX } else { WASTE_MAX }
+        if self.reserved_bytes() > 0 {
+            return usize::MAX;
+        }
+        usize::try_from(self.waste_max.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
     fn reserved_bytes(&self) -> u64 {

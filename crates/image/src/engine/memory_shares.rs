@@ -1,0 +1,126 @@
+//! How the memory limit is divided, so that no thread waits for memory that only waiting threads hold.
+//!
+//! Whoever waits for the output of an extent holds a decode slot with its window and decoder, and perhaps a buffer to
+//! read into. The sum of all of these leaves room for the longest extent of the format. So the oldest waiter finds its
+//! memory once caches and idle buffers have been freed, and then it waits for nothing more.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use ferrofs_ondisk::compression::EXTENT_MAX_BYTES;
+use ferrofs_workers::memory::{AllocPolicy, Budget, Buffer, Charge};
+
+use crate::error::Result;
+use crate::inner::MetadataCache;
+use crate::memory::MemoryPool;
+
+/// About how many bytes a decode slot uses beside its decoder and the output: its input window and
+/// frames.
+const SLOT_BYTES: u64 = 1280 << 10;
+/// What a mount charges beside reading: parts of pages, and a walk that finds the path of an inode.
+const OTHERS_BYTES: u64 = 768 << 10;
+/// The least room for buffers to read into: a read of a mount has up to 1 MiB.
+const READ_MIN_BYTES: u64 = 1 << 20;
+/// So long a thread waits at most until others have read. Each of them ends: it waits for memory at most for some stall
+/// times, and for the storage as long as that takes.
+const READ_STALL: Duration = Duration::from_secs(1 << 30);
+
+/// Shares of the memory limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryShares {
+    left: u64,
+    slot_bytes: u64,
+    /// Decode slots for which there is memory, at least one.
+    pub(crate) slots: usize,
+}
+
+impl MemoryShares {
+    /// Shares of what `memory` has left before an image has its metadata windows, for decoders of so many bytes.
+    pub(crate) fn new(memory: &MemoryPool, decoder_bytes: u64) -> Self {
+        let limit = memory.budget().limit_bytes();
+        let metadata = MetadataCache::bytes_max(memory);
+        let taken = [memory.budget().used_bytes(), metadata, OTHERS_BYTES, EXTENT_MAX_BYTES];
+        let left = taken.into_iter().fold(limit, u64::saturating_sub);
+        // A read for each listener of a mount where there is more than the least.
+        let reads = (limit.saturating_sub(MemoryPool::MIN_BYTES) / 2)
+            .clamp(READ_MIN_BYTES, (limit / 8).max(READ_MIN_BYTES));
+        let slot_bytes = decoder_bytes.saturating_add(SLOT_BYTES);
+        let most = (limit / 3).min(left.saturating_sub(reads));
+        let slots = most.checked_div(slot_bytes).unwrap_or(1).max(1);
+        Self { left, slot_bytes, slots: usize::try_from(slots).unwrap_or(usize::MAX) }
+    }
+
+    /// Room for the buffers that threads read into, beside `held` decode slots.
+    pub(crate) fn read_room(&self, held: usize) -> Budget {
+        let held = u64::try_from(held).unwrap_or(u64::MAX);
+        let room = self.left.saturating_sub(self.slot_bytes.saturating_mul(held));
+        Budget::with_stall(room.max(READ_MIN_BYTES), READ_STALL)
+    }
+}
+
+/// A buffer to read into, on lease from [`Image::demand_buffer`](crate::Image::demand_buffer).
+#[derive(Debug)]
+pub struct DemandBuffer {
+    /// In this order: the room is free after the memory is.
+    buffer: Buffer,
+    _room: Charge,
+}
+
+impl DemandBuffer {
+    /// Waits for room, while nothing is held, and then for the memory that `lease` gets.
+    pub(super) fn new(
+        read_room: &Budget,
+        bytes: usize,
+        lease: impl FnOnce() -> Result<Buffer>,
+    ) -> Result<Self> {
+        // No block is longer.
+        let most = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
+        let most = u64::try_from(most).unwrap_or(u64::MAX).min(read_room.limit_bytes());
+        let room = read_room.charge(most, AllocPolicy::MustSucceed)?;
+        Ok(Self { buffer: lease()?, _room: room })
+    }
+}
+
+impl Deref for DemandBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl DerefMut for DemandBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waiting_threads_hold_leaves_room_for_the_longest_extent() {
+        for mebibytes in (20..300).chain([1 << 10]) {
+            for decoder in [0, 60 << 10, 1_400_000] {
+                let memory = MemoryPool::new(mebibytes << 20).unwrap();
+                let shares = MemoryShares::new(&memory, decoder);
+                for held in [1, shares.slots.min(32)] {
+                    let slots = held as u64 * (decoder + SLOT_BYTES);
+                    let reads = shares.read_room(held).limit_bytes();
+                    let metadata = MetadataCache::bytes_max(&memory) + memory.budget().used_bytes();
+                    let sum = metadata + OTHERS_BYTES + slots + reads + EXTENT_MAX_BYTES;
+                    assert!(sum <= mebibytes << 20, "{mebibytes} MiB, {decoder}, {held}: {sum}");
+                    assert!(reads >= READ_MIN_BYTES && shares.slots >= 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn memory_of_the_usual_size_has_slots_and_room_for_all_listeners() {
+        let shares = MemoryShares::new(&MemoryPool::new(256 << 20).unwrap(), 1_400_000);
+        assert!(shares.slots >= 31, "{shares:?}");
+        assert!(shares.read_room(32).limit_bytes() >= 64 << 20);
+    }
+}
