@@ -4,8 +4,9 @@
 //!
 //! Planning reads metadata only. No lock is held while anything is decoded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use ferrofs_ondisk::Nid;
 use ferrofs_ondisk::compression::AlgorithmId;
@@ -34,6 +35,9 @@ const SMALL_READ_BYTES: usize = 12_288;
 /// The longest read that may decode an extent of which it needs a part for itself alone, and the
 /// longest such extent, in bytes. The two extents at the ends of a longer read matter less.
 const SHORT_READ_BYTES: usize = 32 << 10;
+
+/// After so long a reader that waits for workers takes what else they have decoded for it.
+const TAKE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What a read did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -632,7 +636,7 @@ impl ImageInner {
         target: &mut [u8],
         counters: &mut DecodeCounters,
     ) -> Result<Vec<&'p ReadSegment>> {
-        let mut waiting = Vec::new();
+        let mut waiting = VecDeque::new();
         let mut left = Vec::new();
         for (turn, segment) in missing.iter().enumerate() {
             let Some(cluster) = segment.cluster() else { continue };
@@ -641,29 +645,54 @@ impl ImageInner {
                 continue;
             }
             let bytes = cluster.decoded_length();
-            let waiter = match self.engine.clusters.lookup(cluster.id, bytes, Urgency::Demand) {
-                Lookup::Hit(decoded) => Err(decoded),
-                Lookup::Pending(waiter) => Ok(waiter),
+            match self.engine.clusters.lookup(cluster.id, bytes, Urgency::Demand) {
+                Lookup::Hit(decoded) => {
+                    self.serve_decoded(segment, &decoded, target, counters)?;
+                }
+                Lookup::Pending(waiter) => waiting.push_back((*segment, waiter)),
                 Lookup::Miss(permit) => {
                     let mut batch = DecodeBatch::new(&self.engine, BatchPurpose::Replace);
-                    let waiter = batch.add(*cluster, permit, None);
+                    waiting.push_back((*segment, batch.add(*cluster, permit, None)));
                     batch.dispatch(turn);
-                    Ok(waiter)
                 }
-            };
-            waiting.push((*segment, waiter));
+            }
         }
-        for (segment, waiter) in waiting {
-            let bytes = address(target.get_mut(segment.target.clone()))?;
-            match waiter.map_or_else(Some, |waiter| waiter.wait()) {
-                Some(decoded) => {
-                    self.serve(segment, &decoded, bytes)?;
-                    counters.served(bytes.len());
+        // A cluster that is decoded is copied soon, whichever it is: until then its memory cannot be
+        // freed, and the worker that decodes another one may wait for memory.
+        while let Some((segment, waiter)) = waiting.pop_front() {
+            match waiter.wait_for(TAKE_INTERVAL) {
+                Ok(Some(decoded)) => self.serve_decoded(segment, &decoded, target, counters)?,
+                Ok(None) => left.push(segment),
+                Err(waiter) => {
+                    let others = std::mem::take(&mut waiting);
+                    waiting.push_back((segment, waiter));
+                    for (segment, waiter) in others {
+                        match waiter.try_wait() {
+                            Ok(Some(decoded)) => {
+                                self.serve_decoded(segment, &decoded, target, counters)?;
+                            }
+                            Ok(None) => left.push(segment),
+                            Err(waiter) => waiting.push_back((segment, waiter)),
+                        }
+                    }
                 }
-                None => left.push(segment),
             }
         }
         Ok(left)
+    }
+
+    /// Copies a cluster that a worker has decoded to the buffer of a reader.
+    fn serve_decoded(
+        &self,
+        segment: &ReadSegment,
+        decoded: &DecodedCluster,
+        target: &mut [u8],
+        counters: &mut DecodeCounters,
+    ) -> Result<()> {
+        let bytes = address(target.get_mut(segment.target.clone()))?;
+        self.serve(segment, decoded, bytes)?;
+        counters.served(bytes.len());
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@
 
 use std::fmt;
 use std::hash::Hash;
+use std::time::Duration;
 
 mod table;
 
@@ -352,6 +353,19 @@ impl<V: CacheValue> Waiter<V> {
     /// The waiter itself, while the fill is not over.
     pub fn try_wait(self) -> Result<Option<V>, Self> {
         match self.handle.in_flight.outcome() {
+            Some(value) => Ok(self.long_enough(value)),
+            None => Err(self),
+        }
+    }
+
+    /// Like [`wait`](Self::wait), for about `most` at most. A thread that has several waiters calls it in turns with
+    /// [`try_wait`](Self::try_wait) of the others: a value that is there stays in memory until its waiter takes it.
+    ///
+    /// # Errors
+    ///
+    /// The waiter itself, if the fill is not over.
+    pub fn wait_for(self, most: Duration) -> Result<Option<V>, Self> {
+        match self.handle.in_flight.wait_for(most) {
             Some(value) => Ok(self.long_enough(value)),
             None => Err(self),
         }

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, hash_map};
 use std::hash::Hash;
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
@@ -14,6 +15,9 @@ use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, PlainArc, l
 /// What a cached value costs beside its own weight: its entries in the tables. It also bounds the
 /// number of cached values of no weight.
 pub(super) const ENTRY_OVERHEAD_BYTES: u64 = 128;
+
+/// So many prefetched values that nobody has used are passed over at most, in the search for one that was used.
+const UNUSED_PASSED_MAX: usize = 256;
 
 /// The table under the lock.
 #[derive(Debug)]
@@ -277,7 +281,10 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         if self.weight <= bytes {
             return None;
         }
-        let index = self.cached.oldest()?;
+        self.evict_at(self.cached.oldest()?)
+    }
+
+    fn evict_at(&mut self, index: LruIndex) -> Option<(V, u64)> {
         let CachedEntry { key, weight, .. } = self.cached.peek(index)?;
         let (key, weight) = (*key, weight.saturating_sub(ENTRY_OVERHEAD_BYTES));
         if let Some(state) = self.keys.get_mut(&key) {
@@ -288,11 +295,19 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
     }
 
     /// The same, but a prefetched value that nobody has used only while the cache holds more than
-    /// `unused_bytes`.
+    /// `unused_bytes`. It looks past a bounded number of those.
     pub(super) fn evict_used(&mut self, unused_bytes: u64) -> Option<(V, u64)> {
-        let oldest = self.cached.peek(self.cached.oldest()?)?;
-        let bytes = if oldest.is_unused { unused_bytes } else { 0 };
-        self.evict_above(bytes)
+        if self.weight > unused_bytes {
+            return self.evict_above(unused_bytes);
+        }
+        let mut index = self.cached.oldest()?;
+        for _ in 0..UNUSED_PASSED_MAX {
+            if !self.cached.peek(index)?.is_unused {
+                return self.evict_at(index);
+            }
+            index = self.cached.next_newer(index)?;
+        }
+        None
     }
 
     /// Removes the cached value of `key`.
@@ -523,6 +538,17 @@ impl<V: Clone> InFlightEntry<V> {
             outcome = self.over.wait(outcome).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
+
+    /// K6. The same, for some time at most: then, or after a wake-up for nothing, as [`Self::outcome`].
+    pub(super) fn wait_for(&self, most: Duration) -> Option<Option<V>> {
+        let outcome = lock(&self.outcome);
+        if matches!(&*outcome, FillOutcome::Pending) {
+            drop(self.over.wait_timeout(outcome, most));
+        } else {
+            drop(outcome);
+        }
+        self.outcome()
+    }
 }
 
 /// The index of no node.
@@ -601,6 +627,12 @@ impl<T> LruList<T> {
     /// The least recently used.
     fn oldest(&self) -> Option<LruIndex> {
         (self.oldest != NONE).then_some(LruIndex(self.oldest))
+    }
+
+    /// The one that was used next after a value.
+    fn next_newer(&self, LruIndex(index): LruIndex) -> Option<LruIndex> {
+        let newer = self.nodes.get(index)?.newer;
+        (newer != NONE).then_some(LruIndex(newer))
     }
 
     fn link(&mut self, index: usize) {

@@ -343,6 +343,30 @@ fn prefetches_are_counted_by_what_became_of_them() {
 }
 
 #[test]
+fn best_effort_evicts_what_was_used_after_the_oldest_prefetches() {
+    let single_flight = SingleFlight::new(MANY);
+    for key in [1, 2] {
+        miss(prefetch(&single_flight, key, 1)).publish(front(1, 100));
+    }
+    for key in [3, 4] {
+        put(&single_flight, key, 1, 100);
+    }
+    assert_eq!(single_flight.evict_used(150, u64::MAX), 200, "both that were demanded");
+    assert_eq!(single_flight.evict_used(1, u64::MAX), 0);
+    assert_eq!(single_flight.weight_bytes(), 2 * (100 + ENTRY_OVERHEAD_BYTES));
+}
+
+#[test]
+fn a_waiter_that_wants_to_look_at_others_comes_back_after_some_time() {
+    let single_flight = SingleFlight::new(MANY);
+    let permit = miss(demand(&single_flight, 1, 1));
+    let Lookup::Pending(waiter) = demand(&single_flight, 1, 1) else { panic!() };
+    let waiter = waiter.wait_for(Duration::from_millis(1)).unwrap_err();
+    permit.publish(front(1, 7));
+    assert_eq!(waiter.wait_for(Duration::from_secs(60)).unwrap().unwrap().length(), 1);
+}
+
+#[test]
 fn best_effort_leaves_what_was_prefetched_and_not_used() {
     let single_flight = SingleFlight::new(MANY);
     put(&single_flight, 1, 1, 100);
