@@ -29,7 +29,7 @@ pub(super) fn size_class(length: usize) -> Result<usize, Error> {
 
 /// Resident memory with its charge.
 ///
-/// The fields are dropped in this order: what the budget gets back is unmapped by then.
+/// What the budget gets back is unmapped by then.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) mapping: Mapping,
@@ -72,6 +72,15 @@ impl Block {
 
     pub(super) fn length(&self) -> usize {
         self.mapping.length()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Memory that the system does not take back stays charged.
+        if !self.mapping.unmap() {
+            self.charge.forget();
+        }
     }
 }
 

@@ -363,6 +363,11 @@ impl Charge {
         self.bytes = 0;
     }
 
+    /// Takes over bytes that were counted without a guard.
+    pub(super) fn adopt(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
     /// Moves `bytes` out of this charge into a new one; none if it has fewer.
     pub fn split(&mut self, bytes: u64) -> Option<Self> {
         self.bytes = self.bytes.checked_sub(bytes)?;

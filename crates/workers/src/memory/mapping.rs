@@ -378,16 +378,54 @@ impl Mapping {
         // contents comes from `discard_range` only, which is unsafe for that reason.
         unsafe { mm::madvise(self.start.add(offset).as_ptr().cast::<c_void>(), length, advice) }
     }
+
+    /// Unmaps all pages; the mapping has none after that. Returns whether the system has their memory again.
+    pub(super) fn unmap(&mut self) -> bool {
+        // SAFETY: `unmap_with` passes this value's own pages, all of them. The range is whole pages,
+        // so a neighbour that was split off keeps its own. `&mut self` says that nobody borrows them.
+        self.unmap_with(|start, length| unsafe { mm::munmap(start, length) })
+    }
+
+    /// The same with another call of the system.
+    fn unmap_with(&mut self, munmap: impl FnOnce(*mut c_void, usize) -> Result<(), Errno>) -> bool {
+        if self.length == 0 {
+            return true;
+        }
+        #[cfg(all(test, not(loom)))]
+        observe_unmap();
+        let is_returned = match munmap(self.start.as_ptr().cast::<c_void>(), self.length) {
+            Ok(()) => true,
+            // The process has as many mappings as it may have, and this is the middle of one that the kernel has
+            // merged with its neighbours: it would have to be split. Its pages can go without that; only the
+            // addresses are lost.
+            //
+            // SAFETY: all of this value's pages, which nobody borrows, and which nobody looks at from here on.
+            Err(_) => unsafe { self.discard_range(0, self.length) }.is_ok(),
+        };
+        self.length = 0;
+        is_returned
+    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: this value's own pages, all of them. The range is whole pages, so a neighbour
-        // that was split off keeps its own. Nobody borrows from a value that is dropped.
-        let ended = unsafe { mm::munmap(start, self.length) };
-        debug_assert_eq!(ended, Ok(()), "a mapping ends once");
+        self.unmap();
     }
+}
+
+#[cfg(all(test, not(loom)))]
+std::thread_local! {
+    /// Called before a mapping of this thread ends.
+    pub(in crate::memory) static ON_UNMAP: std::cell::Cell<Option<Box<dyn Fn()>>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(all(test, not(loom)))]
+fn observe_unmap() {
+    let observer = ON_UNMAP.take();
+    if let Some(observe) = &observer {
+        observe();
+    }
+    ON_UNMAP.set(observer);
 }
 
 /// A slice in a mapping of its own, whose values are all zeroes at first. Pages that are never written to cost no memory;
@@ -554,6 +592,18 @@ mod tests {
         mapping.bytes_mut().fill(7);
         assert_eq!(mapping.prefault(4).unwrap().populated, PopulateMethod::Madvise);
         assert!(mapping.bytes().iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn pages_that_cannot_be_unmapped_are_returned_all_the_same() {
+        let mut mapping = Mapping::anonymous(8 * PAGE, PageSize::Small).unwrap();
+        mapping.bytes_mut().fill(5);
+        let (start, length, pages) = (mapping.start, mapping.length, mapping.pages);
+        assert!(mapping.unmap_with(|_, _| Err(Errno::NOMEM)));
+        drop(mapping);
+        let left = Mapping { start, length, pages };
+        assert_eq!(left.resident_pages(), 0);
+        assert!(left.bytes().iter().all(|byte| *byte == 0), "they are mapped, and empty");
     }
 
     #[test]

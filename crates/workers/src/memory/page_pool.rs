@@ -142,7 +142,7 @@ impl PagePool {
             settings,
             budget: budget.clone(),
             waiting: AtomicU32::new(0),
-            _tables: tables,
+            charge: tables,
             faulting_nanos: PlainAtomicU64::new(0),
             returned: PlainAtomicU64::new(0),
             refused_returns: PlainAtomicU64::new(0),
@@ -253,6 +253,7 @@ impl PagePool {
 /// What the handles and the frames share.
 #[derive(Debug)]
 struct PagePoolInner {
+    /// The first field, so that it is unmapped before the charges below end.
     arena: Arena,
     links: FrameLinks,
     /// Idle and resident, charged.
@@ -263,8 +264,8 @@ struct PagePoolInner {
     budget: Budget,
     /// How many requests wait for a frame.
     waiting: AtomicU32,
-    /// The charge for the links.
-    _tables: Charge,
+    /// The charge for the links, and in the end for the frames of the reserve.
+    charge: Charge,
     faulting_nanos: PlainAtomicU64,
     returned: PlainAtomicU64,
     refused_returns: PlainAtomicU64,
@@ -401,7 +402,7 @@ impl Drop for PagePoolInner {
         // Every frame and list holds the pool, so all frames that are still charged are in the
         // reserve.
         let idle = u64::from(self.reserve.len(&self.links));
-        self.budget.uncharge(idle * Arena::stride() as u64);
+        self.charge.adopt(idle * Arena::stride() as u64);
     }
 }
 

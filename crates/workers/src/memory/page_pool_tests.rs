@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::memory::mapping::ON_UNMAP;
 use crate::memory::{FRAME_BYTES, FaultPlan};
 
 const SHORT: Duration = Duration::from_millis(60);
@@ -470,4 +471,18 @@ fn taking_from_the_reserve_and_releasing_takes_well_under_a_microsecond() {
         .unwrap();
     println!("{best} ns");
     assert!(best < 1000, "{best} ns");
+}
+
+#[test]
+fn frames_of_the_reserve_are_charged_until_they_are_unmapped() {
+    let budget = Budget::new(1 << 30);
+    let settings = PagePoolSettings::new(16, 16).prefill(true);
+    let pool = PagePool::new(&budget, settings).unwrap();
+    let seen = std::rc::Rc::new(std::cell::Cell::new(0));
+    let (observed, own) = (std::rc::Rc::clone(&seen), budget.clone());
+    ON_UNMAP.set(Some(Box::new(move || observed.set(own.used_bytes()))));
+    drop(pool);
+    ON_UNMAP.take();
+    assert!(seen.get() >= 16 * FRAME_BYTES as u64, "{} bytes", seen.get());
+    assert_eq!(budget.used_bytes(), 0);
 }
