@@ -2,9 +2,11 @@
 //! it. It bounds memory; it decodes nothing and caches nothing. The engine allocates here, and so
 //! do callers that extract.
 
+use std::sync::Arc;
+
 use ferrofs_workers::memory::{
-    AllocPolicy, Budget, Buffer, BufferPool, BufferPoolStats, PagePool, PagePoolSettings,
-    PagePoolStats, RequestFrameList,
+    AllocPolicy, Budget, Buffer, BufferPool, BufferPoolStats, FRAME_BYTES, PagePool,
+    PagePoolSettings, PagePoolStats, ReclaimerRegistration, RequestFrameList,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +20,8 @@ pub struct MemoryPool {
     budget: Budget,
     buffers: BufferPool,
     frames: PagePool,
+    /// Of the idle frames of a reserve. It has a handle of the page pool, so it must not live as long as that.
+    _frame_reclaimer: Option<Arc<ReclaimerRegistration>>,
     /// How many threads read at a time from the reserve.
     readers: u64,
 }
@@ -109,7 +113,11 @@ impl MemoryPool {
             buffers.set_waste_max(1);
         }
         let frames = PagePool::new(&budget, PagePoolSettings::new(Self::FRAMES, frames))?;
-        Ok(Self { budget, buffers, frames, readers: 1 })
+        let frame_reclaimer = match frames.settings().reserved_frames {
+            0 => None,
+            _ => Some(Arc::new(reclaim_frames(&budget, &frames)?)),
+        };
+        Ok(Self { budget, buffers, frames, _frame_reclaimer: frame_reclaimer, readers: 1 })
     }
 
     /// A pool of 256 MiB, or of an eighth of the memory of this machine or control group, if that
@@ -206,6 +214,17 @@ impl MemoryPool {
     }
 }
 
+/// Has idle frames returned to the system for requests that must succeed.
+fn reclaim_frames(budget: &Budget, frames: &PagePool) -> Result<ReclaimerRegistration> {
+    let frames = frames.clone();
+    let frame_bytes = u64::try_from(FRAME_BYTES).unwrap_or(u64::MAX);
+    Ok(budget.register_reclaimer(move |bytes| {
+        let wanted = u32::try_from(bytes.div_ceil(frame_bytes)).unwrap_or(u32::MAX);
+        let returned = frames.shrink_to_frames(frames.reserved_frames().saturating_sub(wanted));
+        u64::from(returned).saturating_mul(frame_bytes)
+    })?)
+}
+
 impl From<ferrofs_workers::Error> for Error {
     fn from(error: ferrofs_workers::Error) -> Self {
         Self::new(match error.kind() {
@@ -214,5 +233,26 @@ impl From<ferrofs_workers::Error> for Error {
             }
             _ => ErrorKind::Workers(error),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_frames_of_a_reserve_give_way_to_a_demand() {
+        let pages = 2_560;
+        let memory = MemoryPool::with_reserve(MemoryPool::MIN_BYTES, pages, 1).unwrap();
+        let mut list = memory.request_list();
+        let frames: Vec<_> =
+            (0..2_000).map(|_| list.allocate(AllocPolicy::MustSucceed).unwrap()).collect();
+        drop((frames, list));
+        assert_eq!(memory.frames().reserved_frames(), 2_000);
+        let buffer = memory.buffer(13 << 20, AllocPolicy::MustSucceed).unwrap();
+        assert!(memory.frames().reserved_frames() < 2_000);
+        let budget = memory.budget().clone();
+        drop((buffer, memory));
+        assert_eq!(budget.used_bytes(), 0, "the reclaimer does not keep the frames");
     }
 }
