@@ -183,12 +183,16 @@ impl<'a> TreeWalk<'a> {
         if node.inode.file_type() != FileType::Directory {
             return self.visit_leaf(node);
         }
-        if self.state.enter(node.inode.nid()) {
-            self.entering = Some((node.clone(), parent));
-            self.due.push_back(WalkEvent::Enter(node));
-        } else {
-            let error = broken(ErrorKind::DirectoryLoop, &node.inode);
-            self.report(node.path, error);
+        match self.state.enter(node.inode.nid()) {
+            Ok(true) => {
+                self.entering = Some((node.clone(), parent));
+                self.due.push_back(WalkEvent::Enter(node));
+            }
+            Ok(false) => {
+                let error = broken(ErrorKind::DirectoryLoop, &node.inode);
+                self.report(node.path, error);
+            }
+            Err(error) => self.abandon(error),
         }
     }
 
@@ -197,7 +201,15 @@ impl<'a> TreeWalk<'a> {
     fn visit_leaf(&mut self, node: WalkEntry) {
         let nid = node.inode.nid();
         let is_counted = self.stack.last().is_some_and(|level| level.is_repeated);
-        if node.inode.nlink() < 2 && !self.state.names(nid) {
+        let is_first = match node.inode.nlink() {
+            0 | 1 => self.state.names(nid),
+            _ => Ok(true),
+        };
+        let is_first = match is_first {
+            Ok(is_first) => is_first,
+            Err(error) => return self.abandon(error),
+        };
+        if !is_first {
             let entry = if is_counted { 0 } else { named_work(self.entry_work, node.path.len()) };
             let is_written = self.counts_contents && node.inode.file_type() == FileType::Regular;
             let contents = if is_written { node.inode.size() } else { 0 };
@@ -270,6 +282,13 @@ impl<'a> TreeWalk<'a> {
         self.block_bytes = self.block_bytes.saturating_add(level.cursor.block_bytes());
         if level.cursor.is_at_block_start() {
             let work = repeated_work(self.inner, &mut self.state, level, self.entry_work);
+            let work = match work {
+                Ok(work) => work,
+                Err(error) => {
+                    self.abandon(error);
+                    return Ok(());
+                }
+            };
             level.is_repeated = work > 0;
             if let Err(error) = self.work.add(work, "directory entries that directories share") {
                 let place = level.inode.offset();
@@ -428,16 +447,15 @@ fn repeated_work(
     state: &mut WalkState,
     level: &DirLevel,
     entry_work: u64,
-) -> u64 {
+) -> Result<u64> {
     let (range, entries) = level.cursor.loaded();
     let bytes = range.end.saturating_sub(range.start);
-    match inner.dir_source(&level.inode, range.start) {
-        Ok((location, skip)) if state.repeats(&location, skip, bytes) => {
-            let entries = u64::try_from(entries).unwrap_or(u64::MAX);
-            entries.saturating_mul(named_work(entry_work, level.path_bytes)).saturating_add(bytes)
-        }
-        _ => 0,
+    let Ok((location, skip)) = inner.dir_source(&level.inode, range.start) else { return Ok(0) };
+    if !state.repeats(&location, skip, bytes)? {
+        return Ok(0);
     }
+    let entries = u64::try_from(entries).unwrap_or(u64::MAX);
+    Ok(entries.saturating_mul(named_work(entry_work, level.path_bytes)).saturating_add(bytes))
 }
 
 /// The work of an entry whose path, or that of its directory, has so many bytes: they are copied for each entry,

@@ -28,6 +28,8 @@ pub(super) struct WalkState {
     read: SparseBitSet,
     hasher: RandomState,
     charge: Charge,
+    /// Bytes beside the sets.
+    others: u64,
 }
 
 impl WalkState {
@@ -39,29 +41,47 @@ impl WalkState {
             read: SparseBitSet::default(),
             hasher: RandomState::default(),
             charge: budget.charge(STEP_BYTES, AllocPolicy::MustSucceed)?,
+            others: 0,
         })
     }
 
     /// Remembers a directory; false if it has been entered before.
-    pub(super) fn enter(&mut self, nid: Nid) -> bool {
-        self.entered.insert(nid.raw())
+    ///
+    /// # Errors
+    /// The budget has no room.
+    pub(super) fn enter(&mut self, nid: Nid) -> Result<bool> {
+        self.charge_growth(self.entered.bytes(), self.entered.bytes_after_insert())?;
+        Ok(self.entered.insert(nid.raw()))
     }
 
     /// Remembers a file with one link; false if it has been named before.
-    pub(super) fn names(&mut self, nid: Nid) -> bool {
-        self.named.insert(nid.raw())
+    ///
+    /// # Errors
+    /// The budget has no room.
+    pub(super) fn names(&mut self, nid: Nid) -> Result<bool> {
+        self.charge_growth(self.named.bytes(), self.named.bytes_after_insert())?;
+        Ok(self.named.insert(nid.raw()))
     }
 
     /// Remembers that `bytes` bytes of entries were read, which are stored at `location`, `skip`
     /// bytes into it. Returns whether most of them had been read before.
-    pub(super) fn repeats(&mut self, location: &DataLocation, skip: u64, bytes: u64) -> bool {
-        let Some(first) = self.place(location, skip) else { return false };
+    ///
+    /// # Errors
+    /// The budget has no room.
+    pub(super) fn repeats(
+        &mut self,
+        location: &DataLocation,
+        skip: u64,
+        bytes: u64,
+    ) -> Result<bool> {
+        let Some(first) = self.place(location, skip) else { return Ok(false) };
         let unit = |at: u64| at.saturating_add((1 << UNIT_LOG) - 1) >> UNIT_LOG;
         // Only units that begin in the range: ranges that do not overlap have none in common.
         let units = unit(first)..unit(first.saturating_add(bytes));
         let count = units.end.saturating_sub(units.start);
+        self.charge_growth(self.read.bytes(), self.read.bytes_after_insert_range(&units))?;
         let new = self.read.insert_range(units);
-        count > 0 && new.saturating_mul(2) < count
+        Ok(count > 0 && new.saturating_mul(2) < count)
     }
 
     /// A number for stored bytes: the same bytes have the same one. Others have another one, but
@@ -83,12 +103,22 @@ impl WalkState {
     /// # Errors
     /// The budget has no room.
     pub(super) fn settle_charge(&mut self, others: u64) -> Result<()> {
+        self.others = others;
+        self.charge_growth(0, 0)
+    }
+
+    /// Charges all that is remembered, where a set is about to grow from `before` to `after` bytes.
+    fn charge_growth(&mut self, before: u64, after: u64) -> Result<()> {
         let sets = [&self.entered, &self.named, &self.read].map(SparseBitSet::bytes);
         let sets = sets.into_iter().fold(0u64, u64::saturating_add);
-        let bytes = sets.saturating_add(others);
+        // A table that doubles is there twice until its entries have moved.
+        let grown = if after > before { after } else { 0 };
+        let bytes = sets.saturating_add(grown).saturating_add(self.others);
         while self.charge.bytes() < bytes {
             self.charge.grow(STEP_BYTES, AllocPolicy::MustSucceed)?;
         }
+        let surplus = self.charge.bytes().saturating_sub(bytes.max(STEP_BYTES));
+        self.charge.shrink(surplus.saturating_sub(surplus % STEP_BYTES));
         Ok(())
     }
 }
@@ -105,15 +135,15 @@ mod tests {
     #[test]
     fn bytes_that_overlap_are_repeated_and_neighbours_are_not() {
         let mut state = WalkState::new(&Budget::new(1 << 20)).unwrap();
-        assert!(!state.repeats(&stored(4096), 0, 4096));
-        assert!(!state.repeats(&stored(8192), 0, 100));
-        assert!(!state.repeats(&stored(8292), 0, 200));
-        assert!(state.repeats(&stored(4096), 0, 4096));
-        assert!(state.repeats(&stored(4096 + 72), 0, 4096));
-        assert!(!state.repeats(&stored(4096 + 3000), 0, 12_000));
-        assert!(!state.repeats(&DataLocation::Fragment { offset: 4096 }, 0, 4096));
-        assert!(state.repeats(&DataLocation::Fragment { offset: 4100 }, 0, 4000));
-        assert!(!state.repeats(&DataLocation::Hole, 0, 4096));
+        assert!(!state.repeats(&stored(4096), 0, 4096).unwrap());
+        assert!(!state.repeats(&stored(8192), 0, 100).unwrap());
+        assert!(!state.repeats(&stored(8292), 0, 200).unwrap());
+        assert!(state.repeats(&stored(4096), 0, 4096).unwrap());
+        assert!(state.repeats(&stored(4096 + 72), 0, 4096).unwrap());
+        assert!(!state.repeats(&stored(4096 + 3000), 0, 12_000).unwrap());
+        assert!(!state.repeats(&DataLocation::Fragment { offset: 4096 }, 0, 4096).unwrap());
+        assert!(state.repeats(&DataLocation::Fragment { offset: 4100 }, 0, 4000).unwrap());
+        assert!(!state.repeats(&DataLocation::Hole, 0, 4096).unwrap());
     }
 
     #[test]
@@ -121,11 +151,26 @@ mod tests {
         let budget = Budget::new(1 << 30);
         let mut state = WalkState::new(&budget).unwrap();
         for number in 0..20_000 {
-            assert!(state.enter(Nid::new(number << 20)));
+            assert!(state.enter(Nid::new(number << 20)).unwrap());
         }
         state.settle_charge(1 << 20).unwrap();
         assert!(budget.used_bytes() >= (1 << 20) + 20_000 * 64);
         drop(state);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_set_that_does_not_fit_into_the_budget_does_not_grow() {
+        let few = |step: &mut dyn FnMut(&mut WalkState, u64) -> Result<bool>| {
+            let budget = Budget::with_stall(1 << 20, std::time::Duration::from_millis(1));
+            let mut state = WalkState::new(&budget).unwrap();
+            let refused = (0..1_000_000).find(|number| step(&mut state, *number).is_err());
+            assert!(refused.is_some());
+            let sets = [&state.entered, &state.named, &state.read].map(SparseBitSet::bytes);
+            assert!(sets.iter().sum::<u64>() <= 1 << 20, "{sets:?}");
+        };
+        few(&mut |state, number| state.enter(Nid::new(number << 20)));
+        few(&mut |state, number| state.names(Nid::new(number << 20)));
+        few(&mut |state, number| state.repeats(&stored(number << 20), 0, 4096));
     }
 }
