@@ -10,6 +10,7 @@
 mod context_pool;
 mod input_window;
 mod memory_shares;
+mod queued_outputs;
 mod stats;
 mod workers;
 
@@ -31,6 +32,7 @@ pub(crate) use context_pool::{ContextPool, DecodeCounters, DecodeSlot, SlotLimit
 pub(crate) use input_window::{InputRequest, InputStorage, InputWindow};
 pub use memory_shares::DemandBuffer;
 pub(crate) use memory_shares::MemoryShares;
+pub(crate) use queued_outputs::QueuedOutputs;
 pub use stats::ImageStats;
 pub(crate) use workers::{BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, GenerationToken};
 pub use workers::{DecodeWorkers, SyncDecompress};
@@ -142,6 +144,8 @@ pub(crate) struct Engine {
     pub(crate) memory: MemoryPool,
     pub(crate) decode_slots: ContextPool,
     pub(crate) clusters: SingleFlight<ClusterId, DecodedCluster>,
+    /// Outputs of clusters that no worker has begun.
+    pub(crate) queued_outputs: QueuedOutputs,
     /// How many bytes threads may have to read into at the same time.
     pub(crate) read_room: Budget,
     pub(crate) workers: DecodeWorkers,
@@ -448,10 +452,16 @@ impl Engine {
     pub(crate) fn shrink(&self, bytes: u64) -> u64 {
         let buffers = self.memory.buffers();
         let before = self.memory.budget().used_bytes();
+        let freed = || before.saturating_sub(self.memory.budget().used_bytes());
         self.decode_slots.shrink();
         self.clusters.evict(bytes);
         buffers.release_idle(bytes);
-        before.saturating_sub(self.memory.budget().used_bytes())
+        let missing = bytes.saturating_sub(freed());
+        if missing > 0 {
+            self.queued_outputs.release(missing);
+            buffers.release_idle(missing);
+        }
+        freed()
     }
 }
 

@@ -15,7 +15,8 @@ use ferrofs_workers::single_flight::SingleFlight;
 
 use crate::counted_starts::CountedStarts;
 use crate::engine::{
-    self, ContextPool, DecodeTimer, DecodeWorkers, Engine, MemoryShares, SlotLimits, SyncDecompress,
+    self, ContextPool, DecodeTimer, DecodeWorkers, Engine, MemoryShares, QueuedOutputs, SlotLimits,
+    SyncDecompress,
 };
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::idle_reclaimer::{Activity, IdleReclaimer};
@@ -247,6 +248,7 @@ impl OpenOptions {
         Ok(Arc::new(Engine {
             devices,
             decode_slots: ContextPool::new(decode_slots),
+            queued_outputs: QueuedOutputs::default(),
             read_room: shares.read_room(decode_slots.held),
             clusters: SingleFlight::new(self.cache_limit_bytes.unwrap_or(limit / 2).min(limit)),
             memory,

@@ -11,6 +11,7 @@ use ferrofs_workers::cpus::{self, CpuSet};
 use ferrofs_workers::memory::{AllocPolicy, Buffer};
 use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
 
+use super::queued_outputs::QueuedOutput;
 use super::{ClusterPermit, ClusterWaiter, DecodeSlot, DecodedCluster, Engine};
 use crate::error::Result;
 use crate::extent::{Cluster, run_lengths};
@@ -161,7 +162,7 @@ struct DecodeTask {
     cluster: Cluster,
     permit: ClusterPermit,
     /// A buffer that was at hand; without it the worker allocates one.
-    output: Option<Buffer>,
+    output: Option<QueuedOutput>,
 }
 
 /// Clusters on their way to a worker, with the permits to fill them. It owns all that it touches.
@@ -190,6 +191,7 @@ impl DecodeBatch {
         let waiter = permit.enqueue();
         // Begun, so that other readers wait as this one does, and do not decode.
         if !self.is_replacement() || permit.begin() {
+            let output = output.map(|buffer| self.engine.queued_outputs.add(buffer));
             self.tasks.push(DecodeTask { cluster, permit, output });
         }
         waiter
@@ -275,13 +277,14 @@ impl DecodeTask {
         run_bytes: usize,
     ) -> Result<DecodedCluster> {
         let Self { cluster, permit, output } = self;
+        let mut output = output.take().and_then(|queued| queued.take());
         let is_demanded = permit.is_demanded();
         // No thread holds an output while it waits for a window (docs/memory.md).
         if is_demanded
             && output.is_some()
             && engine.prepare(slot, cluster, run_bytes, AllocPolicy::MayFail).is_err()
         {
-            *output = None;
+            output = None;
         }
         let mut attempt = |policy| {
             let mut buffer = match output.take() {
@@ -407,6 +410,29 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_demanded_cluster_gets_the_memory_of_the_clusters_behind_it() {
+        let image = image();
+        let inner = image.inner();
+        let (inode, clusters) = file(&image);
+        let (cluster, start) = clusters[0];
+        let (memory, budget) = (&inner.engine.memory, inner.engine.memory.budget());
+        let policy = AllocPolicy::MustSucceed;
+        let mut output = memory.buffer(2 << 20, policy).unwrap();
+        output.truncate(clusters[1].0.decoded_length());
+        let rest = budget.charge(budget.limit_bytes() - budget.used_bytes(), policy).unwrap();
+        let mut batch = DecodeBatch::new(&inner.engine, BatchPurpose::Assist);
+        let waiter = batch.add(cluster, permit(inner, &cluster, Urgency::Demand), None);
+        let behind = permit(inner, &clusters[1].0, Urgency::Prefetch);
+        drop(batch.add(clusters[1].0, behind, Some(output)));
+        batch.dispatch(0);
+        let decoded = waiter.wait().expect("a demanded cluster is decoded");
+        assert_eq!(budget.stats().gave_up, 0);
+        drop(rest);
+        assert!(*decoded == *expected(&inode, &cluster, start));
+    }
+
     #[test]
     fn a_demanded_cluster_waits_for_a_window_without_its_output() {
         let image = image();

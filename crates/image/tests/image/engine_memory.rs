@@ -2,7 +2,7 @@
 //! LZ4 extents are decoded through a window of frames.
 
 use ferrofs_codec as codec;
-use ferrofs_image::{Error, ErrorKind, Image, MemoryPool, OpenOptions};
+use ferrofs_image::{Error, ErrorKind, Image, MemoryPool, OpenOptions, SyncDecompress};
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
 use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
@@ -297,6 +297,33 @@ fn readers_with_buffers_of_the_budget_never_wait_for_each_other() {
     let stats = image.stats();
     assert_eq!(stats.budget.gave_up, 0);
     assert!(stats.memory_peak_bytes <= MemoryPool::MIN_BYTES);
+}
+
+// A reader that waits for one cluster kept the next one, which the worker of the first one needed the memory of.
+#[test]
+fn a_reader_that_waits_for_workers_keeps_no_memory_that_they_need() {
+    let _watchdog = Watchdog::new("workers of readers");
+    let mut numbers = XorshiftRng(5);
+    let texts = [(); 4].map(|()| [(); 2].map(|()| text(&mut numbers, 8 << 20)).to_vec());
+    let written = Lz4Image::of_zstd(&texts);
+    let budget = Budget::with_stall(MemoryPool::MIN_BYTES, std::time::Duration::from_secs(2));
+    let memory = MemoryPool::with_budget(budget).unwrap();
+    let options = OpenOptions::new().memory(&memory).workers(&own_workers());
+    let image = written.open(&options.sync_decompress(SyncDecompress::ForceOff));
+    std::thread::scope(|scope| {
+        for reader in 0..4 {
+            let (image, written) = (&image, &written);
+            scope.spawn(move || {
+                let mut buffer = vec![0u8; 4 << 20];
+                for number in (reader..reader + 8).map(|number| number % 4) {
+                    let inode = Lz4Image::file(image, number);
+                    assert_eq!(image.read_at(&inode, 6 << 20, &mut buffer).unwrap(), 4 << 20);
+                    assert!(buffer[..] == written.texts[number][6 << 20..10 << 20], "{number}");
+                }
+            });
+        }
+    });
+    assert_eq!(image.stats().budget.gave_up, 0);
 }
 
 /// 64 threads read everything at the smallest limit.
