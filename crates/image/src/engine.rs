@@ -30,8 +30,8 @@ use ferrofs_workers::single_flight::{
 
 pub(crate) use context_pool::{ContextPool, DecodeCounters, DecodeSlot, SlotLimits};
 pub(crate) use input_window::{InputRequest, InputStorage, InputWindow};
-pub use memory_shares::DemandBuffer;
 pub(crate) use memory_shares::MemoryShares;
+pub use memory_shares::ReadBuffer;
 pub(crate) use queued_outputs::QueuedOutputs;
 pub use stats::ImageStats;
 pub(crate) use workers::{BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, GenerationToken};
@@ -296,7 +296,12 @@ impl Engine {
                 Lookup::Hit(decoded) => return Ok(decoded),
                 Lookup::Miss(mut permit) => {
                     if permit.begin() {
-                        return self.fill_cluster(slot, permit, cluster, 0, decode);
+                        let policy = AllocPolicy::MustSucceed;
+                        let filled =
+                            self.fill_cluster(slot, permit, cluster, 0, policy, &decode)?;
+                        if let Some(decoded) = filled {
+                            return Ok(decoded);
+                        }
                     }
                 }
                 Lookup::Pending(waiter) => {
@@ -324,21 +329,28 @@ impl Engine {
         waiter.wait()
     }
 
-    /// Decodes a cluster whose fill has begun, and publishes it.
+    /// Decodes a cluster whose fill has begun, and publishes it. `None` if it is for a prefetch that
+    /// gets no memory.
     pub(crate) fn fill_cluster(
         &self,
         slot: &mut DecodeSlot<'_>,
         permit: ClusterPermit,
         cluster: &Cluster,
         run_bytes: usize,
+        policy: AllocPolicy,
         decode: impl FnOnce(&mut DecodeSlot<'_>, &mut [u8]) -> Result<()>,
-    ) -> Result<DecodedCluster> {
-        self.prepare(slot, cluster, run_bytes, AllocPolicy::MustSucceed)?;
-        let mut output = self.demand_buffer(cluster.decoded_length())?;
+    ) -> Result<Option<DecodedCluster>> {
+        self.prepare(slot, cluster, run_bytes, policy)?;
+        let bytes = cluster.decoded_length();
+        let output = match policy {
+            AllocPolicy::MustSucceed => Some(self.demand_buffer(bytes)?),
+            AllocPolicy::MayFail => self.best_effort_buffer(bytes),
+        };
+        let Some(mut output) = output else { return Ok(None) };
         decode(slot, &mut output)?;
         let decoded = DecodedCluster::from(output);
         permit.publish(decoded.clone());
-        Ok(decoded)
+        Ok(Some(decoded))
     }
 
     /// Whether a part of an LZ4 extent should be decoded through a window: where the whole extent
@@ -409,8 +421,13 @@ impl Engine {
     }
 
     /// The same to read into, for a thread that holds nothing: it waits until other reads leave room.
-    pub(crate) fn read_buffer(&self, bytes: usize) -> Result<DemandBuffer> {
-        DemandBuffer::new(&self.read_room, bytes, || self.demand_buffer(bytes))
+    pub(crate) fn read_buffer(&self, bytes: usize) -> Result<ReadBuffer> {
+        ReadBuffer::demanded(&self.read_room, bytes, || self.demand_buffer(bytes))
+    }
+
+    /// The same for a prefetch, without waiting.
+    pub(crate) fn best_effort_read_buffer(&self, bytes: usize) -> Option<ReadBuffer> {
+        ReadBuffer::best_effort(&self.read_room, bytes, || self.best_effort_buffer(bytes))
     }
 
     /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more

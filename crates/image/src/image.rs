@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering;
 
 use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
-use ferrofs_workers::memory::Buffer;
 
 use crate::dir::{DirEntryRef, ReadDir};
-use crate::engine::{DemandBuffer, ImageStats};
+use crate::engine::{ImageStats, ReadBuffer};
 use crate::error::{Error, Result};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
@@ -192,6 +191,21 @@ impl Image {
         Ok(self.inner.read_in_mode(file, offset, buffer, self.inner.mode)?.bytes)
     }
 
+    /// Reads like [`read_at`](Image::read_at), for a prefetch: it takes memory for contents from nobody, and waits for no
+    /// memory, no decode slot and no other thread that decodes. `None` if it would have to: then do
+    /// without the prefetch.
+    ///
+    /// # Errors
+    /// As [`read_at`](Image::read_at).
+    pub fn read_best_effort(
+        &self,
+        file: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>> {
+        self.inner.read_best_effort(file, offset, buffer)
+    }
+
     /// Calls `sink` with a whole file piece by piece, in order and without gaps.
     ///
     /// While `sink` runs, its thread holds a [decode slot](Image::decode_slots). It may read from
@@ -276,7 +290,7 @@ impl Image {
     /// # Errors
     /// As [`MemoryPool::buffer`] with
     /// [`AllocPolicy::MustSucceed`](crate::AllocPolicy::MustSucceed).
-    pub fn demand_buffer(&self, bytes: usize) -> Result<DemandBuffer> {
+    pub fn demand_buffer(&self, bytes: usize) -> Result<ReadBuffer> {
         self.inner.engine.read_buffer(bytes)
     }
 
@@ -285,8 +299,8 @@ impl Image {
     /// [share](MemoryPool::reserve_share) of it is left for demands. `None` if there is no such
     /// memory: then do without the prefetch.
     #[must_use]
-    pub fn best_effort_buffer(&self, bytes: usize) -> Option<Buffer> {
-        self.inner.engine.best_effort_buffer(bytes)
+    pub fn best_effort_buffer(&self, bytes: usize) -> Option<ReadBuffer> {
+        self.inner.engine.best_effort_read_buffer(bytes)
     }
 
     /// How many threads can decode at a time; others wait for a slot. The number depends on the

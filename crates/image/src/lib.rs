@@ -74,7 +74,7 @@ mod work;
 mod xattr;
 
 pub use dir::{DirEntry, DirEntryRef, ReadDir};
-pub use engine::{DecodeWorkers, DemandBuffer, ImageStats, SyncDecompress};
+pub use engine::{DecodeWorkers, ImageStats, ReadBuffer, SyncDecompress};
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{ExtentLocation, ExtentStorage, FileExtent};
 pub use follow::{FollowedPath, LastLink};

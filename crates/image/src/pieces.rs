@@ -199,7 +199,7 @@ impl PieceReader<'_> {
         let count = cluster.decoded_length();
         let prepared = engine.prepare(slot, cluster, 0, AllocPolicy::MustSucceed);
         prepared.in_inode(self.inode.nid())?;
-        let output = slot.take_output(&engine.memory, count);
+        let output = slot.take_output(&engine.memory, count, AllocPolicy::MustSucceed);
         let mut output = output.in_inode(self.inode.nid())?;
         let target = output.get_mut(..count).unwrap_or_default();
         let decoded = if cluster.is_data() {

@@ -233,6 +233,35 @@ impl ImageInner {
         buffer: &mut [u8],
         mode: SyncDecompress,
     ) -> Result<ReadOutcome> {
+        let outcome = self.read_with(inode, offset, buffer, mode, AllocPolicy::MustSucceed)?;
+        // A demand is not given up.
+        Ok(outcome.unwrap_or_default())
+    }
+
+    /// The same for a prefetch: `None` if it would take memory from others, or wait for them.
+    pub(crate) fn read_best_effort(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let policy = AllocPolicy::MayFail;
+        match self.read_with(inode, offset, buffer, SyncDecompress::Auto, policy) {
+            Ok(outcome) => Ok(outcome.map(|outcome| outcome.bytes)),
+            Err(error) if error.is_about_now() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads with memory by `policy`. `None` if a prefetch was given up.
+    fn read_with(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+        mode: SyncDecompress,
+        policy: AllocPolicy,
+    ) -> Result<Option<ReadOutcome>> {
         let rest = inode.size().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let mode = match mode {
@@ -248,7 +277,8 @@ impl ImageInner {
             let plan = ReadPlan::build(self, inode, at, target.len())?;
             let (now, rest) = target.split_at_mut(plan.length.min(target.len()));
             let needed = decoded_bytes(plan.segments.iter());
-            let missing = self.execute(&plan, now, mode)?;
+            let missing = self.execute(&plan, now, mode, policy)?;
+            let Some(missing) = missing else { return Ok(None) };
             outcome.extent_bytes = outcome.extent_bytes.saturating_add(needed);
             outcome.missing_bytes = outcome.missing_bytes.saturating_add(missing);
             is_packed |= plan.is_packed;
@@ -261,11 +291,18 @@ impl ImageInner {
         if is_packed {
             (outcome.extents_start, outcome.extents_end) = (0, 0);
         }
-        Ok(outcome)
+        Ok(Some(outcome))
     }
 
-    /// Carries a plan out. Returns the decoded length of the extents that had to be decoded.
-    fn execute(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
+    /// Carries a plan out. Returns the decoded length of the extents that had to be decoded, or
+    /// `None` if a prefetch was given up.
+    fn execute(
+        &self,
+        plan: &ReadPlan,
+        target: &mut [u8],
+        mode: SyncDecompress,
+        policy: AllocPolicy,
+    ) -> Result<Option<u64>> {
         // Also for reads that decode nothing: their callers keep buffers.
         self.wake_idle_reclaimer();
         if self.engine.devices.is_remote() {
@@ -281,20 +318,20 @@ impl ImageInner {
         }
         let Some(first) = missing.first() else {
             self.engine.decode_slots.add(&counters);
-            return Ok(0);
+            return Ok(Some(0));
         };
         let missing_bytes = decoded_bytes(missing.iter().copied());
         let clusters = missing.iter().filter_map(|segment| segment.cluster());
         check_repeated_input(clusters, plan.length).in_inode(first.nid)?;
-        match mode {
-            SyncDecompress::Auto => self.decode_here(&missing, target, &mut counters)?,
+        let is_done = match mode {
+            SyncDecompress::Auto => self.decode_here(&missing, target, &mut counters, policy)?,
             SyncDecompress::ForceOn | SyncDecompress::ForceOff => {
                 let left = self.decode_on_workers(&missing, target, &mut counters)?;
-                self.decode_here(&left, target, &mut counters)?;
+                self.decode_here(&left, target, &mut counters, policy)?
             }
-        }
+        };
         self.engine.decode_slots.add(&counters);
-        Ok(missing_bytes)
+        Ok(is_done.then_some(missing_bytes))
     }
 
     /// Has a server send all bytes of a plan that are not here, before a decoder is occupied.
@@ -343,18 +380,23 @@ impl ImageInner {
         Ok(true)
     }
 
-    /// Decodes clusters on this thread. Workers help if there are several.
+    /// Decodes clusters on this thread. Workers help if there are several. False if a prefetch was
+    /// given up.
     fn decode_here(
         &self,
         missing: &[&ReadSegment],
         target: &mut [u8],
         counters: &mut DecodeCounters,
-    ) -> Result<()> {
+        policy: AllocPolicy,
+    ) -> Result<bool> {
         if missing.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        let mut slot = self.engine.decode_slots.acquire();
-        if missing.len() > 1 && self.engine.parallelism() > 1 {
+        let is_demand = policy == AllocPolicy::MustSucceed;
+        let slots = &self.engine.decode_slots;
+        let slot = if is_demand { Some(slots.acquire()) } else { slots.try_acquire() };
+        let Some(mut slot) = slot else { return Ok(false) };
+        if is_demand && missing.len() > 1 && self.engine.parallelism() > 1 {
             self.dispatch_batches(missing);
         }
         let clusters: Vec<Cluster> =
@@ -363,24 +405,32 @@ impl ImageInner {
         // by then.
         let mut left = Vec::new();
         let run_lengths = run_lengths(&clusters);
+        let longest_run = run_lengths.iter().copied().max().unwrap_or(0);
+        if !is_demand && slot.window.capacity() < longest_run {
+            // Best effort maps nothing further on.
+            self.engine.memory.preallocate(longest_run, 1);
+        }
         for (number, segment) in missing.iter().enumerate() {
             let run_bytes = run_lengths.get(number).copied().unwrap_or(0);
             let bytes = address(target.get_mut(segment.target.clone()))?;
-            let done =
-                self.decode_segment(&mut slot, segment, bytes, run_bytes, InFlightPolicy::Defer);
+            let in_flight = InFlightPolicy::Defer;
+            let done = self.decode_segment(&mut slot, segment, bytes, run_bytes, in_flight, policy);
             if done.in_inode(segment.nid)? {
                 counters.served(bytes.len());
-            } else {
+            } else if is_demand {
                 left.push(*segment);
+            } else {
+                return Ok(false);
             }
         }
         for segment in left {
             let bytes = address(target.get_mut(segment.target.clone()))?;
-            let done = self.decode_segment(&mut slot, segment, bytes, 0, InFlightPolicy::Wait);
+            let in_flight = InFlightPolicy::Wait;
+            let done = self.decode_segment(&mut slot, segment, bytes, 0, in_flight, policy);
             done.in_inode(segment.nid)?;
             counters.served(bytes.len());
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Dispatches all but the first share of the clusters to workers of other CPUs. The reader
@@ -431,8 +481,8 @@ impl ImageInner {
         !(is_quick(coding) && leaves_quick_ones)
     }
 
-    /// Decodes what a segment needs; false if another thread decodes it and `pending` says not to
-    /// wait.
+    /// Decodes what a segment needs; false if another thread decodes it and `in_flight` says not to
+    /// wait, or if a prefetch was given up.
     fn decode_segment(
         &self,
         slot: &mut DecodeSlot<'_>,
@@ -440,9 +490,14 @@ impl ImageInner {
         target: &mut [u8],
         run_bytes: usize,
         in_flight: InFlightPolicy,
+        policy: AllocPolicy,
     ) -> Result<bool> {
         let Some(cluster) = segment.cluster() else { return Ok(true) };
         if !cluster.is_data() {
+            let is_whole = segment.skip == 0 && target.len() == cluster.decoded_length();
+            if policy == AllocPolicy::MayFail && !is_whole {
+                return Ok(false);
+            }
             return self.decode_from_metadata(slot, cluster, segment.skip, target).map(|()| true);
         }
         let bytes = cluster.decoded_length();
@@ -459,8 +514,8 @@ impl ImageInner {
                 }
                 Lookup::Miss(mut permit) => {
                     if permit.begin() {
-                        self.decode_permitted(slot, permit, segment, target, run_bytes)?;
-                        return Ok(true);
+                        return self
+                            .decode_permitted(slot, permit, segment, target, run_bytes, policy);
                     }
                 }
             }
@@ -488,7 +543,7 @@ impl ImageInner {
 
     /// Decodes a cluster whose fill has begun: straight into the buffer of the reader if the whole
     /// extent belongs there and no other reader will need it a moment later, else into a buffer of
-    /// its own.
+    /// its own. False if a prefetch was given up.
     fn decode_permitted(
         &self,
         slot: &mut DecodeSlot<'_>,
@@ -496,26 +551,35 @@ impl ImageInner {
         segment: &ReadSegment,
         target: &mut [u8],
         run_bytes: usize,
-    ) -> Result<()> {
-        let Some(cluster) = segment.cluster() else { return Ok(()) };
+        policy: AllocPolicy,
+    ) -> Result<bool> {
+        let Some(cluster) = segment.cluster() else { return Ok(true) };
         let engine = &self.engine;
         let is_whole = segment.skip == 0 && target.len() == cluster.decoded_length();
         let is_alone = self.caller_caches || !engine.decode_slots.is_contended();
         if is_whole && !segment.is_shared && is_alone {
-            return self.decode_direct(slot, permit, cluster, target, run_bytes);
+            self.decode_direct(slot, permit, cluster, target, run_bytes, policy)?;
+            return Ok(true);
         }
         if engine.prefers_window(cluster) {
             drop(permit);
-            return engine.decode_window(slot, cluster, segment.skip, target);
+            if policy == AllocPolicy::MayFail {
+                return Ok(false);
+            }
+            engine.decode_window(slot, cluster, segment.skip, target)?;
+            return Ok(true);
         }
         if self.decodes_again(segment, cluster) {
-            return self.decode_front(slot, permit, segment, cluster, target, run_bytes);
+            self.decode_front(slot, permit, segment, target, run_bytes, policy)?;
+            return Ok(true);
         }
-        let policy = AllocPolicy::MustSucceed;
-        let decoded = engine.fill_cluster(slot, permit, cluster, run_bytes, |slot, output| {
+        let decode = |slot: &mut DecodeSlot<'_>, output: &mut [u8]| {
             engine.decode_data(slot, cluster, run_bytes, output, policy)
-        })?;
-        self.serve(segment, &decoded, target)
+        };
+        let decoded = engine.fill_cluster(slot, permit, cluster, run_bytes, policy, decode)?;
+        let Some(decoded) = decoded else { return Ok(false) };
+        self.serve(segment, &decoded, target)?;
+        Ok(true)
     }
 
     /// Decodes a whole extent into the reader's buffer.
@@ -526,9 +590,9 @@ impl ImageInner {
         cluster: &Cluster,
         target: &mut [u8],
         run_bytes: usize,
+        policy: AllocPolicy,
     ) -> Result<()> {
         let engine = &self.engine;
-        let policy = AllocPolicy::MustSucceed;
         engine.decode_data(slot, cluster, run_bytes, target, policy)?;
         // A reader that waits meanwhile gets a copy or, if there is no memory for it, looks the
         // cluster up again.
@@ -562,15 +626,15 @@ impl ImageInner {
         slot: &mut DecodeSlot<'_>,
         permit: ClusterPermit,
         segment: &ReadSegment,
-        cluster: &Cluster,
         target: &mut [u8],
         run_bytes: usize,
+        policy: AllocPolicy,
     ) -> Result<()> {
+        let Some(cluster) = segment.cluster() else { return Ok(()) };
         let engine = &self.engine;
-        let policy = AllocPolicy::MustSucceed;
         let front_bytes = segment.skip.saturating_add(target.len());
         engine.prepare(slot, cluster, run_bytes, policy)?;
-        let mut output = slot.take_output(&engine.memory, cluster.decoded_length())?;
+        let mut output = slot.take_output(&engine.memory, cluster.decoded_length(), policy)?;
         let front = output.get_mut(..front_bytes).unwrap_or_default();
         engine.decode_data(slot, cluster, run_bytes, front, policy)?;
         copy(front, segment.skip, target)?;
@@ -580,10 +644,10 @@ impl ImageInner {
         if let Some(permit) = permit.finish_unless_waited()
             && engine.memory.has_room_for(cluster.decoded_bytes)
         {
-            let whole = engine.fill_cluster(slot, permit, cluster, run_bytes, |slot, output| {
+            let decode = |slot: &mut DecodeSlot<'_>, output: &mut [u8]| {
                 engine.decode_data(slot, cluster, run_bytes, output, policy)
-            });
-            drop(whole);
+            };
+            drop(engine.fill_cluster(slot, permit, cluster, run_bytes, policy, decode));
         }
         Ok(())
     }

@@ -545,3 +545,70 @@ fn random_reads_of_all_pages_decode_each_extent_about_once() {
     println!("{decoded} decoded of {extents} extents");
     assert!(decoded <= extents + extents / 4, "{decoded} decoded of {extents} extents");
 }
+
+/// Text of which ZSTD encodes some 8 MiB in a cluster of 1 MiB.
+fn repetitive(count: usize, mut state: u64) -> Vec<u8> {
+    let mut text = Vec::with_capacity(count + 2_000);
+    while text.len() < count {
+        for _ in 0..25 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            text.extend_from_slice(&state.to_le_bytes());
+        }
+        text.resize(text.len() + 1_600, state.to_le_bytes()[7]);
+    }
+    text.truncate(count);
+    text
+}
+
+// Listeners kept the memory of their replies while they waited for memory for an extent. So in about half of such runs
+// the oldest of them never got it, and reads failed after 10 seconds each.
+#[test]
+fn readers_of_long_extents_in_the_smallest_memory_wait_for_each_other_and_not_for_ever() {
+    const BYTES: usize = 36 << 20;
+    if !has_fuse() {
+        return;
+    }
+    let (dir, point) = (Dir::new(), MountPoint::new());
+    let (source, image) = (dir.join("source"), dir.join("image"));
+    fs::create_dir(&source).unwrap();
+    let texts: Vec<Vec<u8>> = (1..=2).map(|seed| repetitive(BYTES, seed)).collect();
+    for (number, text) in texts.iter().enumerate() {
+        fs::write(source.join(number.to_string()), text).unwrap();
+    }
+    let build =
+        ferrofs().args(["build", "-q", "-z", "zstd,level=1", "-C", "1m", "--max-extent=12m"]);
+    build.arg(&image).arg(&source).succeeds();
+    ferrofs().args(["mount", "--memory=28m"]).arg(&image).arg(point.path()).succeeds();
+    let daemon = point.process(None);
+    let slowest = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..16_usize)
+            .map(|reader| {
+                let (point, texts) = (&point, &texts);
+                scope.spawn(move || {
+                    let mut slowest = std::time::Duration::ZERO;
+                    for round in 0..8_usize {
+                        let number = (reader + round) % texts.len();
+                        // Each read is one request.
+                        let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+                        let mut options = File::options();
+                        let file = options.read(true).custom_flags(flags);
+                        let file = file.open(point.join(number.to_string())).unwrap();
+                        let at = (reader * 7 + round * 11) % 35 << 20;
+                        let mut buffer = vec![0; 1 << 20];
+                        let began = std::time::Instant::now();
+                        file.read_exact_at(&mut buffer, at as u64).unwrap();
+                        slowest = slowest.max(began.elapsed());
+                        assert!(buffer == texts[number][at..at + (1 << 20)], "{number} at {at}");
+                    }
+                    slowest
+                })
+            })
+            .collect();
+        readers.into_iter().map(|reader| reader.join().unwrap()).max().unwrap()
+    });
+    println!("the slowest read took {slowest:?}");
+    let stats = ferrofs().args(["stats", "--json"]).arg(point.path()).succeeds().json();
+    assert_eq!(stats["memory"]["gave_up"], 0, "{}", stats["memory"]);
+    assert!(point.unmount());
+    daemon.wait();
+}

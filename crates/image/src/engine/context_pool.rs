@@ -61,14 +61,23 @@ pub(crate) struct DecodeContext {
 }
 
 impl DecodeContext {
-    /// A buffer of at least `bytes` bytes: the last one, if it is long enough.
-    pub(crate) fn take_output(&mut self, memory: &MemoryPool, bytes: usize) -> Result<Buffer> {
+    /// A buffer of at least `bytes` bytes: the last one, if it is long enough. `policy` says whether to
+    /// wait for memory.
+    pub(crate) fn take_output(
+        &mut self,
+        memory: &MemoryPool,
+        bytes: usize,
+        policy: AllocPolicy,
+    ) -> Result<Buffer> {
         match self.output.take() {
             Some(buffer) if buffer.len() >= bytes => Ok(buffer),
             smaller => {
                 // Freed first: no thread waits for memory while it holds some.
                 drop(smaller);
-                memory.buffer(bytes, AllocPolicy::MustSucceed)
+                if policy == AllocPolicy::MayFail {
+                    memory.preallocate(bytes, 1);
+                }
+                memory.buffer(bytes, policy)
             }
         }
     }
@@ -392,7 +401,8 @@ mod tests {
         let mut buffer = memory.buffer(4096, AllocPolicy::MustSucceed).unwrap();
         buffer[0] = 9;
         decode_slots.acquire().keep_output(buffer);
-        assert!(decode_slots.acquire().take_output(&memory, 100).unwrap()[0] == 9);
+        let policy = AllocPolicy::MustSucceed;
+        assert!(decode_slots.acquire().take_output(&memory, 100, policy).unwrap()[0] == 9);
     }
 
     #[test]

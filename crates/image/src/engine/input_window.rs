@@ -92,6 +92,11 @@ impl InputWindow {
         Ok(range.and_then(|range| self.buffer.as_ref()?.get(range)).unwrap_or_default())
     }
 
+    /// Bytes that it can hold without more memory.
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len())
+    }
+
     fn range(&self, device: u16, offset: u64, bytes: usize) -> Option<Range<usize>> {
         let start = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         let end = start.checked_add(bytes)?;

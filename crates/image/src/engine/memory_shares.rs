@@ -58,30 +58,45 @@ impl MemoryShares {
     }
 }
 
-/// A buffer to read into, on lease from [`Image::demand_buffer`](crate::Image::demand_buffer).
+/// A buffer to read into, on lease from [`Image::demand_buffer`](crate::Image::demand_buffer) or
+/// [`Image::best_effort_buffer`](crate::Image::best_effort_buffer).
 #[derive(Debug)]
-pub struct DemandBuffer {
+pub struct ReadBuffer {
     /// In this order: the room is free after the memory is.
     buffer: Buffer,
     _room: Charge,
 }
 
-impl DemandBuffer {
+impl ReadBuffer {
     /// Waits for room, while nothing is held, and then for the memory that `lease` gets.
-    pub(super) fn new(
+    pub(super) fn demanded(
         read_room: &Budget,
         bytes: usize,
         lease: impl FnOnce() -> Result<Buffer>,
     ) -> Result<Self> {
-        // No block is longer.
-        let most = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
-        let most = u64::try_from(most).unwrap_or(u64::MAX).min(read_room.limit_bytes());
-        let room = read_room.charge(most, AllocPolicy::MustSucceed)?;
+        let policy = AllocPolicy::MustSucceed;
+        let room = read_room.charge(room_for(read_room, bytes), policy)?;
         Ok(Self { buffer: lease()?, _room: room })
+    }
+
+    /// The same without waiting: none if there is no room now, or if `lease` gets nothing.
+    pub(super) fn best_effort(
+        read_room: &Budget,
+        bytes: usize,
+        lease: impl FnOnce() -> Option<Buffer>,
+    ) -> Option<Self> {
+        let room = read_room.charge(room_for(read_room, bytes), AllocPolicy::MayFail).ok()?;
+        Some(Self { buffer: lease()?, _room: room })
     }
 }
 
-impl Deref for DemandBuffer {
+/// The bytes of the longest block of a buffer; a read that is longer than the whole room has it alone.
+fn room_for(read_room: &Budget, bytes: usize) -> u64 {
+    let longest = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
+    u64::try_from(longest).unwrap_or(u64::MAX).min(read_room.limit_bytes())
+}
+
+impl Deref for ReadBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -89,7 +104,7 @@ impl Deref for DemandBuffer {
     }
 }
 
-impl DerefMut for DemandBuffer {
+impl DerefMut for ReadBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.buffer
     }

@@ -326,6 +326,45 @@ fn a_reader_that_waits_for_workers_keeps_no_memory_that_they_need() {
     assert_eq!(image.stats().budget.gave_up, 0);
 }
 
+#[test]
+fn a_prefetch_takes_no_memory_from_the_cache_and_does_not_wait() {
+    let mut numbers = XorshiftRng(5);
+    let texts = [(); 2].map(|()| vec![text(&mut numbers, 8 << 20)]);
+    let written = Lz4Image::of_zstd(&texts);
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+    let options = OpenOptions::new().memory(&memory).caller_caches(true).retain_memory(true);
+    let image = written.open(&options);
+    let [first, second] = [0, 1].map(|number| Lz4Image::file(&image, number));
+    let mut buffer = image.best_effort_buffer(128 << 10).unwrap();
+    assert_eq!(image.read_at(&first, 0, &mut buffer).unwrap(), 128 << 10);
+    let before = image.stats();
+    assert!(before.cached_bytes >= 8 << 20, "{before:?}");
+    assert_eq!(image.read_best_effort(&second, 0, &mut buffer).unwrap(), None);
+    let after = image.stats();
+    assert_eq!(
+        (after.cached_bytes, after.budget.waited),
+        (before.cached_bytes, before.budget.waited)
+    );
+    // What is cached is read, and what there is memory for.
+    assert_eq!(image.read_best_effort(&first, 1 << 20, &mut buffer).unwrap(), Some(128 << 10));
+    assert!(buffer[..] == texts[0][0][1 << 20..(1 << 20) + (128 << 10)]);
+    let image = written.open(&OpenOptions::new().memory(&MemoryPool::new(64 << 20).unwrap()));
+    let second = Lz4Image::file(&image, 1);
+    assert_eq!(image.read_best_effort(&second, 4096, &mut buffer).unwrap(), Some(128 << 10));
+    assert!(buffer[..] == texts[1][0][4096..4096 + (128 << 10)]);
+}
+
+#[test]
+fn a_prefetch_has_a_buffer_only_where_reads_have_room() {
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+    let written = Lz4Image::of_extents(65_535, &[1], 10_000);
+    let image = written.open(&OpenOptions::new().memory(&memory));
+    let buffers: Vec<_> =
+        std::iter::from_fn(|| image.best_effort_buffer(64 << 10)).take(300).collect();
+    assert!((16..100).contains(&buffers.len()), "{} buffers", buffers.len());
+    assert!(memory.budget().used_bytes() + (12 << 20) <= MemoryPool::MIN_BYTES);
+}
+
 /// 64 threads read everything at the smallest limit.
 fn read_by_many(name: &str, image: &Image, texts: &[(ferrofs_image::Nid, Vec<u8>)]) {
     std::thread::scope(|scope| {

@@ -143,8 +143,8 @@ impl ImageFs {
         let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
         let Some(around) = buffer.get_mut(..bytes) else { return };
         // In one call, so that a cluster that reaches to both sides of the read is decoded once.
-        let count = self.image.read_at(file.inode(), range.start, around);
-        if !count.is_ok_and(|count| count == bytes) {
+        let count = self.image.read_best_effort(file.inode(), range.start, around);
+        if !count.is_ok_and(|count| count == Some(bytes)) {
             return;
         }
         let node = self.nodes.node(file.inode().nid());
@@ -188,7 +188,8 @@ impl ImageFs {
         let Ok(bytes) = usize::try_from(inode.size()) else { return };
         let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
         let Some(target) = buffer.get_mut(..bytes) else { return };
-        if self.image.read_at(&inode, 0, target).is_ok_and(|count| count == bytes) {
+        let count = self.image.read_best_effort(&inode, 0, target);
+        if count.is_ok_and(|count| count == Some(bytes)) {
             self.store(self.nodes.node(nid), 0, target);
         }
     }
