@@ -112,8 +112,8 @@ impl Resources {
         listeners(self.threads)
     }
 
-    /// Threads of a mount that read requests at most, if the storage of the image is slow. Each may
-    /// hold a read of a mebibyte, and they must not use up the memory.
+    /// Threads of a mount that read requests at most, if the storage of the image is slow. Each reads up
+    /// to a mebibyte at a time; if there are more than their memory has room for, they wait.
     pub(crate) fn listeners_max(&self) -> usize {
         affordable_listeners(self.memory.budget().limit_bytes()).max(self.listeners())
     }

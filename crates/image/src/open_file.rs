@@ -3,8 +3,10 @@
 //!
 //! The readahead window starts small, doubles while the reader goes on in order, and shrinks when
 //! memory for a prefetch is refused. A jump cancels what no worker has begun, and the window starts
-//! anew. Readahead is best effort: it takes no memory from others, waits for nothing, and fails
-//! without a trace.
+//! anew. Readahead is best effort: it takes no memory for contents from others, waits for no other
+//! thread, and fails without a trace. It reads the part of the index that says where the contents
+//! lie, which a reader that goes on needs next. Where that comes from a server, the reader waits for
+//! it now and not then: a plan from cached parts alone would end at each of their ends.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
