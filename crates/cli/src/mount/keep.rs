@@ -2,7 +2,7 @@
 //! mounts, or takes a mount over, and becomes the holder, which forks one server after the other. Called by the verb.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +72,28 @@ impl HeldFiles {
     }
 }
 
+/// Before the number of a descriptor.
+const DESCRIPTOR_PATH: &str = "/proc/self/fd/";
+
 fn path_of(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    PathBuf::from(format!("{DESCRIPTOR_PATH}{}", file.as_raw_fd()))
+}
+
+/// A message with the `names` of the files at their descriptors, whose paths it has.
+fn with_names(message: &str, names: &[(RawFd, String)]) -> String {
+    let mut parts = message.split(DESCRIPTOR_PATH);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // All digits belong to the number: 30 is not 3.
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let (number, rest) = part.split_at(end);
+        let number = number.parse::<RawFd>().ok();
+        match names.iter().find(|(descriptor, _)| Some(*descriptor) == number) {
+            Some((_, name)) => text.extend([name.as_str(), rest]),
+            None => text.extend([DESCRIPTOR_PATH, part]),
+        }
+    }
+    text
 }
 
 /// What the check of an image tells.
@@ -356,24 +376,15 @@ fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedIma
         return Ok(CheckedImage { listeners, listeners_max, reserve_share });
     };
     // The paths of the message are those that the user knows.
-    let (status, mut text) = failure
-        .split_once(' ')
-        .map(|(status, text)| (status.to_owned(), text.to_owned()))
-        .unwrap_or_default();
+    let (status, text) = failure.split_once(' ').unwrap_or_default();
     let known = std::iter::once(&request.image).chain(&request.read.devices);
-    for (held, known) in held_paths(files).zip(known) {
-        text = text.replace(&held, &escape(known.as_os_str().as_encoded_bytes()));
-    }
+    let shown = known.map(|path| escape(path.as_os_str().as_encoded_bytes()));
+    let held = files.descriptors().map(|descriptor| descriptor.as_raw_fd());
+    let text = with_names(text, &held.zip(shown).collect::<Vec<_>>());
     Err(match status == CommandStatus::UsageError.code().to_string() {
         true => usage_error(text),
         false => anyhow!(text),
     })
-}
-
-fn held_paths(files: &HeldFiles) -> impl Iterator<Item = String> {
-    std::iter::once(&files.image)
-        .chain(&files.devices)
-        .map(|file| path_of(file).to_string_lossy().into_owned())
 }
 
 /// Opens the image, and tells the number of listeners, the most there may be, and the share of the memory reserve.
@@ -583,5 +594,18 @@ fn log_event(log: &Log, event: &HolderEvent) {
             log.log(Severity::Error, format_args!("cannot start a process that serves: {cause}"));
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_in_a_message_become_the_names_of_the_files() {
+        let names = [(3, "/a".to_owned()), (30, "/proc/self/fd/3".to_owned())];
+        let text = "/proc/self/fd/30: wrong; /proc/self/fd/3 and /proc/self/fd/31, /proc/self/fd/x";
+        let named = "/proc/self/fd/3: wrong; /a and /proc/self/fd/31, /proc/self/fd/x";
+        assert_eq!(with_names(text, &names), named);
     }
 }
