@@ -122,6 +122,12 @@ pub(crate) fn parse_id(text: &str) -> Result<u32, String> {
     (id != u32::MAX).then_some(id).ok_or_else(|| "not an id".to_owned())
 }
 
+/// Reads the id of an owner or a group, which is not the id that stands for none.
+pub(crate) fn parse_owner(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|id| *id != u32::MAX);
+    id.ok_or_else(|| "not an id from 0 to 4294967294".to_owned())
+}
+
 /// Reads an offset for ids as mkfs.erofs reads it: modulo 2^32.
 pub(crate) fn parse_id_offset(text: &str) -> Result<u32, String> {
     let number = parse_wrapping_number(text)? & u64::from(u32::MAX);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
+use crate::amount::{parse_bytes, parse_cache_size, parse_cpus, parse_jobs, parse_owner};
 use crate::help;
 
 pub(crate) use cache::CacheArguments;
@@ -717,11 +717,11 @@ pub(crate) struct BuildContent {
     pub(crate) all_root: bool,
 
     /// Make this user the owner of everything
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_owner)]
     pub(crate) uid: Option<u32>,
 
     /// Make this group the group of everything
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_owner)]
     pub(crate) gid: Option<u32>,
 
     /// Add this number to all user ids

@@ -38,7 +38,8 @@ impl Adjustments {
     /// Applies the changes to a complete tree. A second call would add the owner offsets again.
     ///
     /// # Errors
-    /// An owner plus its offset exceeds 32 bits; the error names the path in the tree.
+    /// An owner plus its offset exceeds 32 bits, or an owner becomes 4294967295, which stands for none; the error names
+    /// the path in the tree.
     pub fn apply(&self, tree: &mut Tree) -> Result<()> {
         for id in tree.ids() {
             let mut applied = Ok(());
@@ -122,6 +123,9 @@ fn is_compact(record: &NodeRecord) -> bool {
     record.uid <= short && record.gid <= short && has_short_size && has_short_count
 }
 
+/// The id that no file can have: system calls that change an owner take it as "unchanged".
+const NO_ID: u32 = u32::MAX;
+
 /// Changes of owners and groups: forced ones first, then offsets, as in mkfs.erofs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -164,20 +168,31 @@ impl OwnerOverrides {
     }
 
     /// # Errors
-    /// A sum exceeds 32 bits and is refused.
+    /// A sum exceeds 32 bits and is refused, or the result is [`NO_ID`].
     fn apply(&self, uid: &mut u32, gid: &mut u32) -> Result<()> {
-        *uid = self.shifted("uid", self.force_uid.unwrap_or(*uid), self.uid_offset)?;
-        *gid = self.shifted("gid", self.force_gid.unwrap_or(*gid), self.gid_offset)?;
+        *uid = self.changed("uid", *uid, self.force_uid, self.uid_offset)?;
+        *gid = self.changed("gid", *gid, self.force_gid, self.gid_offset)?;
         Ok(())
     }
 
-    fn shifted(&self, what: &str, id: u32, offset: u32) -> Result<u32> {
-        match (id.checked_add(offset), self.overflow) {
-            (Some(sum), _) => Ok(sum),
-            (None, IdOverflow::Wrap) => Ok(id.wrapping_add(offset)),
-            (None, IdOverflow::Refuse) => Err(Error::new(ErrorKind::Unsupported(format!(
-                "{what} {id} plus the offset {offset} exceeds 32 bits"
-            )))),
+    fn changed(&self, what: &str, id: u32, forced: Option<u32>, offset: u32) -> Result<u32> {
+        let refused = |why| Err(Error::new(ErrorKind::Unsupported(why)));
+        let base = forced.unwrap_or(id);
+        let sum = match (base.checked_add(offset), self.overflow) {
+            (Some(sum), _) => sum,
+            (None, IdOverflow::Wrap) => base.wrapping_add(offset),
+            (None, IdOverflow::Refuse) => {
+                return refused(format!("{what} {base} plus the offset {offset} exceeds 32 bits"));
+            }
+        };
+        match (sum, forced, offset) {
+            // What the source has is stored as it is.
+            (NO_ID, None, 0) => Ok(sum),
+            (NO_ID, Some(_), 0) => refused(format!("{what} {NO_ID} stands for no owner")),
+            (NO_ID, ..) => refused(format!(
+                "{what} {base} plus the offset {offset} is {NO_ID}, which stands for no owner"
+            )),
+            _ => Ok(sum),
         }
     }
 }
@@ -440,6 +455,30 @@ mod tests {
         let mut node = file(1);
         node.metadata.gid = u32::MAX - 1;
         assert_eq!(adjusted(&Adjustments { owners, ..Adjustments::default() }, node).gid, 0);
+    }
+
+    #[test]
+    fn no_owner_becomes_the_id_that_stands_for_none() {
+        let refused = |owners| {
+            let (mut tree, _) = tree_of(file(1));
+            let adjustments = Adjustments { owners, ..Adjustments::default() };
+            adjustments.apply(&mut tree).unwrap_err().to_string()
+        };
+        let owners = OwnerOverrides { uid_offset: u32::MAX - 1000, ..OwnerOverrides::default() };
+        let why = "uid 1000 plus the offset 4294966295 is 4294967295, which stands for no owner";
+        assert_eq!(refused(owners), format!("/: {why}"));
+        // 100 - 101.
+        let owners =
+            OwnerOverrides::default().gid_offset(u32::MAX - 100).overflow(IdOverflow::Wrap);
+        assert!(refused(owners).contains("gid 100 plus the offset 4294967195 is 4294967295"));
+        let owners = OwnerOverrides::default().force_gid(Some(0)).gid_offset(u32::MAX);
+        assert!(refused(owners.overflow(IdOverflow::Wrap)).contains("gid 0 plus the offset"));
+        let owners = OwnerOverrides::default().force_uid(Some(u32::MAX));
+        assert!(refused(owners).contains("uid 4294967295 stands for no owner"));
+        // The source may have it.
+        let mut node = file(1);
+        node.metadata.uid = u32::MAX;
+        assert_eq!(adjusted(&Adjustments::default(), node).uid, u32::MAX);
     }
 
     #[test]
