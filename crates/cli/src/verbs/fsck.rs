@@ -136,7 +136,14 @@ fn check_part(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     if let Some(FoundInode { path: None, inode }) = part {
-        // An inode without a name has nothing below it.
+        if inode.file_type() == FileType::Directory {
+            // Sound images have no such directory, and the check follows names.
+            output::print_message(format_args!(
+                "{}, so what is below this directory cannot be checked; without --nid, the image is checked",
+                without_path(&inode)
+            ));
+            return Ok(CommandStatus::from_failures(1));
+        }
         let image = source::open(&arguments.image, read)?;
         image
             .for_each_piece(&inode, |_| Ok::<_, ferrofs_image::Error>(()))
@@ -153,6 +160,11 @@ fn check_part(
         output::print_message(format_args!("warning: {what}"));
     }
     check::run(&request, signals)
+}
+
+/// What is wrong with an inode that has no path.
+fn without_path(inode: &Inode) -> String {
+    format!("nid {}: no path in the image leads to it", inode.nid())
 }
 
 /// Compares each file that has a digest with it; a file with several names, once.
@@ -306,7 +318,7 @@ fn extract_part(
     match part {
         None => extract::run(&extract_request(arguments, directory, Vec::new()), signals),
         Some(FoundInode { path: None, inode }) => {
-            bail!("nid {}: no path in the image leads to it", inode.nid())
+            bail!(without_path(&inode))
         }
         Some(FoundInode { path: Some(path), inode })
             if inode.file_type() == FileType::Directory =>
