@@ -188,7 +188,8 @@ pub(crate) const LIST: &str = "\
 The list has the mounts of this user in this mount namespace, with the resident memory of the
 process that serves each mount, the age of the mount, and how often the process was started again.
 The state is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR`
-removes such a mount), or \"no answer\" if it does not answer within two seconds.
+removes such a mount), \"no answer\" if it does not answer within two seconds, or \"unknown\" if its
+statistics cannot be read, for example because another version of ferrofs serves the mount.
 
 Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage.
 
