@@ -9,6 +9,8 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 pub(crate) use ferrofs_builder::import::android_text::hex;
 pub(crate) use ferrofs_builder::import::sidecar::JsonBytes;
 use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::Formatter;
 
 /// Standard output.
 #[derive(Debug)]
@@ -112,8 +114,43 @@ impl Output {
 
     /// Writes a value as one line of JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer(&mut self.writer, value)?;
+        write_json(&mut self.writer, value)?;
         self.writer.write_all(b"\n")
+    }
+}
+
+/// Writes a value as JSON that a terminal can show: names in it are hostile.
+pub(crate) fn write_json(to: impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut serializer = Serializer::with_formatter(to, TerminalFormatter);
+    Ok(value.serialize(&mut serializer)?)
+}
+
+/// The same as a text.
+pub(crate) fn json_text(value: &impl Serialize) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    write_json(&mut bytes, value)?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// JSON without blanks, like that of `serde_json`, which escapes only the controls below the blank.
+struct TerminalFormatter;
+
+impl Formatter for TerminalFormatter {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, found)) = rest.char_indices().find(|(_, c)| fools_terminal(*c)) {
+            let (plain, from) = rest.split_at(at);
+            writer.write_all(plain.as_bytes())?;
+            for unit in found.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = from.split_at(found.len_utf8()).1;
+        }
+        writer.write_all(rest.as_bytes())
     }
 }
 
@@ -181,10 +218,7 @@ fn push_escaped_control(text: &mut String, character: char) {
         '\n' => text.push_str("\\n"),
         '\t' => text.push_str("\\t"),
         '\r' => text.push_str("\\r"),
-        // Control characters, and those that change the direction or the look of what follows.
-        c if c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}') =>
-        {
+        c if fools_terminal(c) => {
             let mut buffer = [0; 4];
             for byte in c.encode_utf8(&mut buffer).bytes() {
                 push_byte(text, byte);
@@ -192,6 +226,12 @@ fn push_escaped_control(text: &mut String, character: char) {
         }
         c => text.push(c),
     }
+}
+
+/// Whether a character is a control, or changes the direction or the look of what follows.
+fn fools_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
 fn push_byte(text: &mut String, byte: u8) {
@@ -235,6 +275,15 @@ mod tests {
         assert_eq!(escape("caf\u{e9} \u{1b}[1m\n".as_bytes()), "caf\u{e9} \\x1b[1m\\n");
         assert_eq!(escape(b"a\\b\xff"), "a\\\\b\\xff");
         assert_eq!(escape("\u{202e}".as_bytes()), "\\xe2\\x80\\xae");
+    }
+
+    #[test]
+    fn json_has_escapes_for_what_could_fool_a_terminal() {
+        let name = "a\u{9b}31m\u{7f}b\u{202e}\u{e9}\u{2066}\n\u{1b}\u{1f600}";
+        let text = json_text(&JsonBytes::from(name.as_bytes())).unwrap();
+        assert_eq!(text, "\"a\\u009b31m\\u007fb\\u202e\u{e9}\\u2066\\n\\u001b\u{1f600}\"");
+        let read: JsonBytes = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.0, name.as_bytes());
     }
 
     #[test]

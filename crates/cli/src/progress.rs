@@ -165,7 +165,7 @@ impl ProgressDisplay {
             eta_s: self.eta(done),
         };
         // A structure of numbers and plain strings always has a JSON form.
-        output::print_line(serde_json::to_string(&line).unwrap_or_default());
+        output::print_line(output::json_text(&line).unwrap_or_default());
     }
 
     fn percent(&self, done: WorkAmount) -> u64 {

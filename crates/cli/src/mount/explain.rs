@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::log::Log;
 use super::request::MountRequest;
 use crate::amount::human_bytes;
-use crate::output::{JsonBytes, escape};
+use crate::output::{JsonBytes, escape, write_json};
 use crate::remote::{self, OpenedLocation, RemoteMount};
 use crate::resources::Resources;
 use crate::stats::remote::fetcher_line;
@@ -152,7 +152,7 @@ impl Explanation {
     /// Writes it as text or as JSON.
     pub(super) fn write(&self, mut to: impl Write, is_json: bool) -> io::Result<()> {
         if is_json {
-            serde_json::to_writer(&mut to, self)?;
+            write_json(&mut to, self)?;
             return to.write_all(b"\n");
         }
         to.write_all(self.to_string().as_bytes())

@@ -495,7 +495,7 @@ fn print_report(
 ) -> anyhow::Result<()> {
     if !stdout_is_free {
         if request.json {
-            output::print_line(serde_json::to_string(report)?);
+            output::print_line(output::json_text(report)?);
         }
         return Ok(());
     }

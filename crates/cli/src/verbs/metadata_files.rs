@@ -20,7 +20,7 @@ use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent, WorkMeter, Xattr};
 use super::extract::ExtractRequest;
 use crate::arguments::ExtractArguments;
 use crate::diagnostics;
-use crate::output::{JsonBytes, escape, hex};
+use crate::output::{JsonBytes, escape, hex, write_json};
 use crate::signals::StopRequest;
 use crate::text_file::{InputFiles, TextFile};
 
@@ -296,7 +296,7 @@ fn write_sidecar(source: &MetadataSource<'_>, target: OutputTarget) -> anyhow::R
             device: inode.device(),
             target: symlink_target(source.image, entry)?,
         };
-        serde_json::to_writer(&mut output, &line)?;
+        write_json(&mut output, &line)?;
         output.write_all(b"\n")?;
         Ok(())
     })?;
