@@ -84,6 +84,7 @@ pub(crate) fn run_mkfs(
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
     let request = mkfs::request(arguments, &environment).map_err(usage_error)?;
+    vmdk::check(&request).map_err(usage_error)?;
     run_request(request, arguments.compress_hints.as_deref(), signals)
 }
 
