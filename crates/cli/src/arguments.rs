@@ -20,7 +20,7 @@ use crate::help;
 
 pub(crate) use cache::CacheArguments;
 pub(crate) use mount::{
-    ListArguments, MountArguments, MountCaller, MountInvocation, StatsArguments,
+    ListArguments, MountArguments, MountCaller, MountInvocation, StatsArguments, option_words,
 };
 pub(crate) use transfer::{PullArguments, PushArguments};
 

@@ -275,7 +275,8 @@ pub(crate) const EROFSFUSE: &str = "\
 This is ferrofs, called as erofsfuse. Like the original, it ends with exit status 1 after --help and
 --version. See `ferrofs mount --help` for the options of -o. The options kernel_cache, async_read,
 clone_fd, big_writes and nonempty of libfuse are accepted; ferrofs always behaves as if they were
-given. max_threads=N is the same as jobs=N.
+given. max_threads=N is the same as jobs=N, and debug the same as -d. max_idle_threads=N, sync,
+dirsync and io_uring are accepted without effect. allow_root and nosymfollow are refused.
 
 Examples:
   erofsfuse app.erofs dir/

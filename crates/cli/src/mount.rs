@@ -51,11 +51,9 @@ pub(crate) fn run(
         if invocation.by == MountCaller::Erofsfuse {
             output::print_banner(crate::help::EROFSFUSE_BANNER)?;
         }
-        for word in request.ineffective.iter().filter(|_| !request.read.quiet) {
+        for (word, why) in request.ineffective.iter().filter(|_| !request.read.quiet) {
             let word = output::escape(word.as_bytes());
-            output::print_message(format_args!(
-                "warning: -o {word} has no effect: it is for the driver of Linux"
-            ));
+            output::print_message(format_args!("warning: -o {word} has no effect: {why}"));
         }
         if !typed.foreground && !invocation.is_dry_run {
             match daemonize::start()? {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser};
 
-use crate::amount::parse_number;
+use crate::amount::{parse_number, parse_wrapping_number};
 use crate::help;
 
 /// Show the layout of an EROFS image or of an inode in it.
@@ -48,7 +48,8 @@ pub(crate) struct DumpArguments {
     pub(crate) cat: bool,
 
     /// Show the inode with this number
-    #[arg(long, value_name = "NID", value_parser = parse_number)]
+    #[arg(long, value_name = "NID", value_parser = parse_wrapping_number)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) nid: Option<u64>,
 
     /// Byte of IMAGE at which the image starts
@@ -92,6 +93,14 @@ mod tests {
         for other in ["--path=/", "--nid=36", "-S", "--blkid-udev"] {
             assert!(!dump(&["image", other]).unwrap().shows_superblock(), "{other}");
         }
+    }
+
+    #[test]
+    fn numbers_of_inodes_wrap_around() {
+        for words in [&["image", "--nid=-1"][..], &["image", "--nid", "-1"]] {
+            assert_eq!(dump(words).unwrap().nid, Some(u64::MAX));
+        }
+        dump(&["image", "--nid=-x"]).unwrap_err();
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, Parser};
 
 use crate::amount::{parse_number, parse_verbosity};
 use crate::arguments::{
-    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
+    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments, option_words,
 };
 use crate::help;
 
@@ -21,7 +21,7 @@ const VERBOSE_LEVEL: u8 = 3;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "erofsfuse", version = help::EROFSFUSE_VERSION, after_help = help::EROFSFUSE)]
 #[command(before_help = help::EROFSFUSE_BANNER, max_term_width = 100)]
-#[command(arg_required_else_help = true)]
+#[command(arg_required_else_help = true, args_override_self = true)]
 pub(crate) struct ErofsfuseArguments {
     /// The image file
     pub(crate) image: PathBuf,
@@ -38,13 +38,21 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     pub(crate) foreground: bool,
 
-    /// Stay in the foreground and print what was negotiated with the kernel
-    #[arg(short)]
+    /// Stay in the foreground and print what was negotiated with the kernel; the same as -o debug
+    #[arg(short, long)]
     pub(crate) debug: bool,
 
     /// Decode on one thread
     #[arg(short)]
     pub(crate) single: bool,
+
+    /// Mount read-only, which all mounts are
+    #[arg(short)]
+    read_only: bool,
+
+    /// No effect: /etc/mtab is never written
+    #[arg(short)]
+    no_mtab: bool,
 
     /// Byte of IMAGE at which the image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
@@ -63,10 +71,12 @@ pub(crate) struct ErofsfuseArguments {
 impl ErofsfuseArguments {
     /// The same in the arguments of the verb `mount`.
     pub(crate) fn into_mount(self) -> (MountArguments, MountInvocation) {
+        let mut words = self.options.iter().flat_map(|list| option_words(list));
+        let debug = self.debug || words.any(|word| word == "debug");
         let arguments = MountArguments {
             options: self.options,
-            foreground: self.foreground || self.debug,
-            explain: self.debug || self.dbglevel >= VERBOSE_LEVEL,
+            foreground: self.foreground || debug,
+            explain: debug || self.dbglevel >= VERBOSE_LEVEL,
             machine: MachineArguments {
                 jobs: self.single.then_some(1),
                 ..MachineArguments::default()
@@ -112,6 +122,7 @@ impl HelperFlags {
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mount.fuse.ferrofs", version, max_term_width = 100)]
 #[command(after_help = help::MOUNT_FUSE_FERROFS, arg_required_else_help = true)]
+#[command(args_override_self = true)]
 pub(crate) struct MountFuseArguments {
     /// The image file
     pub(crate) image: PathBuf,
@@ -152,7 +163,7 @@ impl MountFuseArguments {
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mount.erofs", version = help::MOUNT_EROFS_VERSION, max_term_width = 100)]
 #[command(after_help = help::MOUNT_EROFS, arg_required_else_help = true)]
-#[command(disable_version_flag = true)]
+#[command(disable_version_flag = true, args_override_self = true)]
 pub(crate) struct MountErofsArguments {
     /// The image: a file, or what `ferrofs mount` takes
     #[arg(value_name = "SOURCE")]
@@ -265,7 +276,10 @@ mod tests {
             (typed.foreground, typed.explain, typed.read.quiet)
         };
         assert_eq!(settings(&[]), (false, false, false));
-        assert_eq!(settings(&["-d"]), (true, true, false));
+        for debug in [&["-d"][..], &["--debug"], &["-o", "ro,debug"], &["-f", "-d", "-f", "-d"]] {
+            assert_eq!(settings(debug), (true, true, false), "{debug:?}");
+        }
+        assert_eq!(settings(&["-o", r"fsname=a\,debug"]), (false, false, false));
         assert_eq!(settings(&["--dbglevel=0"]), (false, false, true));
         assert_eq!(settings(&["--dbglevel=3"]), (false, true, false));
     }
@@ -280,6 +294,19 @@ mod tests {
 #[cfg(test)]
 mod mount_fuse_tests {
     use super::*;
+
+    #[test]
+    fn the_last_of_repeated_options_counts() {
+        let words =
+            ["erofsfuse", "-s", "-s", "-r", "-r", "-n", "--offset=1", "--offset=2", "i", "d"];
+        let (mount, _) = ErofsfuseArguments::parse_from(words).into_mount();
+        assert_eq!((mount.read.offset, mount.machine.jobs), (2, Some(1)));
+        let words = ["mount.fuse.ferrofs", "i", "d", "-n", "-n", "-v", "-v", "-oa", "-ob"];
+        assert_eq!(MountFuseArguments::parse_from(words).into_mount().0.options, ["a", "b"]);
+        let words = ["mount.erofs", "i", "d", "-n", "-n", "-v", "-v", "-d9", "-d", "0"];
+        let words = words.map(OsString::from);
+        assert!(MountErofsArguments::read(&words).unwrap().into_mount().0.read.quiet);
+    }
 
     #[test]
     fn mount_erofs_mounts_with_fuse_and_refuses_what_only_the_kernel_can_do() {

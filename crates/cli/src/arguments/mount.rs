@@ -1,7 +1,8 @@
 //! The command line of the verbs that mount and that look at mounts. It only describes, as its parent. Used by `mount`,
 //! `stats` and `list`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -184,4 +185,19 @@ pub(crate) enum MountCaller {
     MountErofs,
     /// mount(8), which passes `rw` whenever `ro` is not given.
     MountProgram,
+}
+
+/// The words of a list of `-o`, separated by commas. A backslash makes the next byte literal; empty words are ignored, as
+/// mount(8) makes such lists.
+pub(crate) fn option_words(list: &OsStr) -> Vec<OsString> {
+    let mut words = vec![Vec::new()];
+    let mut bytes = list.as_bytes().iter().copied();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b',' => words.push(Vec::new()),
+            b'\\' => words.last_mut().into_iter().for_each(|word| word.extend(bytes.next())),
+            byte => words.last_mut().into_iter().for_each(|word| word.push(byte)),
+        }
+    }
+    words.into_iter().filter(|word| !word.is_empty()).map(OsString::from_vec).collect()
 }

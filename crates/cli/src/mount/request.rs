@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::source_words::SourceWords;
 use crate::amount::{parse_busy_poll, parse_bytes, parse_cache_size, parse_cpus, parse_jobs};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
-    ReserveArguments, VerifyChoice,
+    ReserveArguments, VerifyChoice, option_words,
 };
 use crate::exit_status::usage_error;
 use crate::output::escape;
@@ -150,8 +150,7 @@ pub(super) fn parse_list(
     list: &OsStr,
     invocation: MountInvocation,
 ) -> Result<(), MountOptionError> {
-    let words = words(list);
-    for word in words {
+    for word in option_words(list) {
         let is_own = request.remount.is_some() && remount::is_own_word(&word);
         if !is_own {
             take(request, &word, invocation)?;
@@ -159,21 +158,6 @@ pub(super) fn parse_list(
         request.remount.iter_mut().for_each(|words| words.push(word.clone()));
     }
     Ok(())
-}
-
-/// The words of a list, separated by commas. A backslash makes the next byte literal; empty words
-/// are ignored, as mount(8) makes such lists.
-fn words(list: &OsStr) -> Vec<OsString> {
-    let mut words = vec![Vec::new()];
-    let mut bytes = list.as_bytes().iter().copied();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b',' => words.push(Vec::new()),
-            b'\\' => words.last_mut().into_iter().for_each(|word| word.extend(bytes.next())),
-            byte => words.last_mut().into_iter().for_each(|word| word.push(byte)),
-        }
-    }
-    words.into_iter().filter(|word| !word.is_empty()).map(OsString::from_vec).collect()
 }
 
 fn take(
@@ -190,14 +174,13 @@ fn take(
             return Ok(());
         }
     }
+    if takes_word_of_original(request, word, invocation.by)? {
+        return Ok(());
+    }
     let parsed = match bytes.iter().position(|byte| *byte == b'=') {
         Some(at) => parse_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
         None => parse_flag(request, word, invocation)?,
     };
-    if invocation.by == MountCaller::MountErofs && DRIVER_OPTIONS.contains(&bytes) {
-        request.ineffective.push(word.to_owned());
-        return Ok(());
-    }
     if parsed == OptionMatch::Accepted
         || request.attach.parse_option(word)? == OptionMatch::Accepted
         || invocation.is_sloppy
@@ -205,6 +188,44 @@ fn take(
         return Ok(());
     }
     Err(MountOptionError::Unknown { word: word.to_owned(), similar: similar(bytes) })
+}
+
+/// Takes a word that only the programs of erofs-utils know, which pass it to libfuse or to the driver of Linux.
+fn takes_word_of_original(
+    request: &mut MountRequest,
+    word: &OsStr,
+    by: MountCaller,
+) -> Result<bool, MountOptionError> {
+    let bytes = word.as_bytes();
+    let (is_fuse, is_mount) = (by == MountCaller::Erofsfuse, by == MountCaller::MountErofs);
+    let why = match bytes {
+        b"sync" | b"dirsync" if is_fuse || is_mount => "the mount is read-only",
+        b"io_uring" if is_fuse => "requests come through /dev/fuse",
+        word if is_mount && DRIVER_OPTIONS.contains(&word) => "it is for the driver of Linux",
+        // The command line has taken it.
+        b"debug" if is_fuse => return Ok(true),
+        b"symfollow" if is_fuse => return Ok(true),
+        b"quiet" if is_mount => return Ok(true),
+        b"max_threads=0" if is_fuse => {
+            request.machine.jobs = None;
+            return Ok(true);
+        }
+        _ if is_fuse && bytes.starts_with(b"max_idle_threads=") => {
+            let value = word.to_str().and_then(|word| word.split_once('=')?.1.parse::<u32>().ok());
+            if value.is_none() {
+                let (word, why) = (word.to_owned(), "not a number of threads".to_owned());
+                return Err(MountOptionError::Value { word, why });
+            }
+            "the number of threads does not depend on idle ones"
+        }
+        b"nosymfollow" if is_fuse => {
+            let why = "ferrofs cannot stop the kernel from following symlinks; leave it out";
+            return Err(MountOptionError::Impossible { word: word.to_owned(), why });
+        }
+        _ => return Ok(false),
+    };
+    request.ineffective.push((word.to_owned(), why));
+    Ok(true)
 }
 
 fn parse_flag(
@@ -370,8 +391,8 @@ pub(super) struct MountRequest {
     /// The user who serves; `None` is the one who mounts.
     pub(super) user: Option<UserIds>,
     pub(super) invocation: MountInvocation,
-    /// Words of `-o` that are accepted and change nothing.
-    pub(super) ineffective: Vec<OsString>,
+    /// Words of `-o` that are accepted and change nothing, and why.
+    pub(super) ineffective: Vec<(OsString, &'static str)>,
     source_words: SourceWords,
 }
 
@@ -387,7 +408,7 @@ impl MountRequest {
             MountCaller::Erofsfuse => AttachOptions::new(EROFSFUSE, EROFSFUSE),
             _ => AttachOptions::new(source(&image)?, SUBTYPE),
         };
-        let remounts = typed.options.iter().any(|list| remount::is_asked_for(&words(list)));
+        let remounts = typed.options.iter().any(|list| remount::is_asked_for(&option_words(list)));
         if typed.allow_other {
             attach.allow = MountAccess::Everybody;
         }
@@ -466,6 +487,8 @@ fn source(path: &Path) -> anyhow::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
     use crate::arguments::MountArguments;
 
@@ -555,6 +578,30 @@ mod tests {
     }
 
     #[test]
+    fn words_that_libfuse_takes_are_those_of_erofsfuse() {
+        let by_original = MountInvocation { by: MountCaller::Erofsfuse, ..BY_USER };
+        for (word, warnings) in [
+            ("sync", 1),
+            ("dirsync", 1),
+            ("io_uring", 1),
+            ("max_idle_threads=3", 1),
+            ("max_threads=0", 0),
+            ("debug", 0),
+            ("symfollow", 0),
+        ] {
+            let request = parsed(word, by_original).unwrap();
+            assert_eq!(request.ineffective.len(), warnings, "{word}");
+            parsed(word, BY_USER).unwrap_err();
+        }
+        for word in ["allow_root", "nosymfollow", "max_idle_threads=x"] {
+            assert!(parsed(word, by_original).unwrap_err().contains(word), "{word}");
+        }
+        let by_original = MountInvocation { by: MountCaller::MountErofs, ..BY_USER };
+        let request = parsed("sync,dirsync,quiet,dax", by_original).unwrap();
+        assert_eq!(request.ineffective.len(), 3);
+    }
+
+    #[test]
     fn writing_is_refused_unless_mount_says_so_by_itself() {
         assert!(
             parsed("rw", BY_USER)
@@ -601,7 +648,7 @@ mod tests {
 
     #[test]
     fn backslashes_keep_commas_together() {
-        let split = |list: &str| words(list.as_ref());
+        let split = |list: &str| option_words(list.as_ref());
         assert_eq!(split(r"fsname=a\,b,ro"), ["fsname=a,b", "ro"]);
         assert_eq!(split(r"a\\,b"), [r"a\", "b"]);
         assert_eq!(split(",a,,"), ["a"]);
