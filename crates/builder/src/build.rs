@@ -15,7 +15,8 @@ use crate::output::{ExistingOutput, OutputTarget};
 use crate::packed_file::PackedFile;
 use crate::report::{BuildObserver, BuildPhase, BuildReport};
 use crate::superblock::SuperblockArea;
-use crate::tree::{Device, Tree};
+use crate::tree::{Device, NodeId, Tree};
+use crate::write_data::chunk_tables::is_referable;
 use crate::{
     BlobOutput, BuildOptions, ChunkIndexOutput, ChunkIndexReport, Error, ErrorKind, OutputMode,
     Result,
@@ -228,9 +229,19 @@ fn report(
         inodes: metadata.inode_order.len() as u64,
         ..BuildReport::default()
     };
-    let files = metadata.inode_order.iter();
-    let files = files.filter_map(|id| Some((id.index(), tree.content_bytes(id)?)));
-    report.add_data(data, options.block_size, u16::from(options.blob.is_some()), files);
+    let is_referring = |id: NodeId| {
+        let content = if tree.has_extents() { tree.content(id) } else { None };
+        content.is_some_and(|content| {
+            let extents = content.extents();
+            extents.is_some_and(|extents| is_referable(&content, extents, options.block_size))
+        })
+    };
+    let files = |first: bool| {
+        let files = metadata.inode_order.iter().filter(move |id| is_referring(*id) == first);
+        files.filter_map(|id| Some((id.index(), tree.content_bytes(id)?)))
+    };
+    let device = u16::from(options.blob.is_some());
+    report.add_data(data, options.block_size, device, files(true).chain(files(false)));
     report
 }
 

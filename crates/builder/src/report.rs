@@ -89,7 +89,8 @@ impl BuildReport {
         files: impl Iterator<Item = (usize, u64)>,
     ) {
         // Data is written in this order, so a pcluster that lies below what has been seen is an old one.
-        let mut seen = 0;
+        // Blocks of a blob are counted from its own start.
+        let (mut seen, mut seen_in_blob) = (0, 0);
         for (index, bytes) in files {
             let data = map.get(index);
             self.content_bytes += bytes;
@@ -102,13 +103,8 @@ impl BuildReport {
                 }
                 Some(FileData::Chunks { format, places }) => {
                     let chunk = format.chunk_bytes(block_size);
-                    let is_own = |place: &&ChunkAddress| place.device == device;
-                    let present = places.iter().flatten().count() as u64;
-                    let own = places.iter().flatten().filter(is_own).count() as u64;
-                    let out = chunk.saturating_mul(own).min(bytes);
-                    let present = chunk.saturating_mul(present).min(bytes);
-                    self.external_bytes += present - out;
-                    self.by_algorithm.entry(None).or_default().add(bytes, out, 0);
+                    let seen = if device == 0 { &mut seen } else { &mut seen_in_blob };
+                    self.add_chunks(bytes, chunk, places, device, seen);
                 }
                 Some(FileData::Hole) | None => {}
             }
@@ -126,6 +122,39 @@ impl BuildReport {
             }
             FileData::Chunks { .. } | FileData::Hole => {}
         }
+    }
+
+    /// Adds a file of `bytes` in chunks of `chunk` bytes. Those on `device` are own ones.
+    fn add_chunks(
+        &mut self,
+        bytes: u64,
+        chunk: u64,
+        places: &[Option<ChunkAddress>],
+        device: u16,
+        seen: &mut u64,
+    ) {
+        let block = u64::from(self.block_bytes).max(1);
+        let (mut left, mut out, mut repeated) = (bytes, 0, 0);
+        for place in places {
+            // The last chunk ends with the file.
+            let length = chunk.min(left);
+            left -= length;
+            match place {
+                None => {}
+                Some(place) if place.device != device => self.external_bytes += length,
+                Some(place) => {
+                    let start = place.block.saturating_mul(block);
+                    let end = start.saturating_add(length.next_multiple_of(block));
+                    // An old chunk and a new one behind it can be one entry.
+                    let new = end.saturating_sub(start.max(*seen));
+                    out += new;
+                    repeated += length.saturating_sub(new);
+                    *seen = end.max(*seen);
+                }
+            }
+        }
+        self.deduplicated_bytes += repeated;
+        self.by_algorithm.entry(None).or_default().add(bytes - repeated, out, 0);
     }
 
     fn add_flat(&mut self, bytes: u64, start: Option<u64>, tail_bytes: u64, seen: &mut u64) {
@@ -259,9 +288,30 @@ mod tests {
         let map = DataMap::of_files(&[Some(chunks)], None);
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, block_size(), 0, [(0, 20000)].into_iter());
-        let stored = AlgorithmStats { bytes_in: 20000, bytes_out: 8192, pclusters: 0 };
+        // The last chunk is the rest of the file: 3616 bytes, in one block.
+        let stored = AlgorithmStats { bytes_in: 20000, bytes_out: 4096, pclusters: 0 };
         assert_eq!(report.by_algorithm.get(&None), Some(&stored));
         assert_eq!(report.external_bytes, 8192);
+    }
+
+    #[test]
+    fn a_chunk_counts_where_it_is_first_used() {
+        let format = ChunkFormat::new(1, ChunkTable::Indexes).unwrap();
+        for device in [0, 1] {
+            let chunks = |blocks: &[u64]| {
+                let place = |block: &u64| Some(ChunkAddress { device, block: *block });
+                FileData::Chunks { format, places: blocks.iter().map(place).collect() }
+            };
+            // Of the chunk at 4, the first block is old.
+            let files = [chunks(&[1, 3]), chunks(&[1]), chunks(&[4])].map(Some);
+            let map = DataMap::of_files(&files, None);
+            let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
+            let sizes = [(0, 16384), (1, 8192), (2, 8000)];
+            report.add_data(&map, block_size(), device, sizes.into_iter());
+            let stored = AlgorithmStats { bytes_in: 20480, bytes_out: 20480, pclusters: 0 };
+            assert_eq!(report.by_algorithm.get(&None), Some(&stored));
+            assert_eq!((report.deduplicated_bytes, report.content_bytes), (12096, 32576));
+        }
     }
 
     #[test]

@@ -39,8 +39,7 @@ impl DeviceReferences<'_> {
     ) -> Result<Option<FileData>> {
         self.check(content, extents)?;
         let block = self.params.block;
-        if content.bytes() == 0 || !extents.iter().all(|extent| is_aligned(extent, content, block))
-        {
+        if !is_referable(content, extents, block) {
             return Ok(None);
         }
         let extents = joined(extents);
@@ -109,6 +108,11 @@ impl DeviceReferences<'_> {
         reader.check_unchanged()?;
         Ok(first.unwrap_or(0) >> self.params.block.bits())
     }
+}
+
+/// Whether a file with these extents has a chunk table that refers to them. Such files are written before all others.
+pub(crate) fn is_referable(content: &Content, extents: &[SourceExtent], block: BlockSize) -> bool {
+    content.bytes() > 0 && extents.iter().all(|extent| is_aligned(extent, content, block))
 }
 
 /// Whether blocks can hold the extent where it lies.

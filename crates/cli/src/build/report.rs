@@ -159,7 +159,9 @@ impl BuildSummary<'_> {
         writeln!(output, "Filesystem total inodes: {}", report.image_inodes)?;
         let data: u64 = report.by_algorithm.values().map(|stored| stored.bytes_out).sum();
         let in_image = data.saturating_sub(report.blob_bytes.min(data));
-        let metadata = report.bytes.saturating_sub(in_image) / u64::from(block_bytes).max(1);
+        // Tails of files share blocks with metadata.
+        let metadata = report.bytes.saturating_sub(in_image);
+        let metadata = metadata.div_ceil(u64::from(block_bytes).max(1));
         writeln!(output, "Filesystem total metadata blocks: {metadata}")?;
         let saved = report.deduplicated_bytes;
         writeln!(output, "Filesystem total deduplicated bytes (of source files): {saved}")
