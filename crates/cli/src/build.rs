@@ -16,6 +16,7 @@ mod mkfs;
 mod mkfs_extended;
 mod mkfs_hints;
 mod mkfs_sizes;
+mod mkfs_warnings;
 mod monitor;
 mod outputs;
 mod overlay;
@@ -47,7 +48,7 @@ use crate::applets::mkfs::MkfsArguments;
 use crate::arguments::BuildArguments;
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::help;
-use crate::output::{self, OutputClosed, escape};
+use crate::output::{self, Output, OutputClosed, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
@@ -112,9 +113,7 @@ fn run_request(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let began = Instant::now();
-    for warning in request.warnings.iter().filter(|_| request.output.print_warnings) {
-        output::print_message(format_args!("warning: {warning}"));
-    }
+    import::print_warnings(&request, &request.warnings);
     let image = escape(request.image.as_os_str().as_bytes());
     let mut targets = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
     let resources = Resources::of_machine(&request.machine)?;

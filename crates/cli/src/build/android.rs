@@ -48,10 +48,25 @@ fn refused(why: String) -> Error {
     Error::new(ErrorKind::InvalidOptions(why))
 }
 
-/// The warning about an option that was given and changes nothing.
-pub(super) fn ineffective(arguments: &AndroidArguments) -> Option<String> {
-    let why = "--product-out has no effect: owners come from --fs-config-file alone";
-    arguments.product_out.is_some().then(|| why.to_owned())
+/// The warnings about options that were given and change nothing.
+pub(super) fn ineffective(arguments: &AndroidArguments) -> Vec<String> {
+    let product_out = "--product-out has no effect: owners come from --fs-config-file alone";
+    let mount_point = format!("--mount-point has no effect without {PATH_FILES}");
+    let given = [
+        (arguments.product_out.is_some(), product_out.to_owned()),
+        (is_mount_point_unused(arguments), mount_point),
+    ];
+    given.into_iter().filter_map(|(is_given, text)| is_given.then_some(text)).collect()
+}
+
+/// The options of the files that have paths below the mount point.
+pub(super) const PATH_FILES: &str = "--file-contexts, --fs-config-file or --block-list-file";
+
+/// Whether there is a mount point, but no file that has paths below it.
+pub(super) fn is_mount_point_unused(arguments: &AndroidArguments) -> bool {
+    let AndroidArguments { file_contexts, fs_config_file, block_list_file, .. } = arguments;
+    let has_paths = [file_contexts, fs_config_file, block_list_file];
+    arguments.mount_point.is_some() && has_paths.iter().all(|file| file.is_none())
 }
 
 /// The mount point without slashes at its ends; empty for the root.

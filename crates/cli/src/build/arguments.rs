@@ -20,9 +20,10 @@ use ferrofs_builder::{
 };
 
 use super::algorithms::{self, parse_u32};
+use super::android::{self, PATH_FILES, is_mount_point_unused};
 use super::request::{
     BuildEnvironment, BuildRequest, CompressionSizes, OutputFormat, OutputOptions, SourceKind,
-    Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
+    SourceWarnings, Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
 };
 use super::source_kind;
 use crate::arguments::{
@@ -109,18 +110,17 @@ pub(crate) fn request(
         sidecar: typed.sidecar.clone(),
         incremental: None,
         block_map: None,
-        warnings: super::android::ineffective(&typed.android).into_iter().collect(),
+        warnings: android::ineffective(&typed.android),
+        source_warnings: SourceWarnings::default(),
     })
 }
 
 /// A mount point alone has no effect.
 fn check_mount_point(android: &AndroidArguments) -> Result<(), String> {
-    let has_paths = [&android.file_contexts, &android.fs_config_file, &android.block_list_file];
-    if android.mount_point.is_none() || has_paths.iter().any(|file| file.is_some()) {
+    if !is_mount_point_unused(android) {
         return Ok(());
     }
-    let files = "--file-contexts, --fs-config-file or --block-list-file";
-    Err(format!("--mount-point is about the paths in other files: it needs {files}"))
+    Err(format!("--mount-point is about the paths in other files: it needs {PATH_FILES}"))
 }
 
 /// Times as the options and the environment give them.

@@ -82,14 +82,19 @@ pub(super) fn import(
     if let Some(late) = late {
         late.apply(&mut imported.tree)?;
     }
-    for warning in warnings.iter().filter(|_| request.output.print_warnings) {
-        output::print_message(format_args!("warning: {warning}"));
-    }
+    print_warnings(request, &warnings);
     if let Some(base) = base {
         imported.tree =
             base.lay_under(imported.tree, overlay, content_limit(request, TarContentMode::Copy))?;
     }
     Ok(imported)
+}
+
+/// Prints warnings, unless they are switched off.
+pub(super) fn print_warnings(request: &BuildRequest, warnings: &[String]) {
+    for warning in warnings.iter().filter(|_| request.output.print_warnings) {
+        output::print_message(format_args!("warning: {warning}"));
+    }
 }
 
 /// Gives every inode the metadata that a sidecar has for its path.
@@ -132,6 +137,11 @@ fn import_sources(
             [source] => is_directory(source)?,
             _ => false,
         };
+        let warnings = match is_directory {
+            true => &request.source_warnings.of_directory,
+            false => &request.source_warnings.of_images,
+        };
+        print_warnings(request, warnings);
         if !is_directory {
             return import_images(request, layering, resources, monitor.cancel_token());
         }

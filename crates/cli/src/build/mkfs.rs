@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use ferrofs_builder::BuildOptions;
 use ferrofs_builder::import::adjust::{
     Adjustments, CompactTime, ExcludePatterns, IdOverflow, MtimePolicy, OverlayPolicy,
     OwnerOverrides, XattrFilter,
@@ -14,12 +15,12 @@ use ferrofs_builder::import::{
 };
 use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{BuildOptions, Deduplication};
 use ferrofs_codec::Method;
 
 use super::algorithms::{self, parse_u32};
 use super::mkfs_extended::ExtendedOptions;
 use super::mkfs_sizes::{contents, sized};
+use super::mkfs_warnings;
 use super::request::{
     BlockMapRequest, BuildEnvironment, BuildRequest, IncrementalBase, LayerData, LayerOptions,
     OutputFormat, OutputOptions, SourceKind, Verify, at_offset, file_time, image_time, parse_label,
@@ -44,8 +45,12 @@ pub(crate) fn request(
     let times = MkfsTimes::of(typed, environment)?;
     let extended = ExtendedOptions::read(typed)?;
     let mut warnings: Vec<String> = typed.ineffective().into_iter().map(String::from).collect();
-    check_data_mode("--clean", typed.clean_mode(), &mut warnings)?;
-    check_data_mode("--incremental", typed.incremental_mode(), &mut warnings)?;
+    let mut data = layer_data("--clean", typed.clean_mode(), &mut warnings)?;
+    layer_data("--incremental", typed.incremental_mode(), &mut warnings)?;
+    if typed.incremental_mode().is_some() {
+        // The image that is added to is one file with all of its data.
+        data = LayerData::Taken;
+    }
     check_incremental(typed)?;
     let mut options = sized(typed, extended, environment, &mut warnings)?;
     options.time = image_time(times.build)?;
@@ -62,16 +67,17 @@ pub(crate) fn request(
         warnings.push("--zD has no effect without -z".to_owned());
     }
     warnings.extend(super::android::ineffective(&typed.android));
-    options.digest_xattr = typed.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
+    options.digest_xattr = digest_xattr(typed, &mut warnings);
     options.root_xattr_bytes = parse_u32("attributes of the root", typed.root_xattr_bytes)?;
     extended.apply(&mut options, &mut warnings)?;
-    leave_out_data(typed, &mut options, &mut warnings);
+    mkfs_warnings::leave_out_data(typed, &mut options, &mut warnings);
     let adjustments = adjustments(typed, &options, times)?;
     let memory = memory(&options);
     Ok(BuildRequest {
         image: typed.image.clone(),
         sources: sources(typed)?,
-        kind: kind(typed),
+        kind: kind(typed, data),
+        source_warnings: mkfs_warnings::of_source(typed, &options, data),
         directory: directory(typed, &adjustments, &mut warnings)?,
         tar: tar(typed, times, &mut warnings)?,
         tar_adjustments: of_tar(adjustments),
@@ -115,19 +121,22 @@ fn memory(options: &BuildOptions) -> Option<u64> {
     methods.into_iter().any(is_ultra).then_some(ULTRA_MEMORY_BYTES)
 }
 
-/// Checks the word of `--clean` or `--incremental`.
-fn check_data_mode(
+/// What becomes of the data of source images by the word of `--clean` or `--incremental`, or by its number; an empty
+/// word is the number 0.
+fn layer_data(
     option: &str,
-    mode: Option<&str>,
+    word: Option<&str>,
     warnings: &mut Vec<String>,
-) -> Result<(), String> {
-    match mode {
-        None | Some("data" | "0") => Ok(()),
-        Some("rvsp") => {
+) -> Result<LayerData, String> {
+    let Some(word) = word else { return Ok(LayerData::Referred) };
+    match (word, parse_number(word)) {
+        ("data", _) | (_, Ok(1)) => Ok(LayerData::Taken),
+        ("rvsp", _) | (_, Ok(2)) => {
             warnings.push(format!("{option}=rvsp: data is not left out, but copied"));
-            Ok(())
+            Ok(LayerData::Taken)
         }
-        Some(mode) => Err(format!("{option}: {mode} is unknown; there are data, rvsp and 0")),
+        (_, Ok(0)) => Ok(LayerData::Referred),
+        _ => Err(format!("{option}: {word} is unknown; there are data, rvsp and 0")),
     }
 }
 
@@ -155,37 +164,14 @@ fn incremental_base(typed: &MkfsArguments) -> Option<IncrementalBase> {
     })
 }
 
-/// Options about data have no effect if no data is stored.
-fn leave_out_data(typed: &MkfsArguments, options: &mut BuildOptions, warnings: &mut Vec<String>) {
-    let way = match contents(typed) {
-        _ if typed.tar_mode() == Some(TarMode::MappedCopy) => {
-            warnings.push("--tar=i,MAP: data is not left out, but copied".to_owned());
-            options.inline_data = false;
-            "--tar=i,MAP"
-        }
-        Some(TarContentMode::Index) => "--tar=i",
-        Some(TarContentMode::HeadersOnly) => "--tar=headerball",
-        Some(TarContentMode::Copy) | None => return,
-    };
-    let unused = [
-        (options.algorithms.is_some(), "-z"),
-        (typed.chunk_bytes.is_some(), "--chunksize"),
-        (options.deduplication == Deduplication::On, "-E: dedupe"),
-    ];
-    for (_, option) in unused.iter().filter(|(is_given, _)| *is_given) {
-        warnings.push(format!("{option} has no effect with {way}"));
+/// The name of the attribute with a digest.
+fn digest_xattr(typed: &MkfsArguments, warnings: &mut Vec<String>) -> Option<Vec<u8>> {
+    let name = typed.digest_xattr.as_ref()?.as_bytes();
+    if name.is_empty() {
+        warnings.push("--xattr-inode-digest= has no effect: the name is empty".to_owned());
+        return None;
     }
-    let defaults = BuildOptions::default();
-    options.algorithms = None;
-    options.metabox_method = None;
-    options.hints = defaults.hints;
-    options.inline_pclusters = false;
-    options.fragments = defaults.fragments;
-    options.packed_pcluster_bytes = None;
-    options.compress_directories = false;
-    options.deduplication = Deduplication::Off;
-    options.chunk_bytes = None;
-    options.blob = None;
+    Some(name.to_vec())
 }
 
 /// Prefixes of names; those that no extended attribute can have are left out.
@@ -320,15 +306,8 @@ fn tar(
     warnings: &mut Vec<String>,
 ) -> Result<TarImportOptions, String> {
     let contents = contents(typed);
-    let only_of_directories = [
-        (typed.hard_dereference, "--hard-dereference"),
-        (!typed.exclude_path.is_empty(), "--exclude-path"),
-        (!typed.exclude_regex.is_empty(), "--exclude-regex"),
-    ];
-    for (_, option) in
-        only_of_directories.iter().filter(|(is_given, _)| *is_given && contents.is_some())
-    {
-        warnings.push(format!("{option} has no effect with --tar"));
+    if contents.is_some() {
+        mkfs_warnings::of_archive(typed, warnings);
     }
     if contents.is_none() && typed.tar_compression().is_some() {
         warnings.push("--ungzip, --unxz and --gzinfo have no effect without --tar".to_owned());
@@ -350,12 +329,10 @@ fn tar(
         .missing_mtime(Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 }))
 }
 
-fn kind(typed: &MkfsArguments) -> SourceKind {
+fn kind(typed: &MkfsArguments, data: LayerData) -> SourceKind {
     if contents(typed).is_some() {
         return SourceKind::Tar;
     }
-    let is_copied = typed.clean_mode().or(typed.incremental_mode()).is_some();
-    let data = if is_copied { LayerData::Taken } else { LayerData::Referred };
     let (has_block_size, is_aufs) = (typed.block_bytes.is_some(), typed.aufs);
     SourceKind::DirectoryOrImages(LayerOptions { data, has_block_size, is_aufs })
 }
@@ -377,7 +354,8 @@ fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
 mod tests {
 
     use ferrofs_builder::{
-        BlobOutput, FragmentSharing, Fragments, IndexForm, OutputMode, SuperblockTime,
+        BlobOutput, Deduplication, FragmentSharing, Fragments, IndexForm, OutputMode,
+        SuperblockTime,
     };
 
     use ferrofs_codec::LzmaContexts;
@@ -482,6 +460,71 @@ mod tests {
             (named.digest_xattr.unwrap(), named.plain_xattr_prefixes),
             (b"trusted.fp".to_vec(), true)
         );
+    }
+
+    #[test]
+    fn options_without_effect_cause_warnings() {
+        let warned = |words: &[&str], part: &str| {
+            let warnings = made(words).unwrap().warnings;
+            assert!(warnings.iter().any(|text| text.contains(part)), "{words:?}: {warnings:?}");
+        };
+        warned(&["--mount-point=/vendor"], "--mount-point has no effect without --file-contexts");
+        warned(&["-Efragdedupe=inode"], "-Efragdedupe has no effect without -z");
+        warned(&["-zlz4", "-Efragdedupe"], "-Efragdedupe has no effect without fragments");
+        warned(&["-Eplain-xattr-prefixes"], "-Eplain-xattr-prefixes has no effect without");
+        warned(&["--xattr-inode-digest="], "--xattr-inode-digest= has no effect");
+        warned(&["--tar=f", "--clean"], "--clean has no effect with --tar");
+        for words in [
+            &["-zlz4", "-Efragments,fragdedupe=inode"][..],
+            &["-Eplain-xattr-prefixes", "--xattr-prefix=user.a"],
+            &["-Eplain-xattr-prefixes", "--xattr-inode-digest"],
+            &["--zfeature-bits=64"],
+            &["--mount-point=/vendor", "--block-list-file=x"],
+        ] {
+            assert_eq!(made(words).unwrap().warnings, [] as [&str; 0], "{words:?}");
+        }
+    }
+
+    #[test]
+    fn options_without_effect_on_a_kind_of_source_cause_warnings_about_it() {
+        let options = |warnings: Vec<String>| -> Vec<String> {
+            let words = warnings.iter().map(|text| text.split(" has no effect").next().unwrap());
+            words.map(str::to_owned).collect()
+        };
+        let found = made(&["--aufs", "--max-input=1m", "--clean"]).unwrap().source_warnings;
+        assert_eq!(options(found.of_directory), ["--aufs", "--max-input", "--clean"]);
+        assert!(found.of_images.is_empty());
+        let of_directories = ["--exclude-path=a", "--exclude-regex=b", "--hard-dereference"];
+        let of_data = ["-zlz4", "-Ededupe", "--chunksize=65536"];
+        let found = made(&[of_directories, of_data].concat()).unwrap().source_warnings;
+        let without_data = ["--hard-dereference", "--exclude-path", "--exclude-regex"];
+        let all = [without_data, ["-z", "--chunksize", "-E: dedupe"]].concat();
+        assert_eq!(options(found.of_images), all);
+        assert!(found.of_directory.is_empty());
+        for copies in ["--clean=data", "--clean=1", "--incremental"] {
+            let words = [&of_directories[..], &of_data, &[copies]].concat();
+            assert_eq!(options(made(&words).unwrap().source_warnings.of_images), without_data);
+        }
+        // The image that is added to has this limit.
+        let found = made(&["--incremental", "--max-input=1m"]).unwrap().source_warnings;
+        assert!(found.of_directory.is_empty());
+    }
+
+    #[test]
+    fn what_becomes_of_the_data_of_images_is_a_word_or_a_number() {
+        let data = |words: &[&str]| match made(words).unwrap().kind {
+            SourceKind::DirectoryOrImages(layering) => layering.data,
+            kind => panic!("{kind:?}"),
+        };
+        for words in [&[][..], &["--clean="], &["--clean=0"], &["--clean=0x0"]] {
+            assert_eq!(data(words), LayerData::Referred, "{words:?}");
+        }
+        for words in [&["--clean"][..], &["--clean=1"], &["--clean=2"], &["--incremental="]] {
+            assert_eq!(data(words), LayerData::Taken, "{words:?}");
+        }
+        for words in [["--clean=x"], ["--clean=4"]] {
+            assert!(made(&words).unwrap_err().contains("there are data, rvsp and 0"));
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ const ZFEATURES: [&str; 8] = [
 pub(super) struct ExtendedOptions {
     fragments: Fragments,
     fragment_sharing: FragmentSharing,
+    /// Whether that was given.
+    asks_sharing: bool,
     plain_prefixes: bool,
     /// Bytes of the packed inode's pclusters, where they are given.
     packed_pcluster: Option<u64>,
@@ -48,6 +50,7 @@ impl ExtendedOptions {
         let mut this = Self {
             fragments: Fragments::None,
             fragment_sharing: FragmentSharing::Parts,
+            asks_sharing: false,
             plain_prefixes: false,
             packed_pcluster: None,
             dedupe: false,
@@ -109,6 +112,7 @@ impl ExtendedOptions {
             }
             "fragdedupe" => {
                 self.fragment_sharing = fragment_sharing(is_wanted, value)?;
+                self.asks_sharing = is_wanted;
                 return Ok(());
             }
             _ => value,
@@ -180,6 +184,11 @@ impl ExtendedOptions {
         }
         self.apply_compression(options, is_compressed, warnings);
         options.plain_xattr_prefixes = self.plain_prefixes;
+        // The name of a digest is stored as a prefix, too.
+        let has_prefixes = !options.xattr_prefixes.is_empty() || options.digest_xattr.is_some();
+        if self.plain_prefixes && !has_prefixes {
+            warnings.push("-Eplain-xattr-prefixes has no effect without --xattr-prefix".to_owned());
+        }
         options.inline_data = self.inline_data;
         options.force_compact_inodes = self.compact_inodes;
         options.force_extended_inodes = self.extended_inodes;
@@ -209,6 +218,7 @@ impl ExtendedOptions {
                 (self.ztailpacking, "ztailpacking"),
                 (self.fragments == Fragments::Tails, "fragments"),
                 (self.fragments == Fragments::All, "all-fragments"),
+                (self.asks_sharing, "fragdedupe"),
                 (self.full_indexes, "legacy-compress"),
             ]
             .iter()
@@ -217,6 +227,9 @@ impl ExtendedOptions {
                 warnings.push(format!("-E{name} has no effect without -z"));
             }
             return;
+        }
+        if self.asks_sharing && self.fragments == Fragments::None {
+            warnings.push("-Efragdedupe has no effect without fragments".to_owned());
         }
         options.fragments = self.fragments;
         options.fragment_sharing = self.fragment_sharing;

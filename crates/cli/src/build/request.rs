@@ -49,6 +49,14 @@ pub(crate) struct BuildRequest {
     pub(crate) block_map: Option<BlockMapRequest>,
     /// Options that have no effect, or another one than the user may expect.
     pub(crate) warnings: Vec<String>,
+    pub(crate) source_warnings: SourceWarnings,
+}
+
+/// Options that have no effect on a kind of source. Which kind it is, is known when it is examined.
+#[derive(Debug, Default)]
+pub(crate) struct SourceWarnings {
+    pub(crate) of_directory: Vec<String>,
+    pub(crate) of_images: Vec<String>,
 }
 
 /// What of an image stays as it is when files are added to it.
