@@ -23,6 +23,8 @@ mod demo;
 #[cfg(test)]
 mod drop_in;
 #[cfg(test)]
+mod erofs_utils;
+#[cfg(test)]
 mod failure_points;
 #[cfg(test)]
 mod feature;
