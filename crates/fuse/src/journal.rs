@@ -349,12 +349,15 @@ pub(crate) struct JournalSlot<'a> {
 }
 
 impl JournalSlot<'_> {
-    /// Makes the pages of the buffer present: a fault while the kernel copies a request into them would end the request
-    /// if the process is killed just then.
+    /// S5: makes the pages of the buffer present: a fault while the kernel copies a request into them would end the request
+    /// if the process is killed just then. And removes the number beside the buffer: a request that the kernel sends for the
+    /// third time has the number of the second time, and would count as handled.
     pub(crate) fn prefault(&mut self) {
         for page in self.bytes_mut().chunks_mut(1024) {
             page.fill(0);
         }
+        // Release: only once the request in the buffer is gone, which would count as one in flight.
+        self.journal.answered(self.index).store(0, Ordering::Release);
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -509,6 +512,37 @@ mod tests {
             let takeover = journal.examine(server, ServerEnd::Crashed);
             assert_eq!(uniques(&takeover), [2]);
             assert!(!takeover.needs_trial && takeover.newly_banned.is_empty());
+        }
+    }
+
+    /// What the next server does up to S5, for the requests of the slots that its listeners have.
+    fn follow(journal: &RequestJournal, server: u64, end: ServerEnd) -> Takeover {
+        let takeover = journal.examine(server - 1, end);
+        for request in &takeover.in_flight {
+            journal.forget(request.slot, request.unique);
+        }
+        journal.begin_reading(server);
+        for slot in 0..2 {
+            journal.slot(slot).expect("a slot that is not taken").prefault();
+        }
+        takeover
+    }
+
+    /// The kernel marks a request when it sends it again for the first time, so that its number changes only once, and the
+    /// trial reads into the first slot each time.
+    #[test]
+    fn a_request_that_is_resent_into_the_same_slot_is_in_flight_each_time() {
+        for (end, deaths) in [(ServerEnd::Crashed, CRASHES_MAX), (ServerEnd::Killed, DEATHS_MAX)] {
+            let journal = RequestJournal::new(2).expect("memory");
+            journal.begin_reading(1);
+            for death in 1..=deaths {
+                let unique = if death == 1 { 2 } else { 2 | RESENT };
+                receive(&journal, 0, &request(unique, opcode::READ, 5, b"a"));
+                let takeover = follow(&journal, death + 1, end);
+                assert_eq!(uniques(&takeover), [unique], "{end:?} {death}");
+                assert_eq!(takeover.newly_banned.is_empty(), death < deaths, "{end:?} {death}");
+            }
+            assert_eq!(uniques(&follow(&journal, deaths + 2, end)), [0_u64; 0]);
         }
     }
 

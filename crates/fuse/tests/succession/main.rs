@@ -32,9 +32,38 @@ enum Answer {
     Eio,
 }
 
+/// The number of a request. The kernel changes it when it sends the request again for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Number {
+    request: usize,
+    is_resent: bool,
+}
+
+/// A slot of the journal: the number in the buffer, and the one beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Slot {
+    buffer: Option<Number>,
+    handled: Option<Number>,
+}
+
+impl Slot {
+    /// The request that is in flight.
+    fn in_flight(&self) -> Option<usize> {
+        self.buffer.filter(|_| self.buffer != self.handled).map(|number| number.request)
+    }
+
+    fn finish(&mut self) {
+        self.handled = self.buffer;
+    }
+}
+
 /// What a listener does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Listener {
+    /// It is about to empty its buffer.
+    Starting,
+    /// It is about to remove the number beside the buffer.
+    Emptied,
     /// It waits in `read`.
     Reading,
     /// It handles the request.
@@ -63,8 +92,7 @@ enum Server {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     kernel: [InKernel; REQUESTS],
-    /// The request in the buffer of each slot, until it is finished.
-    journal: [Option<usize>; LISTENERS],
+    journal: [Slot; LISTENERS],
     /// Crashes in a row that each request was in flight in; 0: no suspect.
     suspects: [u8; REQUESTS],
     banned: [bool; REQUESTS],
@@ -93,7 +121,7 @@ impl State {
     fn new(setting: Setting) -> Self {
         Self {
             kernel: [InKernel::NotCalled; REQUESTS],
-            journal: [None; LISTENERS],
+            journal: [Slot::default(); LISTENERS],
             suspects: [0; REQUESTS],
             banned: [false; REQUESTS],
             server: Server::Starting,
@@ -112,6 +140,11 @@ impl State {
                 if listeners.iter().all(|listener| *listener == Listener::Reading))
     }
 
+    /// The requests of the journal that are in flight.
+    fn in_flight(&self) -> Vec<usize> {
+        self.journal.iter().filter_map(Slot::in_flight).collect()
+    }
+
     /// A reply: the kernel drops it if it does not have the request among those that were read.
     fn reply(&mut self, request: usize, answer: Answer) {
         if self.kernel[request] == InKernel::Read {
@@ -121,7 +154,7 @@ impl State {
 
     fn die(&self, has_crashed: bool) -> Self {
         let mut next = self.clone();
-        for request in self.journal.into_iter().flatten() {
+        for request in self.in_flight() {
             next.was_in_flight[request] = true;
         }
         next.server = Server::Dead { has_crashed };
@@ -185,7 +218,7 @@ impl State {
 
     /// S2.
     fn examined(mut self, has_crashed: bool) -> Self {
-        let in_flight: Vec<usize> = self.journal.into_iter().flatten().collect();
+        let in_flight = self.in_flight();
         let has_crashed = has_crashed && self.has_read;
         let is_evidence = std::mem::take(&mut self.has_read);
         for request in 0..REQUESTS {
@@ -207,9 +240,8 @@ impl State {
     }
 
     fn remove_from_journal(&mut self, request: usize) {
-        for slot in self.journal.iter_mut().filter(|slot| **slot == Some(request)) {
-            *slot = None;
-        }
+        let is_its = |slot: &&mut Slot| slot.in_flight() == Some(request);
+        self.journal.iter_mut().filter(is_its).for_each(Slot::finish);
     }
 
     fn forget_next(
@@ -245,7 +277,7 @@ impl State {
     }
 
     fn serving(&self, is_trial: bool) -> Self {
-        let server = Server::Serving { listeners: [Listener::Reading; LISTENERS], is_trial };
+        let server = Server::Serving { listeners: [Listener::Starting; LISTENERS], is_trial };
         Self { server, has_read: true, ..self.clone() }
     }
 
@@ -266,7 +298,17 @@ impl State {
             next
         };
         match listeners[index] {
-            Listener::Reading if is_trial && index > 0 => {}
+            Listener::Starting | Listener::Reading if is_trial && index > 0 => {}
+            Listener::Starting => {
+                let mut next = with(Listener::Emptied, is_trial);
+                next.journal[index].buffer = None;
+                all.push(next);
+            }
+            Listener::Emptied => {
+                let mut next = with(Listener::Reading, is_trial);
+                next.journal[index].handled = None;
+                all.push(next);
+            }
             Listener::Reading => {
                 let is_resent =
                     |request: &InKernel| *request == InKernel::Queued { is_resent: true };
@@ -283,7 +325,7 @@ impl State {
                     // `read` moves it and copies it to the buffer; SIGKILL takes effect after that.
                     let mut next = with(Listener::Handling(request), is_trial);
                     next.kernel[request] = InKernel::Read;
-                    next.journal[index] = Some(request);
+                    next.journal[index].buffer = Some(Number { request, is_resent: has_resent });
                     all.push(next);
                 }
             }
@@ -302,7 +344,7 @@ impl State {
             }
             Listener::Replied(_) => {
                 let mut next = with(Listener::Reading, is_trial);
-                next.journal[index] = None;
+                next.journal[index].finish();
                 all.push(next);
             }
         }
@@ -319,7 +361,7 @@ impl State {
             let is_banned = self.banned[request];
             assert!(!is_banned || setting.killer == Some(request), "{request} is banned: {self:?}");
             // What was read is in the journal, unless a successor has just forgotten it, or will resend it.
-            let is_in_journal = self.journal.contains(&Some(request));
+            let is_in_journal = self.in_flight().contains(&request);
             if self.kernel[request] == InKernel::Read && !is_in_journal {
                 assert!(setting.has_resend, "request {request} hangs: {self:?}");
             }
