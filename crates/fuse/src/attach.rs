@@ -176,7 +176,8 @@ impl Attachment {
         let path = directory.path().to_path_buf();
         let unmounting = match &method {
             MountMethod::Fusermount(program) => {
-                let start = || Unmounter::start(program, &path, &identity.device()).ok();
+                let device = identity.device();
+                let start = || Unmounter::start(program, &path, &device, AtEnd::Unmount).ok();
                 Unmounting::Fusermount(options.auto_unmount.then(start).flatten())
             }
             MountMethod::Direct => {
@@ -221,7 +222,7 @@ impl Attachment {
             }
             Unmounting::Fusermount(None) | Unmounting::Helper(_) => return Ok(()),
         };
-        let at_end = if self.auto_unmount { AtEnd::Unmount } else { AtEnd::Leave };
+        let at_end = self.at_end();
         self.unmounting = Unmounting::Helper(UnmountHelper::start(unmount, at_end, confine)?);
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::exit_status::usage_error;
 #[derive(Debug)]
 pub(super) struct Service {
     manager: ServiceManager,
-    /// How many descriptors it holds.
+    /// How many descriptors it holds, with one that is missing until F5.
     kept: usize,
 }
 
@@ -42,7 +42,10 @@ impl Service {
         }
         const WHAT: &str = "the mount that the service manager keeps";
         match OfferedMount::kept(descriptors) {
-            Ok(Some(mount)) => Ok(Some(mount)),
+            Ok(Some(mount)) => {
+                self.kept = mount.whole_count();
+                Ok(Some(mount))
+            }
             Ok(None) => {
                 self.forget();
                 Ok(None)
@@ -84,7 +87,7 @@ impl Service {
     ///
     /// # Errors
     /// The manager does not answer.
-    pub(super) fn renew(&self, attachment: &Attachment) -> anyhow::Result<()> {
+    pub(super) fn renew(&self, attachment: &mut Attachment) -> anyhow::Result<()> {
         self.manager.renew(self.kept, attachment).context("the service manager")
     }
 

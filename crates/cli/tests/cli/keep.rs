@@ -183,34 +183,35 @@ pub(crate) fn is_mounted(point: &Path) -> bool {
     fs::read_to_string("/proc/self/mounts").unwrap().contains(&place)
 }
 
-fn status_field(pid: i32, name: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+pub(crate) fn status_field(pid: Pid, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().to_owned())
 }
 
-fn processes() -> Vec<i32> {
+fn processes() -> Vec<Pid> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.filter_map(number).filter_map(Pid::from_raw).collect()
 }
 
 /// The processes that a process has started.
 pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_nonzero().get().to_string();
-    let is_its = |pid: &i32| status_field(*pid, "PPid").as_deref() == Some(&parent);
-    processes().into_iter().filter(is_its).filter_map(Pid::from_raw).collect()
+    let is_its = |pid: &Pid| status_field(*pid, "PPid").as_deref() == Some(&parent);
+    processes().into_iter().filter(is_its).collect()
 }
 
 /// The holder of the mount on a directory, which its command line names.
 pub(crate) fn holder_of(point: &Path) -> Pid {
-    let is_its = |pid: &i32| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_its = |pid: &Pid| {
+        let command = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+        let words = fs::read(command).unwrap_or_default();
         let name = point.as_os_str().as_encoded_bytes();
         status_field(*pid, "Name").as_deref() == Some("ferrofs-holder")
             && words.windows(name.len()).any(|part| part == name)
     };
-    let found = processes().into_iter().find(is_its).expect("a holder");
-    Pid::from_raw(found).unwrap()
+    processes().into_iter().find(is_its).expect("a holder")
 }
 
 impl Kept {
@@ -219,13 +220,13 @@ impl Kept {
         let holder = self.holder.as_raw_nonzero().get().to_string();
         let until = Instant::now() + LIMIT;
         loop {
-            let is_its = |pid: &i32| {
+            let is_its = |pid: &Pid| {
                 status_field(*pid, "PPid").as_deref() == Some(&holder)
                     && status_field(*pid, "State").is_some_and(|state| !state.starts_with('Z'))
                     // Other children have the name of the holder until they give themselves their own.
                     && status_field(*pid, "Name").as_deref() == Some("ferrofs")
             };
-            let found = processes().into_iter().find(is_its).and_then(Pid::from_raw);
+            let found = processes().into_iter().find(is_its);
             if let Some(pid) = found.filter(|pid| Some(*pid) != but) {
                 return pid;
             }
@@ -493,7 +494,7 @@ fn servers_of_a_holder_have_the_priority_of_others() {
     }
     let scene = Scene::new(false);
     ferrofs().arg("mount").arg(&scene.image).arg(&scene.point).succeeds();
-    let other = processes().into_iter().filter_map(Pid::from_raw).find(|pid| {
+    let other = processes().into_iter().find(|pid| {
         let number = pid.as_raw_nonzero().get();
         let words = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
         let point = scene.point.as_os_str().as_encoded_bytes();

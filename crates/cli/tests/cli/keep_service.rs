@@ -20,7 +20,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
-    Kept, LIMIT, Scene, children_of, has_ordinary_mounts, has_resend, is_mounted, wait_for,
+    Kept, LIMIT, Scene, children_of, has_ordinary_mounts, has_resend, is_mounted, status_field,
+    wait_for,
 };
 use crate::mounted::has_fuse;
 
@@ -231,8 +232,12 @@ fn a_service_that_dies_while_it_starts_is_started_again() {
         return;
     }
     // The first start with all descriptors kept, and a later one at each of its steps.
-    for (point, is_first) in [("kept:1", true), ("kept:2", false)] {
-        let scene = Scene::new(false);
+    let points = [("kept:1", true, false), ("kept:2", false, false), ("renewing:1", false, true)];
+    for (point, is_first, is_ordinary) in points {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
         let mut manager = Manager::new(&scene);
         if !is_first {
             manager.start(&["--keep"], &[]);
@@ -246,6 +251,9 @@ fn a_service_that_dies_while_it_starts_is_started_again() {
         assert!(is_mounted(&scene.point), "{point}");
         manager.start(&["--keep"], &[]);
         let load = load.unwrap_or_else(|| scene.load());
+        // All descriptors are in their places again.
+        manager.kill();
+        manager.start(&["--keep"], &[]);
         load.stop_without_failure(&scene.log());
         manager.stop();
     }
@@ -346,25 +354,83 @@ fn two_servers_of_a_service_never_read_at_a_time() {
     if !has_fuse() || !has_resend() {
         return;
     }
-    let scene = Scene::new(false);
-    let mut manager = Manager::new(&scene);
-    let first = manager.start(&["--keep"], &[]);
-    let server = first.server(None);
-    let load = scene.load();
-    kill_process(first.holder, Signal::KILL).unwrap();
-    manager.main.take().unwrap().wait().unwrap();
-    manager.spawn(&["--keep"], &[]);
-    let until = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < until {
-        assert_ne!(manager.receive().as_deref(), Some("READY=1"));
+    for is_ordinary in [false, true] {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
+        let mut manager = Manager::new(&scene);
+        let first = manager.start(&["--keep"], &[]);
+        let until = Instant::now() + LIMIT;
+        // Until it runs for the first time, it has the name of a server.
+        while is_ordinary && !has_unmounter(&first) {
+            assert!(Instant::now() < until, "{}", scene.log());
+        }
+        let server = first.server(None);
+        let load = scene.load();
+        kill_process(first.holder, Signal::KILL).unwrap();
+        manager.main.take().unwrap().wait().unwrap();
+        manager.spawn(&["--keep"], &[]);
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            assert_ne!(manager.receive().as_deref(), Some("READY=1"));
+        }
+        kill_process(server, Signal::KILL).unwrap();
+        let until = Instant::now() + LIMIT;
+        while manager.receive().as_deref() != Some("READY=1") {
+            assert!(Instant::now() < until, "{}", scene.log());
+        }
+        // The process that unmounts for the former holder would do it now.
+        assert!(stays_mounted(&scene), "{}", scene.log());
+        load.stop_without_failure(&scene.log());
+        manager.stop();
     }
-    kill_process(server, Signal::KILL).unwrap();
-    let until = Instant::now() + LIMIT;
-    while manager.receive().as_deref() != Some("READY=1") {
-        assert!(Instant::now() < until, "{}", scene.log());
+}
+
+/// Whether the process runs that unmounts by `fusermount3`.
+fn has_unmounter(kept: &Kept) -> bool {
+    children_of(kept.holder)
+        .iter()
+        .any(|child| status_field(*child, "Name").as_deref() == Some("ferrofs-unmount"))
+}
+
+/// Whether a mount is there, and still a second later.
+fn stays_mounted(scene: &Scene) -> bool {
+    let was_mounted = is_mounted(&scene.point);
+    wait_for(Duration::from_secs(1));
+    was_mounted && is_mounted(&scene.point)
+}
+
+/// Whoever repairs the cause starts it again, and no call fails.
+#[test]
+fn a_service_that_fails_to_start_leaves_the_mount_to_the_manager() {
+    if !has_fuse() || !has_resend() {
+        return;
     }
-    load.stop_without_failure(&scene.log());
-    manager.stop();
+    for is_ordinary in [false, true] {
+        if is_ordinary && !has_ordinary_mounts() {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
+        let mut manager = Manager::new(&scene);
+        manager.start(&["--keep"], &[]);
+        let load = scene.load();
+        manager.kill();
+        let (log, aside) = (scene.dir.join("log"), scene.dir.join("aside"));
+        fs::rename(&log, &aside).unwrap();
+        fs::create_dir(&log).unwrap();
+        let kept = manager.kept.len();
+        manager.spawn(&["--keep"], &[]);
+        let (status, said) = manager.wait();
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert_eq!(manager.kept.len(), kept, "{said}");
+        assert!(stays_mounted(&scene), "{said}");
+        fs::remove_dir(&log).unwrap();
+        fs::rename(&aside, &log).unwrap();
+        manager.start(&["--keep"], &[]);
+        load.stop_without_failure(&scene.log());
+        manager.stop();
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ use super::error::{AttachError, errno, no_device};
 use super::forked::{self, ParentThread, Wake};
 use super::mount_table::{MountDirectory, MountEntry};
 use super::options::{AttachOptions, MountAccess};
+use super::unmount_helper::AtEnd;
 
 /// How long it may run. It makes a handful of system calls; only a file system that hangs under the directory can
 /// delay it.
@@ -337,8 +338,11 @@ fn one_line(message: &[u8]) -> String {
         .collect()
 }
 
-/// Messages to the process that unmounts. It unmounts also if the socket is closed, since this process is dead then.
+/// Messages to the process that unmounts. If it is [armed](AtEnd::Unmount), it unmounts also if the socket is closed, since
+/// this process is dead then.
 const UNMOUNT: &[u8] = b"\n";
+/// From here on it is armed.
+const ARM: &[u8] = b"arm\n";
 /// It exits: the directory belongs to somebody else by now.
 const CANCEL: &[u8] = b"cancel\n";
 /// From here on it watches the thread that started it, which lives as long as the session.
@@ -358,14 +362,18 @@ pub(super) struct Unmounter {
     /// `None` if another process has started it.
     child: Option<Pid>,
     socket: UnixStream,
+    /// The socket of the one that this one replaces, until it is settled.
+    former: Option<OwnedFd>,
 }
 
 impl Unmounter {
-    /// `device` is the device number of the mount, `major:minor`.
+    /// `device` is the device number of the mount, `major:minor`; `at_end` says what it does when this process ends without
+    /// a message.
     pub(super) fn start(
         fusermount: &Path,
         directory: &Path,
         device: &str,
+        at_end: AtEnd,
     ) -> Result<Self, AttachError> {
         let what = "start the process that unmounts";
         let system = |cause| AttachError::System { what, cause };
@@ -381,14 +389,31 @@ impl Unmounter {
         // never returns from it.
         match unsafe { libc::fork() } {
             -1 => Err(system(errno(&std::io::Error::last_os_error()))),
-            0 => wait_and_unmount(&theirs, &program, &words, &abort_file),
-            number => Ok(Self { child: Pid::from_raw(number), socket }),
+            0 => wait_and_unmount(&theirs, &program, &words, &abort_file, at_end),
+            number => Ok(Self { child: Pid::from_raw(number), socket, former: None }),
         }
     }
 
     /// The one that waits on the other end of this socket.
     pub(super) fn of_socket(socket: OwnedFd) -> Self {
-        Self { child: None, socket: UnixStream::from(socket) }
+        Self { child: None, socket: UnixStream::from(socket), former: None }
+    }
+
+    /// The same in place of the one that waits on the other end of this socket.
+    pub(super) fn in_place_of(self, former: Option<OwnedFd>) -> Self {
+        Self { former, ..self }
+    }
+
+    /// F5: this one counts from here on. With `at_end` it is armed; the one that it replaces ends without unmounting.
+    pub(super) fn settle(&mut self, at_end: AtEnd) {
+        if at_end == AtEnd::Unmount {
+            // If it has ended, nobody unmounts at the end, as after its end later on.
+            rustix::io::write(&self.socket, ARM).ok();
+        }
+        // It is alive if a server of the former holder is, and would unmount when that ends.
+        if let Some(former) = self.former.take() {
+            Self::of_socket(former).cancel();
+        }
     }
 
     /// The socket that it waits on.
@@ -434,12 +459,18 @@ impl Unmounter {
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// The whole life of the process that waits.
-fn wait_and_unmount(socket: &OwnedFd, program: &CStr, words: &[CString], abort_file: &Path) -> ! {
+fn wait_and_unmount(
+    socket: &OwnedFd,
+    program: &CStr,
+    words: &[CString],
+    abort_file: &Path,
+    at_end: AtEnd,
+) -> ! {
     // Unwinding would run the server's code in this process.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         // Without descriptors to close, it would keep the device open; then it must not wait.
         forked::prepare(&[socket.as_fd()])?;
-        if !wait_for_order(socket, abort_file) {
+        if !wait_for_order(socket, abort_file, at_end) {
             return Ok(());
         }
         rustix::stdio::dup2_stdin(socket)?;
@@ -460,7 +491,7 @@ fn wait_and_unmount(socket: &OwnedFd, program: &CStr, words: &[CString], abort_f
 }
 
 /// Waits for a message, or for the end of the server; whether it is to unmount.
-fn wait_for_order(socket: &OwnedFd, abort_file: &Path) -> bool {
+fn wait_for_order(socket: &OwnedFd, abort_file: &Path, mut at_end: AtEnd) -> bool {
     // A thread that ends before the server watches is none of ours.
     let mut parent = ParentThread::watch().ok();
     let mut is_watched = false;
@@ -471,7 +502,7 @@ fn wait_for_order(socket: &OwnedFd, abort_file: &Path) -> bool {
             parent = None;
             // Without this file nobody but root can end the connection, and nobody waits for the server: the
             // directory is free at least.
-            if std::fs::write(abort_file, b"1").is_err() {
+            if std::fs::write(abort_file, b"1").is_err() && at_end == AtEnd::Unmount {
                 return true;
             }
         }
@@ -479,12 +510,13 @@ fn wait_for_order(socket: &OwnedFd, abort_file: &Path) -> bool {
         match rustix::io::read(socket, &mut read) {
             Err(Errno::INTR) => continue,
             Ok(length @ 1..) => lines.extend(read.iter().take(length)),
-            Ok(0) | Err(_) => return true,
+            Ok(0) | Err(_) => return at_end == AtEnd::Unmount,
         }
         while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = lines.drain(..=end).collect();
             match line.as_slice() {
                 UNMOUNT => return true,
+                ARM => at_end = AtEnd::Unmount,
                 WATCH => is_watched = true,
                 _ => return false,
             }

@@ -19,6 +19,7 @@ use super::control::{self, ConnectedHolder, HolderSearch, PeerCredentials};
 use super::direct::DirectUnmount;
 use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
+use super::unmount_helper::AtEnd;
 use super::{Attachment, MountMethod, Unmounting};
 use crate::init::InitParameters;
 
@@ -434,6 +435,14 @@ impl OfferedMount {
         Ok(Self { user, group, record, record_file, journal, channels, files, unmount, handover })
     }
 
+    /// How many descriptors a whole mount of this kind has. One is missing if a service was killed while it renewed it (F5).
+    #[must_use]
+    pub fn whole_count(&self) -> usize {
+        let HeldRecord { channels, files, has_unmount, .. } = &self.record;
+        // With the record and the journal.
+        channels.saturating_add(*files).saturating_add(2 + usize::from(*has_unmount))
+    }
+
     /// The mount, as its next holder has it. It is not unmounted when the value is dropped before it was
     /// [held](Attachment::hold).
     ///
@@ -451,10 +460,13 @@ impl OfferedMount {
             (None, None) => return Err(HandoverError::Malformed),
             (Some(program), socket) => {
                 let unmounter = match (socket, &self.handover) {
-                    // The one on its other end was a process of the service, and has ended with it.
-                    (_, None) if record.has_unmount => {
+                    // The one on its other end was a process of the service, and has most likely ended with it. The new
+                    // one must not unmount before F5: after an error the manager keeps the mount.
+                    (former, None) if record.has_unmount => {
                         let device = record.identity.device();
-                        Unmounter::start(program, &record.directory, &device).ok()
+                        Unmounter::start(program, &record.directory, &device, AtEnd::Leave)
+                            .ok()
+                            .map(|unmounter| unmounter.in_place_of(former))
                     }
                     (socket, _) => socket.map(Unmounter::of_socket),
                 };
@@ -502,9 +514,17 @@ impl Attachment {
         }
     }
 
-    /// Whether a process was started that waits to unmount.
-    pub(super) fn is_helped(&self) -> bool {
-        matches!(self.unmounting, Unmounting::Fusermount(Some(_)))
+    /// The process that was started to unmount by `fusermount3`.
+    pub(super) fn unmounter(&mut self) -> Option<&mut Unmounter> {
+        match &mut self.unmounting {
+            Unmounting::Fusermount(unmounter) => unmounter.as_mut(),
+            Unmounting::Direct(_) | Unmounting::Helper(_) => None,
+        }
+    }
+
+    /// What the process that unmounts has to do if this one ends without a message to it.
+    pub(super) fn at_end(&self) -> AtEnd {
+        if self.auto_unmount { AtEnd::Unmount } else { AtEnd::Leave }
     }
 
     /// What unmounting needs.

@@ -102,18 +102,20 @@ impl ServiceManager {
     }
 
     /// F5: replaces what unmounting needs, the last of `count` descriptors: a process of the service waits on its other end.
+    /// From here on, that one unmounts when nobody has the descriptor any more, and the one that it replaces does not.
     ///
     /// # Errors
-    /// It does not answer.
-    pub fn renew(&self, count: usize, attachment: &Attachment) -> io::Result<()> {
-        let (Some(unmount), true) = (attachment.unmount_descriptor(), attachment.is_helped())
-        else {
-            return Ok(());
-        };
+    /// It does not answer. Then nobody unmounts.
+    pub fn renew(&self, count: usize, attachment: &mut Attachment) -> io::Result<()> {
+        let at_end = attachment.at_end();
+        let Some(unmounter) = attachment.unmounter() else { return Ok(()) };
         let number = count.saturating_sub(1);
         self.write(&removal(number));
-        self.store(number, unmount)?;
-        self.wait_until_read()
+        fault_point("renewing", 1);
+        self.store(number, unmounter.descriptor())?;
+        self.wait_until_read()?;
+        unmounter.settle(at_end);
+        Ok(())
     }
 
     /// Without the poll of systemd, which does not take every kind of descriptor.
