@@ -28,9 +28,13 @@ const SLOT_HEAD_BYTES: usize = 64;
 /// What keeps a process that shares the memory from taking it away.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const SLOT_BYTES: usize = SLOT_HEAD_BYTES + REQUEST_BYTES;
-/// Suspects and banned requests that are remembered: more than requests are in flight at a time on most machines. Those
-/// beyond it get their turn when others are answered.
+/// Suspects and banned requests that are remembered: more than requests are in flight at a time on most machines. Suspects
+/// beyond it get their turn when others are answered, and a further banned request takes the place of the oldest one.
 const REMEMBERED_MAX: usize = 64;
+/// Banned requests of one operation on one node after which all of them fail. One is too few, except for reads: a damaged inode
+/// makes the lookup of its name crash, and the other names of the directory are good. Without a limit, a directory that is
+/// damaged itself would use the whole list.
+const BANNED_ALIKE_MAX: usize = 4;
 /// Deaths in a row, by a crash or in any way, after which a request that was alone in flight is banned.
 const CRASHES_MAX: u64 = 2;
 const DEATHS_MAX: u64 = 8;
@@ -80,11 +84,9 @@ impl RequestKey {
         Some(Self { operation: u64::from(header.opcode), node: header.node, arguments })
     }
 
-    /// Whether a request with this key fails once `self` is banned: the same request, and all reads of a file.
-    fn bans(&self, other: &Self) -> bool {
-        let is_read = self.operation == u64::from(opcode::READ);
-        (self.operation, self.node) == (other.operation, other.node)
-            && (is_read || self.arguments == other.arguments)
+    /// How many banned requests of its operation and node make a request with this key fail: of a file, all reads at once.
+    fn alike_max(&self) -> usize {
+        if self.operation == u64::from(opcode::READ) { 1 } else { BANNED_ALIKE_MAX }
     }
 }
 
@@ -266,10 +268,11 @@ impl RequestJournal {
 
     fn ban(&self, suspect: &Suspect) {
         let mut banned = self.list(1);
-        if banned.len() < REMEMBERED_MAX {
-            banned.push(*suspect);
-            self.store_list(1, &banned);
+        if banned.len() >= REMEMBERED_MAX {
+            banned.remove(0);
         }
+        banned.push(*suspect);
+        self.store_list(1, &banned);
     }
 
     fn suspects(&self) -> Vec<Suspect> {
@@ -412,8 +415,12 @@ pub(crate) struct BannedRequests(Vec<RequestKey>);
 impl BannedRequests {
     /// Whether the request in these bytes is banned.
     pub(crate) fn contains(&self, request: &[u8]) -> bool {
-        !self.0.is_empty()
-            && RequestKey::of(request).is_some_and(|key| self.0.iter().any(|one| one.bans(&key)))
+        if self.0.is_empty() {
+            return false;
+        }
+        let Some(key) = RequestKey::of(request) else { return false };
+        let is_alike = |one: &&RequestKey| (one.operation, one.node) == (key.operation, key.node);
+        self.0.contains(&key) || self.0.iter().filter(is_alike).count() >= key.alike_max()
     }
 }
 
@@ -544,6 +551,47 @@ mod tests {
             }
             assert_eq!(uniques(&follow(&journal, deaths + 2, end)), [0_u64; 0]);
         }
+    }
+
+    /// Crashes servers by this request until it is banned. Returns how many bans were told.
+    fn crash(journal: &RequestJournal, bytes: &[u8]) -> usize {
+        let is_banned = || journal.banned().contains(bytes);
+        let mut told = 0;
+        for _ in 0..CRASHES_MAX {
+            if !is_banned() {
+                receive(journal, 0, bytes);
+                told += die(journal, ServerEnd::Crashed).newly_banned.len();
+            }
+        }
+        assert!(is_banned());
+        told
+    }
+
+    #[test]
+    fn a_directory_that_crashes_servers_at_every_name_is_banned_after_some() {
+        let journal = RequestJournal::new(2).expect("memory");
+        let name = |node, name: u64| request(2, opcode::LOOKUP, node, &name.to_le_bytes());
+        let told: Vec<usize> = (0..70).map(|number| crash(&journal, &name(5, number))).collect();
+        assert_eq!(told.iter().sum::<usize>(), BANNED_ALIKE_MAX);
+        let banned = journal.banned();
+        assert!(!banned.contains(&request(2, opcode::GETATTR, 5, b"")));
+        assert!(!banned.contains(&name(6, 0)));
+        // Fewer names do not harm the others.
+        assert_eq!(crash(&journal, &name(6, 0)), 1);
+        assert!(!journal.banned().contains(&name(6, 1)));
+    }
+
+    #[test]
+    fn a_ban_beyond_the_list_takes_the_place_of_the_oldest_one() {
+        let journal = RequestJournal::new(2).expect("memory");
+        let nodes = u64::try_from(REMEMBERED_MAX).expect("a few") + 1;
+        let read = |node| request(2, opcode::READ, node, b"a");
+        for node in 1..=nodes {
+            assert_eq!(crash(&journal, &read(node)), 1, "{node}");
+        }
+        let banned = journal.banned();
+        assert!(!banned.contains(&read(1)));
+        assert!((2..=nodes).all(|node| banned.contains(&read(node))));
     }
 
     #[test]
