@@ -176,9 +176,10 @@ impl Attachment {
         let path = directory.path().to_path_buf();
         let unmounting = match &method {
             MountMethod::Fusermount(program) => {
-                let device = identity.device();
-                let start = || Unmounter::start(program, &path, &device, AtEnd::Unmount).ok();
-                Unmounting::Fusermount(options.auto_unmount.then(start).flatten())
+                // Also if it leaves the mount at the end: a process that can gain no privileges does not unmount itself.
+                let at_end = if options.auto_unmount { AtEnd::Unmount } else { AtEnd::Leave };
+                let unmounter = Unmounter::start(program, &path, &identity.device(), at_end);
+                Unmounting::Fusermount(unmounter.ok())
             }
             MountMethod::Direct => {
                 Unmounting::Direct(DirectUnmount::new(directory, identity.clone()))
@@ -273,7 +274,7 @@ impl Attachment {
         match &self.unmounting {
             Unmounting::Direct(_) => false,
             Unmounting::Helper(_) => self.auto_unmount,
-            Unmounting::Fusermount(unmounter) => unmounter.is_some(),
+            Unmounting::Fusermount(unmounter) => unmounter.is_some() && self.auto_unmount,
         }
     }
 
@@ -373,6 +374,9 @@ impl Attachment {
             if self.mount_point()?.is_none() {
                 return Ok(());
             }
+        }
+        if message.is_empty() {
+            message.push_str("the process that unmounts has ended");
         }
         Err(AttachError::StillMounted { directory: mount_point.to_path_buf(), message })
     }

@@ -2,6 +2,7 @@
 //! a take-over, while programs read.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -430,6 +431,51 @@ fn a_server_outlives_its_holder() {
         let expected = scene.shell(expected).wait_with_output().unwrap();
         assert_eq!(read.stdout, expected.stdout);
         kill_process(server, Signal::KILL).unwrap();
+    }
+}
+
+/// The server inherits what the holder has, which a sandbox closes.
+#[test]
+fn without_a_sandbox_the_end_of_a_holder_is_noticed() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(false);
+    scene.command().arg("--no-sandbox").succeeds();
+    let kept = Kept { holder: holder_of(&scene.point), point: scene.point.clone() };
+    let server = kept.server(None);
+    kill_process(kept.holder, Signal::KILL).unwrap();
+    let said = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
+    kill_process(server, Signal::KILL).unwrap();
+    assert!(said.contains("no process holds the mount"), "{said}");
+}
+
+/// A process that can gain no privileges unmounts through another one, also if that leaves the mount of a killed one.
+#[test]
+fn a_mount_of_a_user_without_auto_unmount_ends_by_a_signal_and_stays_after_a_kill() {
+    if !has_fuse() || !has_ordinary_mounts() {
+        return;
+    }
+    for (signal, stays) in [(Signal::TERM, false), (Signal::KILL, true)] {
+        let scene = Scene::new(true);
+        scene.dir.ordinary_ferrofs().arg("--version").succeeds();
+        let mut command = Command::new(scene.dir.join("ferrofs"));
+        command.args(["mount", "--foreground", "-o", "noauto_unmount"]);
+        command.arg(&scene.image).arg(&scene.point).current_dir("/").uid(NOBODY).gid(NOBODY);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut mounted = command.spawn().unwrap();
+        let mut said = String::new();
+        let mut messages = BufReader::new(mounted.stderr.take().unwrap());
+        while !said.contains("mounted on") {
+            assert!(messages.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        kill_process(Pid::from_child(&mounted), signal).unwrap();
+        messages.read_to_string(&mut said).unwrap();
+        let status = mounted.wait().unwrap();
+        wait_for(Duration::from_millis(500));
+        let is_left = is_mounted(&scene.point);
+        Command::new("umount").arg("-l").arg(&scene.point).stderr(Stdio::null()).status().ok();
+        assert_eq!((is_left, status.success()), (stays, !stays), "{said}");
     }
 }
 

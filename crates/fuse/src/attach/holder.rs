@@ -462,7 +462,7 @@ impl MountHolder<'_> {
         }
     }
 
-    fn fork(&self, place: ServerPlace, held: &mut dyn HeldMount) -> io::Result<RunningServer> {
+    fn fork(&mut self, place: ServerPlace, held: &mut dyn HeldMount) -> io::Result<RunningServer> {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let holder = rustix::process::getpid();
@@ -472,6 +472,9 @@ impl MountHolder<'_> {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(socket);
+                // Also without a sandbox, which closes them: a program must see it when the holder has ended.
+                self.control = None;
+                self.candidate = None;
                 self.serve_and_exit(theirs, holder, place, held)
             }
             process => {
