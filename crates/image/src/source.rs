@@ -5,16 +5,16 @@
 //! it is read, that must be an error, not a signal.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use ferrofs_ondisk::{BlockSize, DeviceSlot, SUPERBLOCK_OFFSET};
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 
 use crate::error::{Error, ErrorKind, Result, address};
 
@@ -138,15 +138,40 @@ impl FileSource {
     /// Opens `path`; byte 0 of the source is byte `start` of the file.
     ///
     /// # Errors
-    /// The file cannot be opened, or its length cannot be found.
+    /// As [`FileSource::open_file`], or its length cannot be found.
     pub fn open(path: &Path, start: u64) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::IsADirectory));
-        }
+        let mut file = Self::open_file(path)?;
         // Seeking finds the length of block devices, too.
         let end = file.seek(SeekFrom::End(0))?;
         Ok(Self { file, start, length: end.saturating_sub(start) })
+    }
+
+    /// Opens a regular file or a block device to read it. Of other types nothing is waited for: opening
+    /// a FIFO would wait for a writer.
+    ///
+    /// # Errors
+    /// The file cannot be opened. [`io::ErrorKind::IsADirectory`] for a directory,
+    /// [`io::ErrorKind::InvalidInput`] for a FIFO, a socket or a character device.
+    pub fn open_file(path: &Path) -> io::Result<File> {
+        let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => {
+                // A socket cannot be opened, so its type is asked for by name.
+                let found = path.metadata().map(|metadata| metadata.file_type());
+                found.map_or(Ok(()), require_bytes)?;
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    return Err(error);
+                }
+                // Another program has a lease on the file, as file servers do, and gives it back.
+                File::open(path)?
+            }
+        };
+        require_bytes(file.metadata()?.file_type())?;
+        // Reads of the file of a FUSE file system would carry the flag, too.
+        rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+        Ok(file)
     }
 
     /// Opens the file of an extra device.
@@ -157,6 +182,24 @@ impl FileSource {
         Self::open(path, 0)
             .map_err(|source| ErrorKind::OpenDevice { path: path.to_owned(), source }.into())
     }
+}
+
+/// An error unless bytes of what has this type can be read at any offset.
+fn require_bytes(found: std::fs::FileType) -> io::Result<()> {
+    if found.is_file() || found.is_block_device() {
+        return Ok(());
+    }
+    if found.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    let name = match () {
+        () if found.is_fifo() => "a FIFO",
+        () if found.is_socket() => "a socket",
+        () if found.is_char_device() => "a character device",
+        () => "this",
+    };
+    let text = format!("{name} cannot be read as an image; name a regular file or a block device");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
 impl ImageSource for FileSource {
@@ -421,6 +464,34 @@ mod tests {
         assert!(matches!(error.kind(), ErrorKind::OutsideImage { end: 4, length: 3 }));
         assert_eq!(error.offset(), Some(2));
         assert!(read_exact(&source, u64::MAX, &mut buffer).is_err());
+    }
+
+    /// Opening the FIFO would wait for a writer, which never comes.
+    #[test]
+    fn only_regular_files_and_block_devices_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let (mode, kind) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, name) in
+            [(&*fifo, "a FIFO"), (&*socket, "a socket"), (Path::new("/dev/null"), "a character")]
+        {
+            let error = FileSource::open(path, 0).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+        let error = FileSource::open(dir.path(), 0).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+        let regular = dir.path().join("regular");
+        std::fs::write(&regular, "abc").unwrap();
+        let source = FileSource::open(&regular, 1).unwrap();
+        assert_eq!(source.length(), 2);
+        let flags = rustix::fs::fcntl_getfl(&source.file).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK));
+        let flags = rustix::io::fcntl_getfd(&source.file).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     }
 
     #[test]
