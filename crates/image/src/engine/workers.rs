@@ -2,10 +2,12 @@
 //! a reader that needs several, or ahead of one.
 //!
 //! One set of workers serves the process. The first read that can use it starts it, and it lives
-//! until the process ends. An image may have a set of its own instead.
+//! until the process ends. A forked child, which has none of the threads of its parent, gets a set
+//! of its own. An image may have a set of its own instead.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use ferrofs_workers::cpus::{self, CpuSet};
 use ferrofs_workers::memory::{AllocPolicy, Buffer};
@@ -49,14 +51,60 @@ struct WorkersInner {
     parallelism: usize,
 }
 
+/// The workers of a process. They are never dropped: in a child that would wait for threads that only
+/// the parent has.
+#[derive(Debug)]
+struct ProcessWorkers {
+    process: u32,
+    workers: ManuallyDrop<DecodeWorkers>,
+}
+
+/// How often a lock that is held for a few instructions is tried.
+const LOCK_ATTEMPTS: usize = 1000;
+
+/// Locks what is held for single statements. In a child that was forked at such a moment the lock
+/// stays taken, as the thread that holds it is not there: `None`.
+fn lock_briefly<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(error)) => return Some(PoisonError::into_inner(error)),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
+
 impl DecodeWorkers {
     /// The set of the process: a worker `erofs_worker/N` for each available CPU N, at raised
     /// priority if the system allows it. No thread exists before the first use; then they live
-    /// until the process ends.
+    /// until the process ends. A forked child gets another set: it has the memory of its parent, but
+    /// not the threads.
     #[must_use]
     pub fn global() -> Self {
-        static PROCESS: OnceLock<DecodeWorkers> = OnceLock::new();
-        PROCESS.get_or_init(|| Self::new(PerCpuSettings::new("erofs_worker"))).clone()
+        static GLOBAL: Mutex<Option<ProcessWorkers>> = Mutex::new(None);
+        Self::of_process(&GLOBAL, std::process::id())
+    }
+
+    /// The set that `kept` has for `process`, which is made if there is none.
+    fn of_process(kept: &Mutex<Option<ProcessWorkers>>, process: u32) -> Self {
+        let found = |kept: &Option<ProcessWorkers>| {
+            let own = kept.as_ref().filter(|kept| kept.process == process)?;
+            Some(DecodeWorkers::clone(&own.workers))
+        };
+        if let Some(workers) = lock_briefly(kept).and_then(|kept| found(&kept)) {
+            return workers;
+        }
+        // Made without the lock, since it reads files.
+        let made = Self::new(PerCpuSettings::new("erofs_worker"));
+        // Without the lock it is the set of one image.
+        let Some(mut kept) = lock_briefly(kept) else { return made };
+        if let Some(workers) = found(&kept) {
+            return workers;
+        }
+        let workers = ManuallyDrop::new(made.clone());
+        *kept = Some(ProcessWorkers { process, workers });
+        made
     }
 
     /// A new set, which ends with its last handle and image.
@@ -327,6 +375,20 @@ mod tests {
     use crate::open::OpenOptions;
     use crate::read::ReadPlan;
     use crate::walk::WalkEvent;
+
+    #[test]
+    fn each_process_has_a_set_of_its_own_and_waits_for_none() {
+        let kept = Mutex::new(None);
+        let is_same = |one: &DecodeWorkers, other: &DecodeWorkers| Arc::ptr_eq(&one.0, &other.0);
+        let parent = DecodeWorkers::of_process(&kept, 1);
+        assert!(is_same(&parent, &DecodeWorkers::of_process(&kept, 1)));
+        let child = DecodeWorkers::of_process(&kept, 2);
+        assert!(!is_same(&parent, &child));
+        assert!(is_same(&child, &DecodeWorkers::of_process(&kept, 2)));
+        // A thread that is not there holds the lock.
+        let _guard = kept.lock().unwrap();
+        assert!(!is_same(&child, &DecodeWorkers::of_process(&kept, 2)));
+    }
 
     /// An image with several clusters a file, and memory of which best effort gets nothing.
     fn image() -> Image {
