@@ -8,6 +8,7 @@ use ferrofs_ondisk::{FileType, Nid};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, parsed};
 use crate::extent::DataLocation;
+use crate::follow;
 use crate::inner::ImageInner;
 use crate::inode::Inode;
 use crate::map::ExtentMap;
@@ -278,6 +279,12 @@ impl ImageInner {
     }
 
     pub(crate) fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
+        follow::check_length(path)?;
+        self.descend(path)
+    }
+
+    /// As [`Self::resolve`], for a path of any length.
+    pub(crate) fn descend(&self, path: &[u8]) -> Result<Option<Inode>> {
         let mut above = Vec::new();
         let mut here = self.inode(self.sb.root)?;
         for name in path.split(|byte| *byte == b'/') {

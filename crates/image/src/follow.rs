@@ -122,6 +122,15 @@ impl NamesLeft {
     }
 }
 
+/// # Errors
+/// [`ErrorKind::PathTooLong`] for more than 64 KiB of names.
+pub(crate) fn check_length(path: &[u8]) -> Result<()> {
+    let names = path.split(|byte| *byte == b'/');
+    let names = names.filter(|name| !matches!(*name, b"" | b"."));
+    let bytes = names.map(|name| name.len().saturating_add(1)).fold(0, usize::saturating_add);
+    if bytes > NAMES_MAX_BYTES { Err(Error::new(ErrorKind::PathTooLong)) } else { Ok(()) }
+}
+
 /// Whether a path names a directory by its end, so that a symlink there is followed, too.
 fn ends_as_directory(path: &[u8]) -> bool {
     path.rsplit(|byte| *byte == b'/').next().is_some_and(|last| matches!(last, b"" | b"."))

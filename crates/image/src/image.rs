@@ -92,7 +92,8 @@ impl Image {
     /// skipped, and `..` goes up. `None` if a component does not exist or is not a directory.
     ///
     /// # Errors
-    /// An inode or a directory on the path is damaged.
+    /// [`ErrorKind::PathTooLong`](crate::ErrorKind::PathTooLong) for more than 64 KiB of names. An
+    /// inode or a directory on the path is damaged.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
         self.inner.resolve(path)
     }

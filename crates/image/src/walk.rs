@@ -127,7 +127,7 @@ impl<'a> TreeWalk<'a> {
             inode.require(FileType::Directory)?;
         }
         let above = [path, b"/.."].concat();
-        let parent = inner.resolve(&above)?.map_or(inner.sb.root, |inode| inode.nid());
+        let parent = inner.descend(&above)?.map_or(inner.sb.root, |inode| inode.nid());
         let mut walk = Self {
             inner,
             stack: Vec::new(),

@@ -74,4 +74,11 @@ fn the_names_that_are_left_are_bounded() {
     leads(&image, &"./sub/../".repeat(9000), LastLink::Follow, "/");
     let found = real(&image, &"/sub/..".repeat(10_000), LastLink::Follow).unwrap_err();
     assert!(matches!(found, ErrorKind::PathTooLong), "{found:?}");
+    let found = image.resolve(&b"/sub/..".repeat(10_000)).unwrap_err();
+    assert!(matches!(found.kind(), ErrorKind::PathTooLong), "{found:?}");
+    assert!(image.resolve(&b"/sub/..".repeat(9000)).unwrap().is_some());
+    // As long as a path may be, so the walk looks for the directory above it.
+    let longest = [b"/sub/..".repeat(9362), b"/".to_vec()].concat();
+    assert_eq!(longest.len(), 65_535);
+    image.walk(&longest).unwrap();
 }
