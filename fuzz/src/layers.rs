@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use ferrofs_builder::CancelToken;
 use ferrofs_builder::import::{TarImportOptions, TarSource, WhiteoutPolicy, from_tar_layers};
+use ferrofs_builder::{CancelToken, NoopObserver};
 use ferrofs_image::FileType;
 
 use crate::input::Input;
@@ -41,7 +41,7 @@ pub fn layers(bytes: &[u8]) {
         .iter()
         .map(|layer| TarSource::Bytes { name: "layer.tar".into(), bytes: layer.archive().into() });
     let options = TarImportOptions::default().whiteouts(WhiteoutPolicy::Apply);
-    let tree = from_tar_layers(sources.collect(), &options, &CancelToken::new());
+    let tree = from_tar_layers(sources.collect(), &options, &NoopObserver, &CancelToken::new());
     let tree = tree.expect("layers that are sound");
     let mut model = Model::new();
     layers.iter().for_each(|layer| layer.lay_over(&mut model));

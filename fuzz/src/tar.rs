@@ -11,7 +11,7 @@ use ferrofs_builder::import::{
     SpoolOptions, TarImportOptions, TarSource, WhiteoutPolicy, from_tar_layers,
 };
 use ferrofs_builder::tree::{Content, Metadata, NodeKind, Tree};
-use ferrofs_builder::{CancelToken, Error, ErrorKind};
+use ferrofs_builder::{CancelToken, Error, ErrorKind, NoopObserver};
 
 use crate::input::Input;
 
@@ -48,12 +48,12 @@ pub fn tar(bytes: &[u8]) {
     };
     let name = || PathBuf::from("a.tar");
     let placed = parts.iter().map(|part| TarSource::Bytes { name: name(), bytes: (*part).into() });
-    let placed = from_tar_layers(placed.collect(), &options(1 << 20), &CancelToken::new());
+    let placed = from_tar_layers(placed.collect(), &options(1 << 20), &NoopObserver, &CancelToken::new());
     let streamed = parts.iter().map(|part| TarSource::Stream {
         name: name(),
         reader: Box::new(Cursor::new(part.to_vec())),
     });
-    let streamed = from_tar_layers(streamed.collect(), &options(1000), &CancelToken::new());
+    let streamed = from_tar_layers(streamed.collect(), &options(1000), &NoopObserver, &CancelToken::new());
     match (placed, streamed) {
         (Ok(placed), Ok(streamed)) => compare(&placed, &streamed),
         // In place nothing is spooled.

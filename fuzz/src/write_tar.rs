@@ -5,9 +5,9 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use ferrofs_builder::CancelToken;
 use ferrofs_builder::import::{StoredHoles, TarImportOptions, TarSource, from_tar};
 use ferrofs_builder::tree::Tree;
+use ferrofs_builder::{CancelToken, NoopObserver};
 use ferrofs_extract::{ErrorKind, ExtractEvent, HolePolicy, WriteTarOptions, write_tar as write};
 use ferrofs_image::{FileType, Image};
 
@@ -71,7 +71,7 @@ pub fn write_tar(bytes: &[u8]) {
     // Nothing is built of it, so that holes may be as long as the image says.
     let mut options = TarImportOptions::default();
     options.stored_holes = StoredHoles::None;
-    match from_tar(archive, &options, &CancelToken::new()) {
+    match from_tar(archive, &options, &NoopObserver, &CancelToken::new()) {
         Ok(tree) => compare(&image, &tree, &listed, is_sound && failures == 0),
         Err(error) => {
             let is_long = listed.listing.keys().any(|path| path.len() > PATH_MAX_BYTES);

@@ -169,8 +169,7 @@ fn import_tar(
     observer: &CountingObserver<'_>,
     cancel: &CancelToken,
 ) -> BindingResult<Tree> {
-    observer.phase(BuildPhase::Import);
-    let mut tree = from_tar(source, &TarImportOptions::default(), cancel)?;
+    let mut tree = from_tar(source, &TarImportOptions::default(), observer, cancel)?;
     adjustments.apply(&mut tree)?;
     Ok(tree)
 }
@@ -230,7 +229,7 @@ impl BuildObserver for CountingObserver<'_> {
         self.counters.add_bytes(bytes);
     }
 
-    fn directory_started(&self) {
+    fn entry_found(&self, _is_directory: bool) {
         self.counters.add_entry();
     }
 

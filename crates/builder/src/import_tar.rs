@@ -41,7 +41,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use entry_reader::EntryReader;
+use entry_reader::{EntryKind, EntryReader};
 use input::TarInput;
 use layer_merger::LayerMerger;
 
@@ -52,7 +52,7 @@ use crate::decompress::{Compression, WINDOW_BYTES_MAX, WindowMemory};
 use crate::import::adjust::XattrFilter;
 use crate::spill::{SpillOptions, SpillStore};
 use crate::tree::{Device, Metadata, Timestamp, Tree};
-use crate::{Error, ErrorKind, Result};
+use crate::{BuildObserver, BuildPhase, Error, ErrorKind, Result};
 
 /// An archive to read.
 pub enum TarSource {
@@ -221,9 +221,10 @@ impl Default for TarImportOptions {
 pub fn from_tar(
     source: TarSource,
     options: &TarImportOptions,
+    observer: &dyn BuildObserver,
     cancel: &CancelToken,
 ) -> Result<Tree> {
-    from_tar_layers(vec![source], options, cancel)
+    from_tar_layers(vec![source], options, observer, cancel)
 }
 
 /// Imports several archives, the lowest first, as the layers of a container image.
@@ -235,8 +236,10 @@ pub fn from_tar(
 pub fn from_tar_layers(
     sources: Vec<TarSource>,
     options: &TarImportOptions,
+    observer: &dyn BuildObserver,
     cancel: &CancelToken,
 ) -> Result<Tree> {
+    observer.phase(BuildPhase::Import);
     let missing = Metadata {
         permissions: 0o755,
         uid: 0,
@@ -252,7 +255,8 @@ pub fn from_tar_layers(
             layer_merger.next_layer();
         }
         let name = source.name();
-        add(source, options, cancel, &mut layer_merger).map_err(|error| error.at(&name))?;
+        add(source, options, observer, cancel, &mut layer_merger)
+            .map_err(|error| error.at(&name))?;
     }
     layer_merger.finish()
 }
@@ -260,6 +264,7 @@ pub fn from_tar_layers(
 fn add(
     source: TarSource,
     options: &TarImportOptions,
+    observer: &dyn BuildObserver,
     cancel: &CancelToken,
     layer_merger: &mut LayerMerger,
 ) -> Result<()> {
@@ -271,6 +276,7 @@ fn add(
     let input = TarInput::open(source, options, device, window, cancel)?;
     let mut entry_reader = EntryReader::new(input, options);
     while let Some(mut entry) = entry_reader.next()? {
+        observer.entry_found(matches!(entry.kind, EntryKind::Directory));
         check_cancelled(cancel)?;
         entry.metadata.xattrs.retain(|name, _| options.xattrs.keeps(name));
         let (path, offset) = (entry.path.clone(), entry.offset);

@@ -192,8 +192,8 @@ pub trait BuildObserver: Sync {
     /// So many bytes of the source have been taken into the image since the last call.
     fn bytes_done(&self, _bytes: u64) {}
 
-    /// An import is about to read another directory of the source.
-    fn directory_started(&self) {}
+    /// An import has found another entry of the source; it is about to read it if it is a directory.
+    fn entry_found(&self, _is_directory: bool) {}
 
     /// What the build does from now on.
     fn phase(&self, _phase: BuildPhase) {}

@@ -123,7 +123,7 @@ fn build(
         })),
         cancel: &cancel,
         bytes: AtomicU64::new(0),
-        directories: AtomicU64::new(0),
+        entries: AtomicU64::new(0),
     };
     let spill = SpillOptions::default()
         .memory_bytes_max(building.memory_bytes / TREE_SHARE)
@@ -150,7 +150,8 @@ fn import(
         return Ok(from_directory(source, &options, monitor, monitor.cancel)?);
     }
     let options = TarImportOptions::default().store(Some(store));
-    let mut tree = from_tar(TarSource::Path(source.to_owned()), &options, monitor.cancel)?;
+    let source = TarSource::Path(source.to_owned());
+    let mut tree = from_tar(source, &options, monitor, monitor.cancel)?;
     adjustments.apply(&mut tree)?;
     Ok(tree)
 }
@@ -244,7 +245,7 @@ struct CallerMonitor<'a> {
     callbacks: Mutex<SendCallbacks>,
     cancel: &'a CancelToken,
     bytes: AtomicU64,
-    directories: AtomicU64,
+    entries: AtomicU64,
 }
 
 impl CallerMonitor<'_> {
@@ -252,9 +253,9 @@ impl CallerMonitor<'_> {
         // If another thread is in the function now, that is enough: nobody waits for the lock.
         if let Ok(callbacks) = self.callbacks.try_lock() {
             // The numbers are only shown, so they need no order.
-            let directories = self.directories.load(Ordering::Relaxed);
+            let entries = self.entries.load(Ordering::Relaxed);
             let bytes = self.bytes.load(Ordering::Relaxed);
-            if callbacks.0.progress(directories, bytes) == Answer::Stop {
+            if callbacks.0.progress(entries, bytes) == Answer::Stop {
                 self.cancel.cancel();
             }
         }
@@ -267,8 +268,8 @@ impl BuildObserver for CallerMonitor<'_> {
         self.show();
     }
 
-    fn directory_started(&self) {
-        self.directories.fetch_add(1, Ordering::Relaxed);
+    fn entry_found(&self, _is_directory: bool) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
         self.show();
     }
 }

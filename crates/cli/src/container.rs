@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_builder::import::{TarImportOptions, TarSource, from_tar_layers};
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{CancelToken, Error, ErrorKind};
+use ferrofs_builder::{CancelToken, Error, ErrorKind, NoopObserver};
 use ferrofs_remote::oci::{BlobReference, ContainerManifest, diff_ids};
 use ferrofs_remote::{ContentDigest, LayoutReference, Location, RemoteObject};
 use sha2::{Digest, Sha256};
@@ -98,7 +98,7 @@ pub(crate) fn import(
     };
     let ContainerImage { config, mut layers, mut verified, mut cached } = image.map_err(refused)?;
     let tree = loop {
-        let error = match from_tar_layers(layers, options, cancel) {
+        let error = match from_tar_layers(layers, options, &NoopObserver, cancel) {
             Ok(tree) => break tree,
             Err(error) => error,
         };

@@ -239,9 +239,13 @@ fn an_image_refers_to_the_contents_of_an_archive() {
         fs::write(directory.path("tar"), &bytes).unwrap();
         let referring =
             TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
-        let tree =
-            from_tar(TarSource::Path(directory.path("tar")), &referring, &CancelToken::new())
-                .unwrap();
+        let tree = from_tar(
+            TarSource::Path(directory.path("tar")),
+            &referring,
+            &NoopObserver,
+            &CancelToken::new(),
+        )
+        .unwrap();
         let report =
             build(&tree, &options(9), &directory.path("image"), &NoopObserver, &CancelToken::new())
                 .unwrap();
@@ -250,7 +254,7 @@ fn an_image_refers_to_the_contents_of_an_archive() {
         // However it comes, the image is the same.
         let reader = Box::new(std::io::Cursor::new(bytes));
         let source = TarSource::Stream { name: "pipe".into(), reader };
-        let piped = from_tar(source, &referring, &CancelToken::new()).unwrap();
+        let piped = from_tar(source, &referring, &NoopObserver, &CancelToken::new()).unwrap();
         build(&piped, &options(9), &directory.path("piped"), &NoopObserver, &CancelToken::new())
             .unwrap();
         let images = ["image", "piped"].map(|name| fs::read(directory.path(name)).unwrap());
@@ -264,8 +268,13 @@ fn what_no_block_can_hold_of_an_archive_is_copied() {
     fs::write(directory.path("tar"), archive("pax")).unwrap();
     let referring =
         TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
-    let tree =
-        from_tar(TarSource::Path(directory.path("tar")), &referring, &CancelToken::new()).unwrap();
+    let tree = from_tar(
+        TarSource::Path(directory.path("tar")),
+        &referring,
+        &NoopObserver,
+        &CancelToken::new(),
+    )
+    .unwrap();
     build(&tree, &options(12), &directory.path("image"), &NoopObserver, &CancelToken::new())
         .unwrap();
     assert_eq!(directory.facts("tar"), facts_of_tree(&tree));

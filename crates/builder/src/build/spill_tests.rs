@@ -205,7 +205,7 @@ fn an_archive_of_many_entries_is_imported_within_the_memory_of_its_store() {
     archive.resize(archive.len() + 1024, 0);
     let source = TarSource::Bytes { name: "a.tar".into(), bytes: archive.into() };
     let import = TarImportOptions::default().store(Some(store.clone()));
-    let imported = from_tar(source, &import, &CancelToken::new()).unwrap();
+    let imported = from_tar(source, &import, &NoopObserver, &CancelToken::new()).unwrap();
     assert_eq!(imported.len(), tree.len());
     let stats = store.stats();
     assert!(stats.memory_bytes_peak <= 1 << 20 && stats.file_bytes > 0, "{stats:?}");

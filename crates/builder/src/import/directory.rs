@@ -216,7 +216,7 @@ impl<'a> DirectoryWalk<'a> {
 
     /// Enters the subdirectory `name` of the innermost frame.
     fn descend(&mut self, name: &[u8]) -> Result<()> {
-        self.observer.directory_started();
+        self.observer.entry_found(true);
         check_cancelled(self.cancel)?;
         self.tree.store().check()?;
         let reopened = self.reopen_innermost();
@@ -333,7 +333,10 @@ impl<'a> DirectoryWalk<'a> {
                     TypeHint::Other => self.add_entry(fd, place, name),
                 };
                 match entry {
-                    Ok(AddedEntry::Done) => {}
+                    Ok(AddedEntry::Done) => {
+                        self.observer.entry_found(false);
+                        check_cancelled(self.cancel)?;
+                    }
                     Ok(AddedEntry::Directory) => {
                         // A name has 255 bytes at most.
                         self.pending.append(&[u8::try_from(name.len()).unwrap_or(u8::MAX)]);

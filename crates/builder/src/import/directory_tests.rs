@@ -123,8 +123,10 @@ impl<F: FnMut() + Send> InterferingObserver<F> {
 }
 
 impl<F: FnMut() + Send> BuildObserver for InterferingObserver<F> {
-    fn directory_started(&self) {
-        (self.action.lock().unwrap())();
+    fn entry_found(&self, is_directory: bool) {
+        if is_directory {
+            (self.action.lock().unwrap())();
+        }
     }
 
     fn warn(&self, warning: Error) {
@@ -201,6 +203,37 @@ fn a_cancelled_walk_stops() {
     let observer = InterferingObserver::new(|| cancel.cancel());
     let error = from_directory(&fixture.at(""), &leave_out(), &observer, &cancel).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+}
+
+/// Counts entries, and cancels at one of them.
+struct CancelsAt {
+    entry: usize,
+    seen: Mutex<usize>,
+    cancel: CancelToken,
+}
+
+impl BuildObserver for CancelsAt {
+    fn entry_found(&self, _is_directory: bool) {
+        let mut seen = self.seen.lock().unwrap();
+        *seen += 1;
+        if *seen == self.entry {
+            self.cancel.cancel();
+        }
+    }
+}
+
+#[test]
+fn files_are_told_as_directories_are_and_can_cancel_the_walk() {
+    let fixture = SourceFixture::new();
+    for number in 0..20 {
+        fixture.write(format!("dir/{number}"), b"1");
+    }
+    for (entry, told) in [(usize::MAX, 21), (7, 7)] {
+        let observer = CancelsAt { entry, seen: Mutex::new(0), cancel: CancelToken::new() };
+        let options = DirectoryOptions::default();
+        let walked = from_directory(&fixture.at(""), &options, &observer, &observer.cancel);
+        assert_eq!((*observer.seen.lock().unwrap(), walked.is_ok()), (told, told == 21));
+    }
 }
 
 #[test]

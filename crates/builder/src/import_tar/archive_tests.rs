@@ -3,11 +3,12 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::tests::{ArchiveBuilder, bytes_of, listing};
+use super::tests::{ArchiveBuilder, bytes_of, layer, listing};
 use super::{TarImportOptions, TarSource, from_tar};
-use crate::ErrorKind;
 use crate::import::Compression;
+use crate::{BuildObserver, ErrorKind, NoopObserver};
 use ferrofs_workers::CancelToken;
 
 fn folder() -> PathBuf {
@@ -18,6 +19,7 @@ fn listed(name: &str) -> Vec<String> {
     let tree = from_tar(
         TarSource::Path(folder().join(name)),
         &TarImportOptions::default(),
+        &NoopObserver,
         &CancelToken::new(),
     );
     listing(&tree.unwrap_or_else(|error| panic!("{error}")))
@@ -131,9 +133,13 @@ fn compressed_archives_are_recognised_in_one_piece_and_in_two() {
 fn a_sparse_file_knows_its_holes() {
     for name in ["gnu-sparse", "pax-sparse-0.0", "pax-sparse-0.1", "pax-sparse-1.0"] {
         let path = folder().join(format!("{name}.tar.zst"));
-        let tree =
-            from_tar(TarSource::Path(path), &TarImportOptions::default(), &CancelToken::new())
-                .unwrap();
+        let tree = from_tar(
+            TarSource::Path(path),
+            &TarImportOptions::default(),
+            &NoopObserver,
+            &CancelToken::new(),
+        )
+        .unwrap();
         let holes = tree.child(crate::tree::Tree::ROOT, b"holes").unwrap();
         let ranges = tree.node(holes).content().unwrap().source().data_ranges().unwrap();
         assert!(
@@ -151,9 +157,13 @@ fn an_archive_that_changes_is_noticed_when_its_files_are_read() {
     let path = directory.path().join("plain.tar");
     let mut archive = ArchiveBuilder::new().file("a", "contents").end();
     fs::write(&path, &archive).unwrap();
-    let tree =
-        from_tar(TarSource::Path(path.clone()), &TarImportOptions::default(), &CancelToken::new())
-            .unwrap();
+    let tree = from_tar(
+        TarSource::Path(path.clone()),
+        &TarImportOptions::default(),
+        &NoopObserver,
+        &CancelToken::new(),
+    )
+    .unwrap();
     let file = tree.child(crate::tree::Tree::ROOT, b"a").unwrap();
     let content = tree.content(file).unwrap();
     assert_eq!(content.source().name(), format!("{}: a", path.display()));
@@ -181,12 +191,18 @@ fn a_pipe_and_an_open_file_are_read_from_where_they_stand() {
         " directory 755 0:0 0.000000000".to_owned(),
         "a file of 8 bytes, sum 4012 644 0:0 0.000000000".to_owned(),
     ];
-    assert_eq!(listing(&from_tar(source, &options, &CancelToken::new()).unwrap()), wanted);
+    assert_eq!(
+        listing(&from_tar(source, &options, &NoopObserver, &CancelToken::new()).unwrap()),
+        wanted
+    );
     let (reader, mut writer) = std::io::pipe().unwrap();
     let source = TarSource::Stream { name: "standard input".into(), reader: Box::new(reader) };
     std::io::Write::write_all(&mut writer, &archive).unwrap();
     drop(writer);
-    assert_eq!(listing(&from_tar(source, &options, &CancelToken::new()).unwrap()), wanted);
+    assert_eq!(
+        listing(&from_tar(source, &options, &NoopObserver, &CancelToken::new()).unwrap()),
+        wanted
+    );
 }
 
 #[test]
@@ -200,7 +216,8 @@ fn a_compression_that_was_asked_for_is_not_guessed() {
         let options =
             TarImportOptions { compression: Some(compression), ..TarImportOptions::default() };
         let error =
-            from_tar(TarSource::Path(path.clone()), &options, &CancelToken::new()).unwrap_err();
+            from_tar(TarSource::Path(path.clone()), &options, &NoopObserver, &CancelToken::new())
+                .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Archive(_)));
         assert!(error.to_string().starts_with(&format!("{}: {wanted}", path.display())), "{error}");
     }
@@ -219,7 +236,7 @@ fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
         let reader = Box::new(std::io::Cursor::new(bytes.to_vec()));
         let sha256 = sha2::Sha256::digest(digested).into();
         let layer = TarSource::Digested { name: "layer".into(), reader, sha256 };
-        from_tar(layer, &TarImportOptions::default(), &CancelToken::new())
+        from_tar(layer, &TarImportOptions::default(), &NoopObserver, &CancelToken::new())
     };
     let wanted = listing(&import(&whole, &whole).unwrap());
     // Behind the contents, inside of their padding, behind it, and after half of the mark.
@@ -229,11 +246,47 @@ fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
         let error = import(&whole[..cut], &whole).unwrap_err();
         assert!(error.to_string().contains("digest"), "{error}");
         let plain = TarSource::Bytes { name: "plain".into(), bytes: whole[..cut].into() };
-        let plain = from_tar(plain, &TarImportOptions::default(), &CancelToken::new());
+        let plain =
+            from_tar(plain, &TarImportOptions::default(), &NoopObserver, &CancelToken::new());
         assert_eq!(plain.is_ok(), cut == 1536, "{cut}");
     }
     // Inside of a header, and of the contents.
     for cut in [100, 515] {
         import(&whole[..cut], &whole[..cut]).unwrap_err();
+    }
+}
+
+/// Counts entries, and cancels at one of them.
+struct EntryCounter {
+    entries: AtomicU64,
+    cancels_at: u64,
+    cancel: CancelToken,
+}
+
+impl BuildObserver for EntryCounter {
+    fn entry_found(&self, _is_directory: bool) {
+        if self.entries.fetch_add(1, Ordering::Relaxed) + 1 == self.cancels_at {
+            self.cancel.cancel();
+        }
+    }
+}
+
+#[test]
+fn every_entry_of_an_archive_is_told_and_can_cancel_the_import() {
+    let mut archive = ArchiveBuilder::new().entry(b'5', "dir/", b"");
+    for number in 0..20 {
+        archive = archive.file(&format!("dir/{number}"), "contents");
+    }
+    let bytes = archive.end();
+    for (cancels_at, told) in [(u64::MAX, 21), (7, 7)] {
+        let (entries, cancel) = (AtomicU64::new(0), CancelToken::new());
+        let observer = EntryCounter { entries, cancels_at, cancel };
+        let options = TarImportOptions::default();
+        let imported = from_tar(layer(bytes.clone()), &options, &observer, &observer.cancel);
+        assert_eq!(observer.entries.load(Ordering::Relaxed), told);
+        match imported {
+            Ok(tree) => assert_eq!((tree.len(), cancels_at), (22, u64::MAX)),
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}"),
+        }
     }
 }

@@ -4,8 +4,8 @@ use ExpectedImport::{Harmless, Refused};
 
 use super::tests::{ArchiveBuilder, TestHeader, import, layer, listed, listing, refusal};
 use super::{TarImportOptions, TarSource, WhiteoutPolicy, from_tar};
-use crate::ErrorKind;
 use crate::import::SpoolOptions;
+use crate::{ErrorKind, NoopObserver};
 use ferrofs_workers::CancelToken;
 
 /// An archive's one entry has this wrong with it.
@@ -332,13 +332,13 @@ fn a_spool_that_is_bounded_refuses_what_is_more() {
     let options = TarImportOptions { spool, ..TarImportOptions::default() };
     let reader = Box::new(std::io::Cursor::new(archive.clone()));
     let source = TarSource::Stream { name: "a.tar".into(), reader };
-    let error = from_tar(source, &options, &CancelToken::new()).unwrap_err();
+    let error = from_tar(source, &options, &NoopObserver, &CancelToken::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Archive(_)));
     assert_eq!(
         error.to_string(),
         "a.tar: byte 1536: \"b\": contents of more than 10 bytes, the limit of the spool"
     );
-    from_tar(layer(archive), &options, &CancelToken::new()).unwrap();
+    from_tar(layer(archive), &options, &NoopObserver, &CancelToken::new()).unwrap();
 }
 
 /// What an attack comes to.

@@ -2,7 +2,7 @@
 
 use super::tests::{ArchiveBuilder, import};
 use super::{InputLimit, TarImportOptions, TarSource, from_tar};
-use crate::ErrorKind;
+use crate::{ErrorKind, NoopObserver};
 use ferrofs_workers::CancelToken;
 
 /// Names one kind of file.
@@ -57,6 +57,6 @@ fn zeros_are_read_up_to_the_limit() {
     assert_eq!(import(&vec![0; 1 << 20], &limited).unwrap().len(), 1);
     let reader = Box::new(std::io::repeat(0));
     let endless = TarSource::Stream { name: "zeros".into(), reader };
-    let error = from_tar(endless, &limited, &CancelToken::new()).unwrap_err();
+    let error = from_tar(endless, &limited, &NoopObserver, &CancelToken::new()).unwrap_err();
     assert!(error.to_string().contains("--max-input"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use super::tests::{ArchiveBuilder, TestHeader};
 use super::{TarImportOptions, TarSource, from_tar};
-use crate::ErrorKind;
+use crate::{ErrorKind, NoopObserver};
 use ferrofs_workers::CancelToken;
 
 #[test]
@@ -23,7 +23,7 @@ fn an_archive_that_decompresses_to_more_than_its_limit_is_refused() {
     let refusal = |input, compressed: Vec<u8>| {
         let options = TarImportOptions::default().concatenated(true).input(input);
         let source = TarSource::Bytes { name: "a.tar".into(), bytes: compressed.into() };
-        let imported = from_tar(source, &options, &CancelToken::new());
+        let imported = from_tar(source, &options, &NoopObserver, &CancelToken::new());
         let error = imported.map(drop).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Archive(_)), "{error}");
         error.to_string()
@@ -62,7 +62,9 @@ fn a_sparse_file_that_claims_more_than_the_limit_is_refused_where_its_holes_are_
             true => TarSource::Stream { name, reader: Box::new(std::io::Cursor::new(bytes)) },
             false => TarSource::Bytes { name, bytes: bytes.into() },
         };
-        from_tar(source, &options, &CancelToken::new()).map(drop).map_err(|error| error.to_string())
+        from_tar(source, &options, &NoopObserver, &CancelToken::new())
+            .map(drop)
+            .map_err(|error| error.to_string())
     };
     for is_stream in [false, true] {
         for (limit, bytes, why) in [
@@ -133,7 +135,7 @@ fn the_limit_for_holes_depends_neither_on_the_order_of_the_entries_nor_on_the_ki
             ] {
                 let imported = |limit: InputLimit, source: TarSource| {
                     let options = TarImportOptions::default().input(limit);
-                    from_tar(source, &options, &CancelToken::new()).map(drop)
+                    from_tar(source, &options, &NoopObserver, &CancelToken::new()).map(drop)
                 };
                 let found = imported(InputLimit::Default, source);
                 assert_eq!(found.is_err(), is_refused, "{number}: {found:?}");
@@ -163,7 +165,7 @@ fn directories_that_only_paths_lead_through_count_as_input() {
             false => TarSource::Bytes { name, bytes: bytes.into() },
         };
         let options = TarImportOptions::default().input(InputLimit::Bytes(limit));
-        from_tar(source, &options, &CancelToken::new())
+        from_tar(source, &options, &NoopObserver, &CancelToken::new())
     };
     let headers = 3000 * 512;
     for is_stream in [false, true] {
@@ -193,7 +195,8 @@ fn a_sparse_map_with_more_parts_than_memory_allows_is_refused() {
     let archive = ArchiveBuilder::new().block(&header).raw(&block).end();
     let options = TarImportOptions::default().sparse_extents_max(20);
     let source = TarSource::Bytes { name: "a.tar".into(), bytes: archive.into() };
-    let error = from_tar(source, &options, &CancelToken::new()).map(drop).unwrap_err();
+    let error =
+        from_tar(source, &options, &NoopObserver, &CancelToken::new()).map(drop).unwrap_err();
     assert_eq!(
         error.to_string(),
         "a.tar: byte 0: \"s\": its map has more than 20 parts, the limit; more memory allows more"

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::import::{Compression, SpoolOptions};
 use crate::tree::{Content, DeviceAddress, NodeKind, SourceExtent, Tree};
-use crate::{ErrorKind, Result};
+use crate::{ErrorKind, NoopObserver, Result};
 use ferrofs_workers::CancelToken;
 
 /// The bytes of a file, read in pieces of an odd size.
@@ -84,12 +84,18 @@ pub(super) fn import(bytes: &[u8], options: &TarImportOptions) -> Result<Tree> {
     let placed = from_tar(
         TarSource::Bytes { name: name.clone(), bytes: bytes.into() },
         options,
+        &NoopObserver,
         &CancelToken::new(),
     );
     let reader = Box::new(Cursor::new(bytes.to_vec()));
     let spool = SpoolOptions { memory_bytes_max: 1000, ..SpoolOptions::default() };
     let streaming = TarImportOptions { spool, ..options.clone() };
-    let streamed = from_tar(TarSource::Stream { name, reader }, &streaming, &CancelToken::new());
+    let streamed = from_tar(
+        TarSource::Stream { name, reader },
+        &streaming,
+        &NoopObserver,
+        &CancelToken::new(),
+    );
     match (&placed, &streamed) {
         (Ok(placed), Ok(streamed)) => assert_eq!(listing(placed), listing(streamed)),
         (Err(placed), Err(streamed)) => assert_eq!(placed.to_string(), streamed.to_string()),
@@ -228,7 +234,15 @@ fn names(tree: &Tree) -> Vec<String> {
 
 fn applied(layers: Vec<Vec<u8>>) -> Vec<String> {
     let layers = layers.into_iter().map(layer).collect();
-    names(&from_tar_layers(layers, &options(WhiteoutPolicy::Apply), &CancelToken::new()).unwrap())
+    names(
+        &from_tar_layers(
+            layers,
+            &options(WhiteoutPolicy::Apply),
+            &NoopObserver,
+            &CancelToken::new(),
+        )
+        .unwrap(),
+    )
 }
 
 #[test]
@@ -662,8 +676,13 @@ fn sparse_files_of_all_formats_are_whole() {
         ])
         .entry(b'0', "GNUSparseFile.1/one", &with_map)
         .end();
-    let tree = from_tar(layer(archive.clone()), &TarImportOptions::default(), &CancelToken::new())
-        .unwrap();
+    let tree = from_tar(
+        layer(archive.clone()),
+        &TarImportOptions::default(),
+        &NoopObserver,
+        &CancelToken::new(),
+    )
+    .unwrap();
     assert_eq!(listed(&archive).len(), 5);
     for name in ["old", "zero", "zero-one", "one"] {
         let id = tree.child(Tree::ROOT, name.as_bytes()).unwrap();
@@ -713,8 +732,13 @@ fn many_small_files_are_read() {
     for number in 0..20_000 {
         archive = archive.file(&format!("d{}/f{number}", number % 50), "x");
     }
-    let tree =
-        from_tar(layer(archive.end()), &TarImportOptions::default(), &CancelToken::new()).unwrap();
+    let tree = from_tar(
+        layer(archive.end()),
+        &TarImportOptions::default(),
+        &NoopObserver,
+        &CancelToken::new(),
+    )
+    .unwrap();
     assert_eq!(tree.len(), 20_051);
 }
 
@@ -730,13 +754,19 @@ fn from_bytes(bytes: &[u8], options: &TarImportOptions) -> Result<Tree> {
     from_tar(
         TarSource::Bytes { name: "a.tar".into(), bytes: bytes.into() },
         options,
+        &NoopObserver,
         &CancelToken::new(),
     )
 }
 
 fn from_stream(bytes: &[u8], options: &TarImportOptions) -> Result<Tree> {
     let reader = Box::new(Cursor::new(bytes.to_vec()));
-    from_tar(TarSource::Stream { name: "a.tar".into(), reader }, options, &CancelToken::new())
+    from_tar(
+        TarSource::Stream { name: "a.tar".into(), reader },
+        options,
+        &NoopObserver,
+        &CancelToken::new(),
+    )
 }
 
 fn parts(tree: &Tree, name: &[u8]) -> Vec<SourceExtent> {
@@ -783,10 +813,11 @@ fn a_compressed_archive_is_referred_to_only_by_who_says_so() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tar");
     let path = folder.join("pax.tar.gz");
     let error =
-        from_tar(TarSource::Path(path.clone()), &referred(), &CancelToken::new()).unwrap_err();
+        from_tar(TarSource::Path(path.clone()), &referred(), &NoopObserver, &CancelToken::new())
+            .unwrap_err();
     assert!(error.to_string().contains("no image can refer to it"), "{error}");
     let said = TarImportOptions { compression: Some(Compression::Gzip), ..referred() };
-    let tree = from_tar(TarSource::Path(path), &said, &CancelToken::new()).unwrap();
+    let tree = from_tar(TarSource::Path(path), &said, &NoopObserver, &CancelToken::new()).unwrap();
     let [device] = tree.devices() else { panic!("{:?}", tree.devices()) };
     assert_eq!(device.bytes % 512, 0);
     let ends = tree.nodes().filter_map(|(_, node)| node.content()?.extents()?.last().copied());
@@ -854,7 +885,8 @@ fn an_import_that_is_cancelled_ends_within_a_file_and_between_files() {
         let reader = CancellingReader { bytes: Cursor::new(bytes.clone()), after, token };
         let token = reader.token.clone();
         let source = TarSource::Stream { name: "a.tar".into(), reader: Box::new(reader) };
-        let error = from_tar(source, &TarImportOptions::default(), &token).unwrap_err();
+        let error =
+            from_tar(source, &TarImportOptions::default(), &NoopObserver, &token).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{after}: {error}");
     }
 }

@@ -3,13 +3,15 @@
 
 use super::tests::{ArchiveBuilder, ROOT, layer, listing, options};
 use super::{WhiteoutPolicy, from_tar_layers};
+use crate::NoopObserver;
 use ferrofs_workers::CancelToken;
 
 /// Paths and xattrs of the tree of some archives, the root left out; for another name of a file, which it is.
 fn merged(layers: &[Vec<u8>]) -> Vec<String> {
     let layers = layers.iter().cloned().map(layer).collect();
     let options = options(WhiteoutPolicy::ToOverlay);
-    let lines = listing(&from_tar_layers(layers, &options, &CancelToken::new()).unwrap());
+    let lines =
+        listing(&from_tar_layers(layers, &options, &NoopObserver, &CancelToken::new()).unwrap());
     assert_eq!(lines[0], ROOT);
     let shortened = |line: &String| match line.split_once(" 0:0 0.000000000") {
         Some((kind, xattrs)) => format!("{}{xattrs}", kind.split(' ').next().unwrap()),

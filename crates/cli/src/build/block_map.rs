@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use ferrofs_builder::import::{TarContentMode, from_tar_layers};
 use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::{SourceExtent, Tree};
-use ferrofs_builder::{Error, ErrorKind};
+use ferrofs_builder::{Error, ErrorKind, NoopObserver};
 use ferrofs_image::{ExtentStorage, Image, WalkEntry};
 use ferrofs_workers::CancelToken;
 
@@ -36,7 +36,7 @@ pub(super) fn places(request: &BuildRequest, cancel: &CancelToken) -> Result<Opt
     options.contents = TarContentMode::Index;
     options.uncompressed_copy = None;
     let sources = request.sources.iter().map(|source| super::import::tar_source(source));
-    from_tar_layers(sources.collect::<Result<_, _>>()?, &options, cancel).map(Some)
+    from_tar_layers(sources.collect::<Result<_, _>>()?, &options, &NoopObserver, cancel).map(Some)
 }
 
 /// Writes the list of a complete image, whose contents are in places of archives; an empty one without them.

@@ -194,8 +194,12 @@ fn import_tree(request: &BuildRequest, monitor: &BuildMonitor<'_>) -> Result<Tre
         return from_directory(source, &request.directory, monitor, monitor.cancel_token());
     }
     let sources = request.sources.iter().map(|source| tar_source(source));
-    let mut tree =
-        from_tar_layers(sources.collect::<Result<_, _>>()?, &request.tar, monitor.cancel_token())?;
+    let mut tree = from_tar_layers(
+        sources.collect::<Result<_, _>>()?,
+        &request.tar,
+        monitor,
+        monitor.cancel_token(),
+    )?;
     request.tar_adjustments.apply(&mut tree)?;
     Ok(tree)
 }

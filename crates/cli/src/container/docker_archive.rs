@@ -5,9 +5,9 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use ferrofs_builder::CancelToken;
 use ferrofs_builder::import::{TarImportOptions, TarSource, WhiteoutPolicy, from_tar};
 use ferrofs_builder::tree::{Content, ContentReader, NodeId, NodeKind, Tree};
+use ferrofs_builder::{CancelToken, NoopObserver};
 use ferrofs_remote::ContentDigest;
 use ferrofs_remote::oci::diff_ids;
 use serde::Deserialize;
@@ -37,7 +37,8 @@ pub(super) fn open(
     outer = outer.whiteouts(WhiteoutPolicy::Keep).store(options.store.clone());
     outer.window_bytes_max = options.window_bytes_max;
     let source = TarSource::Path(PathBuf::from(file));
-    let archive = from_tar(source, &outer, cancel).map_err(|error| error.to_string())?;
+    let archive =
+        from_tar(source, &outer, &NoopObserver, cancel).map_err(|error| error.to_string())?;
     let manifest = read_file(&archive, "manifest.json")?;
     let images: Vec<SavedImage> = serde_json::from_slice(&manifest)
         .map_err(|error| format!("manifest.json is malformed: {error}"))?;
