@@ -2,13 +2,14 @@
 
 mod statistics;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::anyhow;
-use ferrofs_image::{ExtentStorage, FileExtent, FilePiece, FileType, Image, Inode, Nid};
+use ferrofs_image::{
+    ExtentStorage, FileExtent, FilePiece, FileSource, FileType, Image, Inode, Nid,
+};
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{Compat, DataLayout, Incompat};
 
@@ -87,7 +88,9 @@ fn report(shown: anyhow::Result<()>) -> anyhow::Result<()> {
 /// Opens the image, or reports why not and gives the exit status of dump.erofs for that.
 fn open(arguments: &DumpArguments) -> Result<Image, CommandStatus> {
     for path in arguments.devices.iter().chain([&arguments.image]) {
-        if let Err(error) = File::open(path) {
+        // What no system call refuses, such as a directory, is reported where the image is opened.
+        let opened = FileSource::open_file(path).map(drop);
+        if let Some(error) = opened.err().filter(|error| error.raw_os_error().is_some()) {
             output::print_path_message(path.as_os_str().as_bytes(), &error);
             let errno = error.raw_os_error().and_then(|errno| u8::try_from(errno).ok());
             return Err(CommandStatus::Number(errno.unwrap_or(1).wrapping_neg()));

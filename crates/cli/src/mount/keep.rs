@@ -13,6 +13,7 @@ use ferrofs_fuse::attach::{
     HolderPlan, HolderSignals, MountMethod, ServerStart, attach, run_in_child,
 };
 use ferrofs_fuse::{Capabilities, ListenerGrowth, RequestJournal, Succession, fault_point};
+use ferrofs_image::FileSource;
 use ferrofs_mount::sandbox::{Sandbox, SandboxRole, SandboxStatus, StandardStreams};
 use ferrofs_mount::{MountSettings, NegotiatedMount};
 use ferrofs_workers::priority::{InheritedPriority, PriorityRequest};
@@ -47,7 +48,7 @@ impl HeldFiles {
     fn open(request: &MountRequest) -> anyhow::Result<Self> {
         let open = |path: &Path| {
             let shown = || escape(path.as_os_str().as_encoded_bytes());
-            File::open(path).map_err(|error| anyhow!("{}: {error}", shown()))
+            FileSource::open_file(path).map_err(|error| anyhow!("{}: {error}", shown()))
         };
         let devices = request.read.devices.iter().map(|path| open(path));
         Ok(Self { image: open(&request.image)?, devices: devices.collect::<Result<_, _>>()? })

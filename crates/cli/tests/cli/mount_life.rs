@@ -2,10 +2,10 @@
 //! by violence.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use rustix::io::Errno;
@@ -22,12 +22,39 @@ fn foreground(point: &MountPoint) -> Foreground {
     Foreground::ready(mount(point).arg("-f").spawn())
 }
 
-/// An image that never finishes opening.
-fn hanging(dir: &Dir) -> std::path::PathBuf {
-    let fifo = dir.join("fifo");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    fifo
+/// An image that another program has leased: opening it waits until that program gives it back.
+struct LeasedImage {
+    path: std::path::PathBuf,
+    holder: Child,
+}
+
+impl LeasedImage {
+    /// `None` where there is no Python, whose standard library takes leases.
+    fn new(dir: &Dir) -> Option<Self> {
+        let script = "import fcntl, signal, sys\n\
+                      signal.signal(signal.SIGIO, signal.SIG_IGN)\n\
+                      image = open(sys.argv[1], 'rb')\n\
+                      fcntl.fcntl(image, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+                      print('leased', flush=True)\n\
+                      sys.stdin.read()\n";
+        let path = dir.write("leased", &fs::read(data("plain.erofs")).unwrap());
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut holder) = command.spawn() else {
+            skip("there is no python3");
+            return None;
+        };
+        let mut said = [0; 6];
+        holder.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        Some(Self { path, holder })
+    }
+}
+
+impl Drop for LeasedImage {
+    fn drop(&mut self) {
+        self.holder.kill().unwrap();
+        self.holder.wait().unwrap();
+    }
 }
 
 fn is_stale(directory: &Path) -> bool {
@@ -205,8 +232,9 @@ fn killed_it_is_unmounted_by_a_process_that_lives_on_for_that() {
 #[test]
 fn a_daemon_that_dies_before_it_is_ready_is_reported() {
     let dir = Dir::new();
+    let Some(image) = LeasedImage::new(&dir) else { return };
     let point = MountPoint::new();
-    let asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
+    let asking = ferrofs().arg("mount").arg(&image.path).arg(point.path()).spawn();
     point.process(Some(asking.id())).signal(Signal::KILL);
     let output = asking.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -217,8 +245,9 @@ fn a_daemon_that_dies_before_it_is_ready_is_reported() {
 #[test]
 fn when_the_starter_is_killed_nothing_is_mounted() {
     let dir = Dir::new();
+    let Some(image) = LeasedImage::new(&dir) else { return };
     let point = MountPoint::new();
-    let mut asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
+    let mut asking = ferrofs().arg("mount").arg(&image.path).arg(point.path()).spawn();
     let daemon = point.process(Some(asking.id()));
     // A daemon ends with its starter from when its standard input is not the socket any more.
     let input = format!("/proc/{}/fd/0", daemon.pid());

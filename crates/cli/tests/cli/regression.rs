@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,6 +35,30 @@ fn a_wrong_checksum_is_an_error() {
     ferrofs().arg("extract").arg(&image).arg(dir.join("tree")).ends_with(1);
     assert!(!dir.join("tree").exists());
     ferrofs().args(["info", "--no-checksum"]).arg(&image).succeeds();
+}
+
+/// Opening a FIFO would wait for a writer.
+#[test]
+fn a_fifo_in_place_of_an_image_or_a_device_is_refused() {
+    let dir = Dir::new();
+    let fifo = dir.join("fifo");
+    mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let point = dir.join("point");
+    fs::create_dir(&point).unwrap();
+    for verb in ["info", "check", "mount"] {
+        let mut command = ferrofs().arg(verb).arg(&fifo);
+        if verb == "mount" {
+            command = command.arg(&point);
+        }
+        let ended = command.ends_with(1);
+        assert!(ended.stderr.contains("a FIFO cannot be read as an image"), "{}", ended.stderr);
+    }
+    let device = format!("--device={}", fifo.display());
+    let ended = ferrofs().args(["info", &device]).arg(data("plain.erofs")).ends_with(1);
+    assert!(ended.stderr.contains("a FIFO"), "{}", ended.stderr);
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    dump.arg0("dump.erofs").arg(&fifo);
+    assert!(!dump.output().unwrap().status.success());
 }
 
 #[test]
