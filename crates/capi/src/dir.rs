@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::ffi::{CString, c_int};
 use std::ops::ControlFlow;
 
-use ferrofs_image::{DirEntryRef, Image, Inode};
+use ferrofs_image::{DirEntryRef, Inode};
 
 use crate::error::{CallError, CallResult};
 use crate::guard;
 use crate::inode::InodeHandle;
+use crate::open::SharedImage;
 use crate::pointer;
 use crate::structs::Dirent;
 
@@ -19,7 +20,7 @@ const BATCH_ENTRIES: usize = 128;
 /// An open directory. The type is `ferrofs_dir` in C.
 #[derive(Debug)]
 pub(crate) struct DirHandle {
-    image: Image,
+    image: SharedImage,
     inode: Inode,
     batch: VecDeque<BatchEntry>,
     /// The entry that was handed out last; its name is the caller's until the next call.
@@ -63,42 +64,25 @@ impl DirHandle {
     fn advance(&mut self) -> CallResult<Option<&BatchEntry>> {
         self.current = None;
         while self.batch.is_empty() {
-            let Some(from) = self.next.take() else { return Ok(None) };
-            let batch = &mut self.batch;
-            let mut next = None;
+            let Some(from) = self.next else { return Ok(None) };
+            let (batch, mut position) = (&mut self.batch, from);
+            let mut is_full = false;
             let mut visit = |entry: &DirEntryRef<'_>| {
                 batch.extend(BatchEntry::of(entry));
-                if batch.len() < BATCH_ENTRIES {
-                    return ControlFlow::Continue(());
-                }
-                next = Some(entry.next);
-                ControlFlow::Break(())
+                position = entry.next;
+                is_full = batch.len() >= BATCH_ENTRIES;
+                if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let listed = self.image.list(&self.inode, from, &mut visit);
-            self.next = next;
-            if let Err(error) = listed {
-                // Entries before the damage come first, then the error again.
-                if self.batch.is_empty() {
-                    return Err(error.into());
-                }
-                let seen = self.batch.len();
-                self.next = Some(self.position_behind(from, seen)?);
+            let is_complete = listed.is_ok() && !is_full;
+            self.next = (!is_complete).then_some(position);
+            // Entries before the damage come first, then the error, again in each call.
+            if self.batch.is_empty() {
+                listed?;
             }
         }
         self.current = self.batch.pop_front();
         Ok(self.current.as_ref())
-    }
-
-    /// The position behind the last of `count` entries from `from` on.
-    fn position_behind(&self, from: u64, count: usize) -> CallResult<u64> {
-        let (mut seen, mut position) = (0, from);
-        let mut visit = |entry: &DirEntryRef<'_>| {
-            seen += usize::from(!matches!(entry.name, b"." | b".."));
-            position = entry.next;
-            if seen == count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        self.image.list(&self.inode, from, &mut visit)?;
-        Ok(position)
     }
 }
 
@@ -181,4 +165,86 @@ pub(crate) unsafe extern "C" fn ferrofs_rewinddir(dir: *mut DirHandle) {
 pub(crate) unsafe extern "C" fn ferrofs_closedir(dir: *mut DirHandle) {
     // SAFETY: this function's contract.
     guard::drop_quietly(|| unsafe { pointer::free(dir) });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use ferrofs_builder::import::{DirectoryOptions, from_directory};
+    use ferrofs_builder::{BuildOptions, CancelToken, NoopObserver};
+    use ferrofs_image::{FileSource, ImageSource, OpenOptions};
+
+    use super::*;
+    use crate::error::Code;
+    use crate::io::CallerTables;
+    use crate::open::ImageHandle;
+
+    /// Two of three reads fail once the count is not zero.
+    #[derive(Debug)]
+    struct Failing {
+        file: FileSource,
+        reads: Arc<AtomicUsize>,
+    }
+
+    impl ImageSource for Failing {
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            let reads = self.reads.load(Ordering::Relaxed);
+            if reads > 0 {
+                self.reads.store(reads + 1, Ordering::Relaxed);
+            }
+            if !reads.is_multiple_of(3) {
+                return Err(io::Error::from_raw_os_error(2));
+            }
+            self.file.read_at(offset, buffer)
+        }
+
+        fn length(&self) -> u64 {
+            self.file.length()
+        }
+    }
+
+    /// A listing of 1,000 names in several blocks, and the count of its source.
+    fn long_listing() -> io::Result<(DirHandle, Arc<AtomicUsize>)> {
+        let dir = tempfile::tempdir()?;
+        let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+        std::fs::create_dir(&tree)?;
+        for number in 0..1000 {
+            std::fs::write(tree.join(format!("{number:040}")), "")?;
+        }
+        let (observer, cancel) = (NoopObserver, CancelToken::new());
+        let tree = from_directory(&tree, &DirectoryOptions::default(), &observer, &cancel).unwrap();
+        let options = BuildOptions::default();
+        ferrofs_builder::build(&tree, &options, &image, &observer, &cancel).unwrap();
+        let reads = Arc::new(AtomicUsize::new(0));
+        let source = Failing { file: FileSource::open(&image, 0)?, reads: Arc::clone(&reads) };
+        let image = OpenOptions::new().open_sources(Arc::new(source), Vec::new()).unwrap();
+        let image = ImageHandle::new(image, CallerTables::default()).image;
+        let inode = image.root().unwrap();
+        Ok((DirHandle::new(&InodeHandle { image, inode }).unwrap(), reads))
+    }
+
+    #[test]
+    fn an_error_ends_no_listing() {
+        let (mut dir, reads) = long_listing().unwrap();
+        reads.store(1, Ordering::Relaxed);
+        let (mut names, mut errors) = (Vec::new(), 0);
+        loop {
+            match dir.advance() {
+                Ok(Some(entry)) => names.push(entry.name.clone()),
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(error.code(), Code::Io);
+                    errors += 1;
+                }
+            }
+        }
+        assert!(errors > 2, "{errors}");
+        let expected: Vec<_> =
+            (0..1000).map(|number| CString::new(format!("{number:040}")).unwrap()).collect();
+        assert_eq!(names, expected);
+        assert!(dir.advance().unwrap().is_none());
+    }
 }

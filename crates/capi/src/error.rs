@@ -130,9 +130,23 @@ impl CallError {
         let code = match error.kind() {
             io::ErrorKind::NotFound => Code::NotFound,
             io::ErrorKind::OutOfMemory => Code::Memory,
+            // Something that is no image file, as the library says: the system has a number.
+            io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory
+                if error.raw_os_error().is_none() =>
+            {
+                Code::Invalid
+            }
             _ => Code::Io,
         };
-        Self::new(code, what).with_errno(error.raw_os_error())
+        let is_directory = error.kind() == io::ErrorKind::IsADirectory;
+        let errno = error.raw_os_error().or(is_directory.then_some(errno::EISDIR));
+        Self::new(code, what).with_errno(errno)
+    }
+
+    /// An error of the source of an open image. Whatever its number is, it says nothing of names in
+    /// the image: a server answers 404 for an object that is gone.
+    fn source(error: &io::Error, what: impl AsRef<str>) -> Self {
+        Self::new(Code::Io, what).with_errno(error.raw_os_error())
     }
 }
 
@@ -145,7 +159,7 @@ fn text(bytes: impl AsRef<[u8]>) -> CString {
 impl From<ferrofs_image::Error> for CallError {
     fn from(error: ferrofs_image::Error) -> Self {
         let mut made = match error.kind() {
-            ImageErrorKind::Io(source) => Self::io(source, error.to_string()),
+            ImageErrorKind::Io(source) => Self::source(source, error.to_string()),
             ImageErrorKind::OpenDevice { path, source } => {
                 Self::io(source, error.to_string()).at_path(path.as_os_str().as_bytes())
             }
@@ -192,7 +206,7 @@ impl From<ferrofs_extract::Error> for CallError {
         let message = error.to_string();
         let mut made = match error.kind() {
             ErrorKind::Image(source) => match source.kind() {
-                ImageErrorKind::Io(source) => Self::io(source, message),
+                ImageErrorKind::Io(source) => Self::source(source, message),
                 kind => Self::new(code_of(kind), message).with_errno(errno_of(kind)),
             },
             ErrorKind::Output { source, .. } => Self::io(source, message),
@@ -272,6 +286,15 @@ mod tests {
         let error = CallError::from(failed).at_path(b"image");
         assert_eq!((error.code, error.errno), (Code::NotFound, errno::ENOENT));
         assert_eq!(error.path.to_bytes(), b"/nowhere/blob");
+    }
+
+    #[test]
+    fn an_error_of_the_source_names_no_missing_path() {
+        for number in [errno::ENOENT, errno::ENOMEM] {
+            let failed = io::Error::from_raw_os_error(number);
+            let error = CallError::from(ferrofs_image::Error::from(failed));
+            assert_eq!((error.code, error.errno), (Code::Io, number));
+        }
     }
 
     #[test]

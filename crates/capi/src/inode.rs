@@ -3,11 +3,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ferrofs_image::{ErrorKind, FileType, Image, Inode, LastLink, Nid};
+use ferrofs_image::{ErrorKind, FileType, Inode, LastLink, Nid};
 
 use crate::error::{CallError, CallResult};
 use crate::guard;
-use crate::open::ImageHandle;
+use crate::open::{ImageHandle, SharedImage};
 use crate::path;
 use crate::pointer::{self, Ending};
 use crate::structs::Stat;
@@ -15,7 +15,7 @@ use crate::structs::Stat;
 /// An inode with its image. The type is `ferrofs_inode` in C.
 #[derive(Debug)]
 pub(crate) struct InodeHandle {
-    pub(crate) image: Image,
+    pub(crate) image: SharedImage,
     pub(crate) inode: Inode,
 }
 

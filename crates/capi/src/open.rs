@@ -2,15 +2,16 @@
 #![allow(unsafe_code, reason = "functions that C calls get pointers")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ferrofs_image::{Image, ImageSource, MemoryPool};
+use ferrofs_image::{FileSource, Image, ImageSource, MemoryPool};
 
 use crate::error::{CallError, CallResult, Code};
 use crate::guard;
-use crate::io::CallerSource;
+use crate::io::CallerTables;
 use crate::pointer;
 use crate::structs::{ImageInfo, IoTable, OpenOptions};
 
@@ -24,10 +25,32 @@ const VERSION: &CStr =
         Err(_) => panic!("a version has no NUL"),
     };
 
+/// An open image, which all its handles share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedImage {
+    image: Image,
+    /// Dropped behind the image.
+    _tables: Arc<CallerTables>,
+}
+
+impl Deref for SharedImage {
+    type Target = Image;
+
+    fn deref(&self) -> &Image {
+        &self.image
+    }
+}
+
 /// An image. The type is `ferrofs_image` in C.
 #[derive(Debug)]
 pub(crate) struct ImageHandle {
-    pub(crate) image: Image,
+    pub(crate) image: SharedImage,
+}
+
+impl ImageHandle {
+    pub(crate) fn new(image: Image, tables: CallerTables) -> Self {
+        Self { image: SharedImage { image, _tables: Arc::new(tables) } }
+    }
 }
 
 /// `ferrofs_version`.
@@ -52,16 +75,22 @@ pub(crate) unsafe extern "C" fn ferrofs_open(
         // SAFETY: this function's contract.
         let (path, options) = unsafe { (pointer::text(path, "path")?, pointer::options(options)?) };
         pointer::require(image, "image")?;
-        let mut opening = image_options(&options)?.offset(options.offset);
+        let opening = image_options(&options)?;
         // SAFETY: this function's contract.
         let devices = unsafe { pointer::texts(options.devices, options.device_count, "a device") }?;
-        for device in devices {
-            opening = opening.device(host_path(device));
-        }
-        let opened = opening.open(host_path(path));
+        let primary = FileSource::open(host_path(path), options.offset);
+        let primary = primary.map_err(|error| {
+            CallError::io(&error, format!("{}: {error}", path.escape_ascii())).at_path(path)
+        })?;
+        let devices = devices.into_iter().map(|device| {
+            Ok(Arc::new(FileSource::open_device(host_path(device))?) as Arc<dyn ImageSource>)
+        });
+        let devices = devices.collect::<CallResult<Vec<_>>>()?;
+        let opened = opening.open_sources(Arc::new(primary), devices);
         let opened = opened.map_err(|error| CallError::from(error).at_path(path))?;
+        let opened = ImageHandle::new(opened, CallerTables::default());
         // SAFETY: this function's contract.
-        unsafe { pointer::write_handle(image, ImageHandle { image: opened }) };
+        unsafe { pointer::write_handle(image, opened) };
         Ok(0)
     };
     // SAFETY: this function's contract.
@@ -83,13 +112,15 @@ pub(crate) unsafe extern "C" fn ferrofs_open_io(
     error: *mut *mut CallError,
 ) -> c_int {
     let body = || {
+        let mut tables = CallerTables::default();
         // All tables are taken before anything can fail, so that each of them is closed.
         // SAFETY: this function's contract.
-        let primary = unsafe { source(io) };
+        let primary = unsafe { source(io, &mut tables) };
         // SAFETY: this function's contract.
         let devices = unsafe { pointer::array(devices, device_count) }?;
         // SAFETY: this function's contract.
-        let devices: Vec<_> = devices.iter().map(|device| unsafe { source(*device) }).collect();
+        let devices = devices.iter().map(|device| unsafe { source(*device, &mut tables) });
+        let devices: Vec<_> = devices.collect();
         let (primary, devices) = (primary?, devices.into_iter().collect::<CallResult<Vec<_>>>()?);
         // SAFETY: this function's contract.
         let options = unsafe { pointer::options(options) }?;
@@ -99,7 +130,7 @@ pub(crate) unsafe extern "C" fn ferrofs_open_io(
         }
         let opened = image_options(&options)?.open_sources(primary, devices)?;
         // SAFETY: this function's contract.
-        unsafe { pointer::write_handle(image, ImageHandle { image: opened }) };
+        unsafe { pointer::write_handle(image, ImageHandle::new(opened, tables)) };
         Ok(0)
     };
     // SAFETY: this function's contract.
@@ -110,13 +141,16 @@ pub(crate) unsafe extern "C" fn ferrofs_open_io(
 ///
 /// # Safety
 /// `table` is NULL or begins with its size.
-unsafe fn source(table: *const IoTable) -> CallResult<Arc<dyn ImageSource>> {
+unsafe fn source(
+    table: *const IoTable,
+    tables: &mut CallerTables,
+) -> CallResult<Arc<dyn ImageSource>> {
     if table.is_null() {
         return Err(CallError::invalid("a struct ferrofs_io is NULL"));
     }
     // SAFETY: this function's contract.
     let (table, rest) = unsafe { pointer::options_with_rest(table) }?;
-    Ok(Arc::new(CallerSource::new(table, rest)?))
+    tables.take(table, rest)
 }
 
 fn image_options(options: &OpenOptions) -> CallResult<ferrofs_image::OpenOptions> {
