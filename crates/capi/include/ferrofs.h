@@ -42,6 +42,8 @@ extern "C" {
 /* The first member of every structure, the rest zero: struct ferrofs_stat st = FERROFS_INIT (struct ferrofs_stat); */
 #ifdef __cplusplus
 #define FERROFS_INIT(type) ferrofs_init_of<type> ()
+#elif defined __STDC_VERSION__ && __STDC_VERSION__ >= 199901L
+#define FERROFS_INIT(type) {.size = sizeof (type)}
 #else
 #define FERROFS_INIT(type) {sizeof (type)}
 #endif
@@ -54,7 +56,7 @@ typedef struct ferrofs_error ferrofs_error;
 enum ferrofs_code {
     FERROFS_OK = 0,
     FERROFS_E_INVALID = -1,     /* an argument or option is wrong */
-    FERROFS_E_IO = -2,          /* the system refused; ferrofs_error_errno has its number */
+    FERROFS_E_IO = -2,          /* the system refused, or pread failed; ferrofs_error_errno has the number */
     FERROFS_E_CORRUPT = -3,     /* the image breaks a rule of the format */
     FERROFS_E_NOT_FOUND = -4,   /* no such path or attribute */
     FERROFS_E_TYPE = -5,        /* the inode is of the wrong type. The number of errno.h is ENOTDIR where a directory
@@ -103,7 +105,10 @@ struct ferrofs_io {
     uint64_t (*length)(void *ctx);
     /* Called once for each table of a call: when the last handle of the image is freed, or before
      * ferrofs_open_io returns if it fails for any reason, but for a table whose size is not one of a structure:
-     * nothing else of that table is read. Also a table that is given twice is closed once for each. May be NULL. */
+     * nothing else of that table is read. Also a table that is given twice is closed once for each. May be NULL.
+     * No function of the table is called afterwards. Threads of the library may be in pread when the last handle is
+     * freed. The function that frees it waits for them, so do not hold a lock that pread takes. If pread itself frees
+     * the last handle, nothing is waited for, and the table is closed when the last pread that runs has returned. */
     void (*close)(void *ctx);
 };
 
@@ -117,14 +122,14 @@ struct ferrofs_open_options {
     /* Files of the extra devices, in the order of the device table; not for ferrofs_open_io. */
     const char *const *devices;
     size_t device_count;
-    /* The most memory for buffers and caches; 0: an eighth of the system's. */
+    /* The most memory for buffers and caches, at least 20 MiB; 0: an eighth of the system's, from 20 to 256 MiB. */
     uint64_t memory_bytes;
     /* FERROFS_OPEN_*. */
     uint32_t flags;
     uint32_t reserved;
 };
 
-/* Opens a file or block device. */
+/* Opens a regular file or a block device; anything else is FERROFS_E_INVALID. */
 int ferrofs_open(const char *path, const struct ferrofs_open_options *options, ferrofs_image **image,
                  ferrofs_error **error);
 /* Opens an image that the caller reads; `devices` are its extra devices. */
@@ -206,7 +211,9 @@ struct ferrofs_dirent {
 };
 
 int ferrofs_opendir(const ferrofs_inode *inode, ferrofs_dir **dir, ferrofs_error **error);
-/* 1 and the next entry, without "." and "..", sorted by bytes; 0 at the end; a negative code on failure. */
+/* 1 and the next entry, without "." and ".."; 0 at the end; a negative code on failure, after which the next call
+ * tries the same entry again. Entries come as the image has them. A sound one has them sorted by bytes, which
+ * ferrofs_check checks. */
 int ferrofs_readdir(ferrofs_dir *dir, struct ferrofs_dirent *entry, ferrofs_error **error);
 void ferrofs_rewinddir(ferrofs_dir *dir);
 /* NULL is ignored. */
@@ -214,7 +221,7 @@ void ferrofs_closedir(ferrofs_dir *dir);
 
 /* ---- work on whole images ---------------------------------------------------------------------------- */
 
-/* How much is done; return something other than 0 to stop with FERROFS_E_CANCELLED. Callbacks are called by
+/* How much is done: entries, and bytes of files. Return something other than 0 to stop with FERROFS_E_CANCELLED. Callbacks are called by
  * the thread that called the function, except for that of ferrofs_build, which any thread may call, one at a
  * time. */
 typedef int (*ferrofs_progress)(void *ctx, uint64_t entries, uint64_t bytes);
@@ -255,6 +262,9 @@ int ferrofs_check(const ferrofs_image *image, const struct ferrofs_check_options
 #define FERROFS_EXTRACT_NO_XATTRS UINT32_C (8)
 #define FERROFS_EXTRACT_NO_SET_ID UINT32_C (16)
 #define FERROFS_EXTRACT_NO_DEVICES UINT32_C (32)
+/* The destination gets the owner, mode, times and attributes of the root of the image. That is the default for a
+ * destination that the call creates; one that exists keeps its own. */
+#define FERROFS_EXTRACT_DESTINATION_METADATA UINT32_C (64)
 
 struct ferrofs_extract_options {
     size_t size;

@@ -23,7 +23,8 @@ mod extract_flag {
     pub(super) const NO_XATTRS: u32 = 8;
     pub(super) const NO_SET_ID: u32 = 16;
     pub(super) const NO_DEVICES: u32 = 32;
-    pub(super) const ALL: u32 = 63;
+    pub(super) const DESTINATION_METADATA: u32 = 64;
+    pub(super) const ALL: u32 = 127;
 }
 
 /// Number 0 of an option stands for its default.
@@ -128,8 +129,13 @@ pub(crate) unsafe extern "C" fn ferrofs_extract(
         let patterns =
             unsafe { pointer::texts(options.patterns, options.pattern_count, "a pattern") }?;
         let cancel = CancelToken::new();
-        let extracting =
-            extract_options(&options)?.selection(Selection::new(patterns)).cancel(&cancel);
+        let destination = host_path(destination);
+        let keeps_its_own =
+            options.flags & extract_flag::DESTINATION_METADATA == 0 && destination.is_dir();
+        let extracting = extract_options(&options)?
+            .selection(Selection::new(patterns))
+            .skip_destination_metadata(keeps_its_own)
+            .cancel(&cancel);
         let ExtractOptions { problem, progress, ctx, .. } = options;
         let callbacks = Callbacks { problem, progress, ctx };
         let mut handle = |event| {
@@ -137,7 +143,7 @@ pub(crate) unsafe extern "C" fn ferrofs_extract(
                 cancel.cancel();
             }
         };
-        let found = extract(&image.image, host_path(destination), &extracting, &mut handle)?;
+        let found = extract(&image.image, destination, &extracting, &mut handle)?;
         let result = ExtractSummary {
             entries: found.entries(),
             bytes: found.bytes,
