@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Installation, Language, api_images, data, has_program, here, skip, succeed};
+use crate::support::{
+    Installation, Language, api_images, built, data, has_program, here, skip, succeed,
+};
 
 /// The languages that there is a compiler for. A C compiler is a requirement.
 fn languages() -> Vec<Language> {
@@ -46,6 +48,28 @@ fn threads_that_share_an_image_read_the_same_bytes() {
     }
 }
 
+/// Tables and images end with their last handle, also in a forked child.
+#[test]
+fn tables_and_images_live_as_long_as_the_header_says() {
+    let installation = Installation::new();
+    let program = installation.compile(&here("tests/c/life.c"), Language::C, &[]);
+    let scratch = tempfile::tempdir().unwrap();
+    let output = succeed(Command::new(program).arg(scratch.path()).arg(data("tar/pax.tar.gz")));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn initial_values_are_without_warnings_in_every_standard() {
+    let installation = Installation::new();
+    let source = installation.path("initial.c");
+    let text = "#include <ferrofs.h>\nint main (void)\n{\n    struct ferrofs_stat st = FERROFS_INIT (struct \
+                ferrofs_stat);\n    return st.size != sizeof st || st.nid != 0;\n}\n";
+    fs::write(&source, text).unwrap();
+    for standard in ["-std=c99", "-std=c11", "-std=c17", "-std=c2x"] {
+        succeed(&mut Command::new(installation.compile(&source, Language::C, &[standard])));
+    }
+}
+
 #[test]
 fn the_example_of_the_readme_compiles_and_runs() {
     let installation = Installation::new();
@@ -67,6 +91,24 @@ fn the_example_of_the_readme_compiles_and_runs() {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
         assert!(!output.stderr.is_empty());
     }
+}
+
+#[test]
+fn the_steps_of_the_readme_without_cargo_c_make_a_program_that_starts() {
+    let installation = Installation::new();
+    let readme = fs::read_to_string(here("README.md")).unwrap();
+    let steps = readme.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let (build, steps) = steps.split_once('\n').unwrap();
+    assert!(build.starts_with("cargo build"), "{build}");
+    let steps = steps.replace("target/release/", "built/");
+    let steps = steps.replace("crates/capi/include", "include");
+    let dir = installation.dir.path();
+    fs::create_dir(dir.join("built")).unwrap();
+    fs::copy(built("libferrofs_capi.so"), dir.join("built/libferrofs_capi.so")).unwrap();
+    std::os::unix::fs::symlink(here("include"), dir.join("include")).unwrap();
+    fs::copy(here("examples/list.c"), dir.join("program.c")).unwrap();
+    succeed(Command::new("sh").args(["-e", "-c", &steps]).current_dir(dir));
+    succeed(Command::new(dir.join("program")).arg(data("demo.erofs")));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const SYSTEM_LIBRARIES: [&str; 7] =
     ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
-/// Reports that a test is skipped: in its output, and in the file that `FERROFS_SKIPPED` names.
+/// Reports that a test, or a part of it, is skipped: in its output, and in the file that `FERROFS_SKIPPED` names.
 pub(crate) fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
@@ -39,10 +39,14 @@ pub(crate) fn api_images() -> [PathBuf; 2] {
     [data("demo.erofs"), data("48bit.erofs")]
 }
 
-/// The images of tests/data, and of the folder of damaged images where it is there.
+/// The images of tests/data, and of the folder of damaged images; without that folder, the calling test
+/// is listed as skipped.
 pub(crate) fn images() -> Vec<PathBuf> {
     let corrupt = env::var_os("FERROFS_CORRUPT").map(PathBuf::from);
     let corrupt = corrupt.unwrap_or_else(|| here("../../../shared/corrupt"));
+    if !corrupt.is_dir() {
+        skip("only sound images: no set of corrupt images (FERROFS_CORRUPT)");
+    }
     let mut images = Vec::new();
     for folder in [data(""), corrupt] {
         let Ok(entries) = fs::read_dir(folder) else { continue };
@@ -52,6 +56,12 @@ pub(crate) fn images() -> Vec<PathBuf> {
     images.sort();
     assert!(images.len() > 50, "{}", images.len());
     images
+}
+
+/// A library as cargo has built it for the tests.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let beside = env::current_exe().unwrap().with_file_name(name);
+    if beside.exists() { beside } else { beside.parent().unwrap().with_file_name(name) }
 }
 
 /// Whether a program can be started.
@@ -83,13 +93,7 @@ impl Installation {
     /// symbol versions.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let built = env::current_exe().unwrap().parent().unwrap().join("libferrofs_capi.a");
-        let built = if built.exists() {
-            built
-        } else {
-            built.parent().unwrap().with_file_name("libferrofs_capi.a")
-        };
-        fs::copy(&built, dir.path().join("libferrofs.a")).unwrap();
+        fs::copy(built("libferrofs_capi.a"), dir.path().join("libferrofs.a")).unwrap();
         Self { dir }
     }
 
@@ -121,7 +125,9 @@ impl Installation {
             Language::C => compiling.arg("-std=c99"),
             Language::Cpp => compiling.args(["-std=c++11", "-x", "c++"]),
         };
-        compiling.args(["-pedantic", "-Wall", "-Werror", "-g", "-I"]).arg(here("include"));
+        compiling
+            .args(["-pedantic", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
+            .arg(here("include"));
         compiling.arg(source).args(["-x", "none", "-o"]).arg(&program);
         if flags.contains(&"-lferrofs") {
             compiling.arg("-L").arg(self.dir.path());
