@@ -23,6 +23,8 @@ pub(crate) struct GivenExtraction {
     members: Vec<Vec<u8>>,
     /// Whether owners, attributes, set-id bits and devices are those of the image.
     preserve: bool,
+    /// Whether the destination gets the metadata of the root; without it, only one that is made here.
+    root_metadata: Option<bool>,
     /// The most bytes that are written, and of repeated work; the defaults if there are none.
     max_output: Option<u64>,
     max_work: Option<u64>,
@@ -55,6 +57,8 @@ pub(crate) fn extract(
             _ => {}
         };
         let owners = if given.preserve { OwnerPolicy::IfRoot } else { OwnerPolicy::Caller };
+        // A directory that was there belongs to the caller: `/tmp` must not lose its sticky bit.
+        let sets_root = given.root_metadata.unwrap_or_else(|| !given.destination.exists());
         let options = ExtractOptions::new()
             .existing(ExistingFiles::Replace)
             .selection(Selection::of_paths(&given.members))
@@ -62,6 +66,7 @@ pub(crate) fn extract(
             .skip_xattrs(!given.preserve)
             .skip_set_id(!given.preserve)
             .skip_devices(!given.preserve)
+            .skip_destination_metadata(!sets_root)
             .max_output(given.max_output)
             .max_work(given.max_work)
             .cancel(&cancel);

@@ -223,6 +223,33 @@ def test_extract_writes_members_only(
         image.extract("nowhere", tmp_path)
 
 
+def test_a_directory_that_exists_keeps_its_metadata(tmp_path: Path) -> None:
+    # Threads that run this test share `tmp_path`.
+    scratch = Path(tempfile.mkdtemp(dir=tmp_path))
+    root = ferrofs.Entry("/", mode=stat.S_IFDIR | 0o750, mtime_ns=7_000_000_000)
+    ferrofs.build([root, ("a", b"a"), ("d/b", b"b")], scratch / "a.erofs")
+    image = ferrofs.Image(scratch / "a.erofs")
+
+    def extracted(exists: bool, members: list[str] | None, **options: bool) -> tuple[int, bool]:
+        target = Path(tempfile.mkdtemp(dir=scratch))
+        target.chmod(0o1777)
+        if not exists:
+            target.rmdir()
+        image.extractall(target, members, **options)
+        status = target.stat()
+        return stat.S_IMODE(status.st_mode), status.st_mtime_ns == 7_000_000_000
+
+    for members in (None, ["a"], ["d"]):
+        assert extracted(True, members) == (0o1777, False)
+        assert extracted(False, members) == (0o750, True)
+        assert extracted(True, members, root_metadata=True) == (0o750, True)
+        assert extracted(False, members, root_metadata=False) == (0o700, False)
+    target = Path(tempfile.mkdtemp(dir=scratch))
+    target.chmod(0o1777)
+    image.extract("a", target)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o1777
+
+
 def test_extract_takes_names_as_they_are(tmp_path: Path) -> None:
     special = ["*", "**", "a?", "[ab]", "{a,b}", "a\\*", "a["]
     plain = ["a", "b", "ab", "sub/a"]

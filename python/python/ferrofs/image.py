@@ -265,6 +265,7 @@ class Image:
         members: Iterable[StrPath] | None = None,
         *,
         preserve: bool = False,
+        root_metadata: bool | None = None,
         max_output: int | None = None,
         max_work: int | None = None,
         progress: Progress | None = None,
@@ -275,7 +276,11 @@ class Image:
 
         Entries belong to the caller and have neither set-id bits nor extended attributes, and
         device nodes are left out, unless ``preserve`` is set: then all of that is as in the image,
-        as far as the caller may. The directory gets the mode and the times of the root.
+        as far as the caller may.
+
+        A directory ``path`` that exists keeps its mode, owner and times; one that is made gets those
+        of the root, by the same rules. With ``root_metadata``, both get them; with ``False``, neither
+        does, and a new directory is for its owner only (0o700).
 
         ``max_output`` is the most bytes to write, without holes (16 GiB and 8 KiB for each byte of
         the image), and ``max_work`` the most bytes of repeated work (256 MiB and 512 bytes for each
@@ -285,7 +290,7 @@ class Image:
         chosen = [] if members is None else [image_path(member) for member in members]
         if members is not None and not chosen:
             return 0
-        given = _Extraction(target, chosen, preserve, max_output, max_work)
+        given = _Extraction(target, chosen, preserve, root_metadata, max_output, max_work)
         entries, _, failed, failures = self._native.extract(given, progress)
         if failed:
             first = failures[0]
@@ -466,5 +471,6 @@ class _Extraction:
     destination: str
     members: list[bytes]
     preserve: bool
+    root_metadata: bool | None
     max_output: int | None
     max_work: int | None
