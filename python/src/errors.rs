@@ -1,7 +1,7 @@
 //! Errors of the libraries as exceptions of `ferrofs.errors`: kind, errno, path, nid and byte.
 
-use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::{fmt, io};
 
 use ferrofs_image::{ErrorKind, FormatErrorKind};
 use pyo3::exceptions::PyException;
@@ -70,6 +70,23 @@ impl Failure {
         let failure = Self::new("ErofsError", "EIO", error.to_string()).with_code(code);
         match raised {
             Some(raised) => failure.caused_by(raised),
+            None => failure,
+        }
+    }
+
+    /// The bytes of an image could not be read. That no host or server has them any more says nothing
+    /// about the names in the image: it is never taken for one that is missing.
+    fn of_read(error: &io::Error) -> Self {
+        let served = error.get_ref().and_then(|inner| inner.downcast_ref::<ServerError>());
+        let read = served.map_or(error, |served| &served.0);
+        let failure = match read.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                Self::of_io(read).with_code(ErrorCode::Named("EIO"))
+            }
+            _ => Self::of_io(read),
+        };
+        match served {
+            Some(_) => failure.remote(),
             None => failure,
         }
     }
@@ -156,11 +173,27 @@ impl Failure {
     }
 }
 
+/// Why an object at a URL could not be read.
+#[derive(Debug)]
+pub(crate) struct ServerError(pub(crate) io::Error);
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for ServerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
 impl From<ferrofs_image::Error> for Failure {
     fn from(error: ferrofs_image::Error) -> Self {
         let (nid, byte) = (error.nid().map(|nid| nid.raw()), error.offset());
         let base = match error.kind() {
-            ErrorKind::Io(error) => Self::of_io(error),
+            ErrorKind::Io(error) => Self::of_read(error),
             ErrorKind::OpenDevice { path, source } => {
                 Self::of_io(source).at(path.as_os_str().as_bytes())
             }
@@ -202,7 +235,7 @@ impl From<ferrofs_extract::Error> for Failure {
         let base = match error.kind() {
             Kind::Output { source, .. } => Self::of_io(source).with_message(message),
             Kind::Image(inner) => match inner.kind() {
-                ErrorKind::Io(source) => Self::of_io(source).with_message(message),
+                ErrorKind::Io(source) => Self::of_read(source).with_message(message),
                 kind => {
                     let (class, code) = class_of(kind);
                     Self::new(class, code, message)

@@ -1,15 +1,17 @@
 //! Images at URLs, as the command opens them: through the fetcher program and the cache on disk.
 
+use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofs_image::ImageSource;
+use ferrofs_image::{ImageSource, RemoteStats};
 use ferrofs_remote::cache::CachePlace;
 use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, FetcherProgram, RemoteLocation, RemoteSource};
 
-use crate::errors::{BindingResult, Failure};
+use crate::errors::{BindingResult, Failure, ServerError};
 
 /// Names the program that fetches, as for the command.
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
@@ -18,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Opens the object at `url` as an image that begins at its byte `start`.
 pub(crate) fn open(url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>> {
-    let refused = |error: std::io::Error| Failure::of_io(&error).at(url.as_bytes()).remote();
+    let refused = |error: io::Error| Failure::of_io(&error).at(url.as_bytes()).remote();
     let location: RemoteLocation = url.parse().map_err(|error| {
         Failure::new("RemoteError", "EINVAL", format!("{error}")).at(url.as_bytes())
     })?;
@@ -37,7 +39,45 @@ pub(crate) fn open(url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>>
     let client = Arc::new(FetchClient::new(Box::new(connector)).map_err(refused)?);
     let options = RemoteOptions::default();
     let source = RemoteSource::open(&client, &location, &options, TIMEOUT).map_err(refused)?;
-    Ok(Arc::new(source.starting_at(start)))
+    Ok(Arc::new(ServedSource(source.starting_at(start))))
+}
+
+/// The object at a URL. Its errors are told apart from those of files and of the format.
+#[derive(Debug)]
+struct ServedSource(RemoteSource);
+
+fn served(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), ServerError(error))
+}
+
+impl ImageSource for ServedSource {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(offset, buffer).map_err(served)
+    }
+
+    fn length(&self) -> u64 {
+        self.0.length()
+    }
+
+    fn current_length(&self) -> u64 {
+        self.0.current_length()
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        self.0.will_need(offset, bytes);
+    }
+
+    fn is_remote(&self) -> bool {
+        self.0.is_remote()
+    }
+
+    fn remote_stats(&self) -> Option<RemoteStats> {
+        self.0.remote_stats()
+    }
+
+    fn make_ready(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+        self.0.make_ready(ranges).map_err(served)
+    }
 }
 
 /// `ferrofs` in the user's folder for caches (XDG base directory specification).

@@ -88,7 +88,7 @@ class ExistsError(ErofsError, FileExistsError):
 
 
 class RemoteError(ErofsError):
-    """An image at a URL cannot be opened, or the program ``ferrofs-fetch`` is missing."""
+    """An image at a URL cannot be opened or read, or the program ``ferrofs-fetch`` is missing."""
 
 
 class UnsupportedError(ErofsError):

@@ -1,0 +1,101 @@
+"""Images at URLs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import ferrofs
+import pytest
+
+pytestmark = pytest.mark.thread_unsafe(reason="changes the environment")
+
+
+def fetcher() -> str | None:
+    """The program that fetches: beside the command, or in `PATH`."""
+    beside = Path(os.environ.get("FERROFS", "ferrofs")).with_name("ferrofs-fetch")
+    return str(beside) if beside.is_file() else shutil.which("ferrofs-fetch")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    data = b""
+    is_gone = False
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer(b"")
+
+    def do_GET(self) -> None:
+        part = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if part is None:
+            self.answer(self.data)
+            return
+        first, last = int(part[1]), min(int(part[2] or len(self.data)), len(self.data) - 1)
+        self.answer(self.data[first : last + 1], f"bytes {first}-{last}/{len(self.data)}")
+
+    def answer(self, body: bytes, part: str | None = None) -> None:
+        if self.is_gone:
+            self.send_error(404)
+            return
+        self.send_response(206 if part else 200)
+        self.send_header("ETag", '"x"')
+        self.send_header("Content-Length", str(len(body if part else self.data)))
+        if part:
+            self.send_header("Content-Range", part)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_an_image_that_the_server_lost_has_no_missing_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = fetcher()
+    if program is None:
+        pytest.skip("ferrofs-fetch is not there")
+    monkeypatch.setenv("FERROFS_FETCH", program)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # So much that opening it does not fetch all of it.
+    ferrofs.build(
+        ((f"d{one:02}/{'x' * 200}{two}", os.urandom(9000)) for one in range(40) for two in range(25)),
+        tmp_path / "a.erofs",
+        None,
+    )
+    handler = type("TheHandler", (Handler,), {"data": (tmp_path / "a.erofs").read_bytes()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        image = ferrofs.Image(f"http://127.0.0.1:{server.server_port}/a.erofs")
+        handler.is_gone = True
+        name = f"d20/{'x' * 200}7"
+        calls: list[Callable[[], object]] = [
+            lambda: image.exists(name),
+            lambda: image.isdir(name),
+            lambda: image.isfile(name),
+            lambda: image.stat(name),
+            lambda: image.read(name),
+        ]
+        for call in calls:
+            with pytest.raises(ferrofs.RemoteError, match="404") as raised:
+                call()
+            assert raised.value.errno == errno.EIO
+            assert not isinstance(raised.value, FileNotFoundError)
+        problems = image.check(name).problems
+        assert problems and all(type(one) is ferrofs.RemoteError for one in problems)
+        with pytest.raises(ferrofs.ExtractError) as failed:
+            image.extractall(tmp_path / "out")
+        assert all(type(one) is ferrofs.RemoteError for one in failed.value.failures)
+        image.close()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
