@@ -14,24 +14,31 @@ const COPIED_MAX: usize = 32 << 10;
 const SMALL_COPIED_MAX: usize = 4 << 10;
 
 /// A `bytes` object of `count` bytes that `read` fills, detached from the interpreter. It may fill
-/// fewer.
+/// fewer. `path` is for errors.
 pub(crate) fn read_bytes<'py>(
     py: Python<'py>,
+    path: &[u8],
     count: u64,
     read: impl Fn(&mut [u8]) -> BindingResult<usize> + Send + Sync,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let count = usize::try_from(count).map_err(|_| too_long(py))?;
+    let size = usize::try_from(count).ok().filter(|size| isize::try_from(*size).is_ok());
+    let Some(count) = size else { return Err(too_large(path, count).raise(py)) };
     if count <= SMALL_COPIED_MAX {
         return read_copied::<SMALL_COPIED_MAX>(py, |buffer| read(&mut buffer[..count]));
     }
     if count <= COPIED_MAX {
         return read_copied::<COPIED_MAX>(py, |buffer| read(&mut buffer[..count]));
     }
-    let mut filled = 0;
+    let (mut filled, mut is_allocated) = (0, false);
     let bytes = PyBytes::new_with(py, count, |buffer| {
+        is_allocated = true;
         filled = detached(py, || read(buffer))?;
         Ok(())
-    })?;
+    });
+    let bytes = match bytes {
+        Err(_) if !is_allocated => return Err(too_large(path, count as u64).raise(py)),
+        bytes => bytes?,
+    };
     // Fewer than the inode says: the file was damaged in a way that reading tolerates.
     match filled == count {
         true => Ok(bytes),
@@ -43,6 +50,7 @@ pub(crate) fn read_bytes<'py>(
 /// it. A small one is found and read in one wait for the interpreter.
 pub(crate) fn find_and_read_bytes<'py, S: Send + Sync>(
     py: Python<'py>,
+    path: &[u8],
     find: impl FnOnce() -> BindingResult<(S, u64)> + Send,
     read: impl Fn(&S, &mut [u8]) -> BindingResult<usize> + Send + Sync,
 ) -> PyResult<Bound<'py, PyBytes>> {
@@ -58,7 +66,7 @@ pub(crate) fn find_and_read_bytes<'py, S: Send + Sync>(
         }
     })?;
     match large {
-        Some((source, count)) => read_bytes(py, count, |buffer| read(&source, buffer)),
+        Some((source, count)) => read_bytes(py, path, count, |buffer| read(&source, buffer)),
         None => Ok(small),
     }
 }
@@ -72,6 +80,8 @@ fn read_copied<'py, const BYTES: usize>(
     Ok(PyBytes::new(py, &buffer[..filled]))
 }
 
-fn too_long(py: Python<'_>) -> PyErr {
-    Failure::new("ErofsError", "EFBIG", "more bytes than this machine can address").raise(py)
+/// The size comes from an inode, so this is an error of the package and no bare `MemoryError`.
+fn too_large(path: &[u8], count: u64) -> Failure {
+    let message = format!("there is no memory for {count} bytes; read parts of the file");
+    Failure::new("ErofsError", "ENOMEM", message).at(path)
 }

@@ -120,6 +120,19 @@ impl Failure {
         self.0.cause.is_some()
     }
 
+    /// An image could not be opened: bytes that are not there, or are others, are no image.
+    pub(crate) fn of_opening(error: ferrofs_image::Error) -> Self {
+        let is_foreign = matches!(
+            error.kind(),
+            ErrorKind::Format(FormatErrorKind::BadMagic(_) | FormatErrorKind::Truncated { .. })
+        );
+        let mut failure = Self::from(error);
+        if is_foreign {
+            (failure.0.class, failure.0.code) = ("NotAnImageError", ErrorCode::Named("EINVAL"));
+        }
+        failure
+    }
+
     /// The same failure, of an object at a URL.
     pub(crate) fn remote(mut self) -> Self {
         self.0.class = "RemoteError";
@@ -208,9 +221,6 @@ impl From<ferrofs_image::Error> for Failure {
 
 fn class_of(kind: &ErrorKind) -> (&'static str, &'static str) {
     match kind {
-        ErrorKind::Format(FormatErrorKind::BadMagic(_) | FormatErrorKind::Truncated { .. }) => {
-            ("NotAnImageError", "EINVAL")
-        }
         ErrorKind::Format(
             FormatErrorKind::UnknownIncompat(_) | FormatErrorKind::UnknownAlgorithms(_),
         ) => ("UnsupportedError", "EOPNOTSUPP"),
@@ -220,6 +230,7 @@ fn class_of(kind: &ErrorKind) -> (&'static str, &'static str) {
         ErrorKind::WrongType { .. } | ErrorKind::DeviceCount { .. } => ("ErofsError", "EINVAL"),
         ErrorKind::MemoryLimit { .. } => ("ErofsError", "EINVAL"),
         ErrorKind::OutOfMemory { .. } | ErrorKind::Workers(_) => ("ErofsError", "ENOMEM"),
+        ErrorKind::WorkLimit { .. } => ("ErofsError", "EFBIG"),
         ErrorKind::SymlinkLoop => ("ErofsError", "ELOOP"),
         ErrorKind::Cancelled => ("CancelledError", "ECANCELED"),
         ErrorKind::Panicked => ("ErofsError", "EIO"),
@@ -251,6 +262,7 @@ impl From<ferrofs_extract::Error> for Failure {
             }
             Kind::Cancelled => Self::new("CancelledError", "ECANCELED", message),
             Kind::NoProc { .. } => Self::new("UnsupportedError", "EOPNOTSUPP", message),
+            Kind::Panicked | Kind::Replaced => Self::new("ErofsError", "EIO", message),
             Kind::OutputLimit { .. } => Self::new("ErofsError", "EFBIG", message),
             Kind::Memory(_) | Kind::Threads(_) => Self::new("ErofsError", "ENOMEM", message),
             _ => Self::new("CorruptImageError", "EUCLEAN", message),

@@ -74,7 +74,7 @@ impl NativeFile {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.opened(py)?;
         let count = count.min(self.size.saturating_sub(offset));
-        read_bytes(py, count, |buffer| {
+        read_bytes(py, &self.path, count, |buffer| {
             file.read_at(offset, buffer).map_err(|error| Failure::from(error).at(&self.path))
         })
     }

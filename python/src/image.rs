@@ -64,7 +64,7 @@ impl NativeImage {
                 Some(bytes) => options.memory(&MemoryPool::new(bytes)?),
                 None => options,
             };
-            Ok(options.open_sources(primary, devices)?)
+            options.open_sources(primary, devices).map_err(Failure::of_opening)
         })
     }
 
@@ -203,7 +203,7 @@ impl NativeImage {
             let count = count.min(inode.size().saturating_sub(offset));
             Ok((inode, count))
         };
-        find_and_read_bytes(py, find, |inode, buffer| {
+        find_and_read_bytes(py, path, find, |inode, buffer| {
             let read = image.read_at(inode, offset, buffer);
             read.map_err(|error| Failure::from(error).at(path))
         })
@@ -219,7 +219,7 @@ impl NativeImage {
         path: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
         let image = self.image(py)?;
-        read_bytes(py, size, |buffer| {
+        read_bytes(py, path, size, |buffer| {
             let read =
                 image.inode(Nid::new(nid)).and_then(|inode| image.read_at(&inode, 0, buffer));
             read.map_err(|error| Failure::from(error).at(path))

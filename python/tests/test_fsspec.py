@@ -82,6 +82,20 @@ def test_info_has_type_and_size(fs: Any) -> None:
     assert fs.size("large") == 3_000_000 and fs.ukey("large") != fs.ukey("noise")
 
 
+def test_a_time_without_a_date_is_an_error_of_the_package(tmp_path: Path) -> None:
+    output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"
+    for seconds in (1 << 40, (1 << 63) - 1):
+        ferrofs.build([ferrofs.Entry("a", data=b"", mtime_ns=0, uid=100_000)], output, overwrite=True)
+        data = bytearray(output.read_bytes())
+        at = ferrofs.Image(bytes(data)).stat("a").st_ino * 32 + 32
+        data[1024 + 8] &= 0xFE  # no checksum
+        data[at : at + 8] = seconds.to_bytes(8, "little")
+        fs = fsspec.filesystem("erofs", fo=bytes(data))
+        with pytest.raises(ferrofs.ErofsError, match="no date"):
+            fs.modified("a")
+        assert len(fs.find("", detail=True)) == 1
+
+
 def test_listings_are_those_of_the_base_class(fs: Any) -> None:
     """`ls`, `walk`, `find` and `glob` are our own; those of fsspec give the same over `ls`."""
     base = fsspec.AbstractFileSystem

@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import pickle
+import re
 import shutil
 import stat
 import tempfile
@@ -298,6 +299,71 @@ def test_errors_are_those_of_the_system(image: ferrofs.Image, tmp_path: Path) ->
         ferrofs.Image(7)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def one_file(tmp_path: Path) -> Callable[[int, int], ferrofs.Image]:
+    """An image with `file`, whose inode has another size and time than it should."""
+    output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"
+    # With an owner like this, an inode has 64 bytes.
+    ferrofs.build([ferrofs.Entry("file", data=b"x" * 100_000, uid=100_000)], output, None)
+    sound = output.read_bytes()
+    at = ferrofs.Image(sound).stat("file").st_ino * 32
+
+    def changed(size: int, seconds: int) -> ferrofs.Image:
+        data = bytearray(sound)
+        data[1024 + 8] &= 0xFE  # no checksum
+        data[at + 8 : at + 16] = size.to_bytes(8, "little")
+        data[at + 32 : at + 40] = seconds.to_bytes(8, "little")
+        return ferrofs.Image(data)
+
+    return changed
+
+
+def test_a_size_that_no_memory_has_is_an_error_of_the_package(
+    one_file: Callable[[int, int], ferrofs.Image],
+) -> None:
+    for size in ((1 << 63) - 1, (1 << 63) - 40):
+        image = one_file(size, 0)
+        info = image.getinfo("file")
+        assert info.file_size == size
+        for call in (
+            lambda image=image: image.read("file"),
+            lambda image=image, info=info: image.read(info),
+            lambda image=image: image.open("file").read(),
+            lambda image=image: image.open("file", buffering=-1).read(),
+        ):
+            with pytest.raises(ferrofs.ErofsError, match="no memory for") as raised:
+                call()
+            assert (raised.value.errno, raised.value.path) == (errno.ENOMEM, "file")
+
+
+def test_a_time_without_a_date_is_an_error_of_the_package(
+    one_file: Callable[[int, int], ferrofs.Image],
+) -> None:
+    for seconds in (1 << 62, (1 << 63) - 1):
+        info = one_file(100_000, seconds).getinfo("file")
+        assert info.mtime_ns == seconds * 1_000_000_000
+        with pytest.raises(ferrofs.ErofsError, match="no date") as raised:
+            assert info.date_time
+        assert (raised.value.errno, raised.value.path) == (errno.EOVERFLOW, "file")
+
+
+def test_an_inode_outside_of_the_image_is_damage(image_file: Path) -> None:
+    data = bytearray(image_file.read_bytes())
+    data[1024 + 8] &= 0xFE  # no checksum
+    nid = ferrofs.Image(data).stat("fifo").st_ino
+    # Of an entry: the nid, where its name is, and the type.
+    entry = re.escape(nid.to_bytes(8, "little")) + rb"(..\x05\x00)"
+    outside = (len(data) // 32 + 5).to_bytes(8, "little")
+    changed, count = re.subn(entry, outside + rb"\1", bytes(data), flags=re.S)
+    assert count == 1
+    image = ferrofs.Image(changed)
+    with pytest.raises(ferrofs.CorruptImageError) as raised:
+        image.stat("fifo")
+    assert type(raised.value) is ferrofs.CorruptImageError and raised.value.errno == 117
+    with pytest.raises(ferrofs.NotAnImageError):
+        ferrofs.Image(data[:1030])
+
+
 def test_a_closed_image_refuses(image_file: Path) -> None:
     with ferrofs.Image(image_file) as image:
         file = image.open("large")
@@ -363,8 +429,10 @@ def test_an_extraction_ends_at_its_limits(image: ferrofs.Image, tmp_path: Path) 
         image.extractall(tmp_path / "output", max_output=1000)
     assert raised.value.errno == errno.EFBIG
     # Every attribute counts as work.
-    with pytest.raises(ferrofs.ErofsError, match="limit of 1 bytes of repeated work"):
+    with pytest.raises(ferrofs.ErofsError, match="limit of 1 bytes of repeated work") as raised:
         image.extractall(tmp_path / "work", ["tagged"], preserve=True, max_work=1)
+    assert raised.value.errno == errno.EFBIG
+    assert not isinstance(raised.value, ferrofs.CorruptImageError)
     assert image.extractall(tmp_path / "all", max_output=1 << 40, max_work=1 << 40) > 0
 
 

@@ -79,6 +79,12 @@ def directory_loop(path: str) -> CorruptImageError:
     return CorruptImageError(_EUCLEAN, "two paths lead to the same directory", path)
 
 
+def time_error(path: str, seconds: int) -> ErofsError:
+    """The error for a time of an inode that Python has no date for."""
+    message = f"no date of Python is {seconds} seconds after 1970; mtime_ns has the number"
+    return ErofsError(errno.EOVERFLOW, message, path)
+
+
 class NotAnImageError(CorruptImageError):
     """The source is not an EROFS image, or does not begin at this offset."""
 

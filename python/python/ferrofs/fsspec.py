@@ -26,7 +26,7 @@ from fsspec.core import OpenFile
 from fsspec.utils import glob_translate, tokenize
 
 from ferrofs._paths import image_path
-from ferrofs.errors import ErofsError, directory_loop
+from ferrofs.errors import ErofsError, directory_loop, time_error
 from ferrofs.image import Image
 from ferrofs.info import NativeInode
 
@@ -191,7 +191,11 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         """The modification time of a path, in UTC."""
         from datetime import datetime, timezone
 
-        return datetime.fromtimestamp(self.info(path)["mtime"], tz=timezone.utc)
+        seconds = self.info(path)["mtime"]
+        try:
+            return datetime.fromtimestamp(seconds, tz=timezone.utc)
+        except (OSError, OverflowError, ValueError):
+            raise time_error(path, int(seconds)) from None
 
     created = modified
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ferrofs.errors import time_error
+
 if TYPE_CHECKING:
     from ferrofs.image import Image
 
@@ -68,7 +70,11 @@ class ErofsInfo:
     @property
     def date_time(self) -> tuple[int, int, int, int, int, int]:
         """Modification time in UTC: year, month, day, hour, minute and second."""
-        moment = time.gmtime(self.mtime_ns // 1_000_000_000)
+        seconds = self.mtime_ns // 1_000_000_000
+        try:
+            moment = time.gmtime(seconds)
+        except (OSError, OverflowError, ValueError):
+            raise time_error(self.filename, seconds) from None
         return (
             moment.tm_year,
             moment.tm_mon,
