@@ -15,7 +15,7 @@ use crate::check::{CheckTuple, check};
 use crate::errors::{BindingResult, Failure};
 use crate::extract::{ExtractTuple, GivenExtraction, extract};
 use crate::inode_fields::{InodeTuple, entries, inode_tuple, name_object};
-use crate::lookup::{find, last_link, regular_file};
+use crate::lookup::{directory, find, last_link, regular_file};
 use crate::process::{PerProcess, workers};
 use crate::source::{GivenPlace, Place};
 
@@ -154,10 +154,18 @@ impl NativeImage {
         })
     }
 
-    /// The entries of a directory: name, type bits and nid of each.
-    fn list<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyList>> {
+    /// The entries of a directory: name, type bits and nid of each. With the `nid` of the directory,
+    /// `path` is for errors only: a walk that looked up each path would take time with the square of
+    /// the depth.
+    #[pyo3(signature = (path, nid=None))]
+    fn list<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        nid: Option<u64>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let found = self.detached(py, |image| {
-            let directory = find(image, path, LastLink::Follow)?;
+            let directory = directory(image, path, nid)?;
             entries(image, &directory).map_err(|failure| failure.at(path))
         })?;
         let list = PyList::empty(py);
@@ -167,11 +175,17 @@ impl NativeImage {
         Ok(list)
     }
 
-    /// The entries of a directory: name and inode of each.
-    fn list_inodes<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyList>> {
+    /// The entries of a directory: name and inode of each; `nid` is as for `list`.
+    #[pyo3(signature = (path, nid=None))]
+    fn list_inodes<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        nid: Option<u64>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let found = self.detached(py, |image| {
             let block_bytes = image.superblock().block_size.bytes().into();
-            let directory = find(image, path, LastLink::Follow)?;
+            let directory = directory(image, path, nid)?;
             let found = entries(image, &directory).map_err(|failure| failure.at(path))?;
             let with_inode = |entry: crate::inode_fields::Entry| {
                 let inode = image.inode(entry.nid)?;

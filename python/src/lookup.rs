@@ -1,7 +1,7 @@
 //! Finds the inode at a path, and follows symlinks as Linux does. Targets count from the root of
 //! the image.
 
-use ferrofs_image::{ErrorKind, FileType, FollowedPath, Image, Inode, LastLink};
+use ferrofs_image::{ErrorKind, FileType, FollowedPath, Image, Inode, LastLink, Nid};
 
 use crate::errors::{BindingResult, Failure};
 
@@ -22,6 +22,14 @@ pub(crate) fn regular_file(image: &Image, path: &[u8]) -> BindingResult<Inode> {
         FileType::Regular => Ok(inode),
         FileType::Directory => Err(Failure::new("ErofsError", "EISDIR", "is a directory").at(path)),
         _ => Err(Failure::new("ErofsError", "EINVAL", "not a regular file").at(path)),
+    }
+}
+
+/// What is to be listed: the inode `nid`, or that at `path` without one.
+pub(crate) fn directory(image: &Image, path: &[u8], nid: Option<u64>) -> BindingResult<Inode> {
+    match nid {
+        Some(nid) => image.inode(Nid::new(nid)).map_err(|error| Failure::from(error).at(path)),
+        None => find(image, path, LastLink::Follow),
     }
 }
 

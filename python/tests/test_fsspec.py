@@ -213,6 +213,21 @@ def test_listings_take_time_in_proportion(tmp_path: Path) -> None:
 
 
 @pytest.mark.thread_unsafe(reason="measures")
+def test_walks_take_time_in_proportion_to_the_depth(tmp_path: Path) -> None:
+    """As that of the image."""
+    seconds: dict[str, list[float]] = {}
+    for depth in (1_000, 4_000):
+        ferrofs.build([("/".join(["d"] * depth), None)], tmp_path / "a.erofs", overwrite=True)
+        fs = fsspec.filesystem("erofs", fo=str(tmp_path / "a.erofs"))
+        for detail in (False, True):
+            began = time.process_time()
+            assert sum(1 for _ in fs.walk("", detail=detail)) == depth + 1
+            seconds.setdefault(str(detail), []).append(time.process_time() - began)
+    for name, (small, large) in seconds.items():
+        assert large < 3 * 4 * small + 0.1, (name, seconds)
+
+
+@pytest.mark.thread_unsafe(reason="measures")
 def test_a_glob_keeps_matches_only(tmp_path: Path) -> None:
     fs = fsspec.filesystem("erofs", fo=str(many_files(tmp_path, 30_000)))
     tracemalloc.start()

@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 import threading
+import time
 import weakref
 import zipfile
 from collections.abc import Callable
@@ -116,6 +117,34 @@ def test_walk_is_that_of_os(image: ferrofs.Image, tmp_path: Path) -> None:
         assert ours == theirs
     bottom_up = [path for path, _, _ in image.walk("docs", topdown=False)]
     assert bottom_up == ["docs/deep/er", "docs/deep", "docs"]
+
+
+@pytest.mark.thread_unsafe(reason="measures")
+def test_walks_take_time_in_proportion_to_the_depth(tmp_path: Path) -> None:
+    """The limits are generous, as other processes run."""
+    seconds: dict[str, list[float]] = {}
+    for depth in (1_000, 4_000):
+        ferrofs.build([("/".join(["d"] * depth), None)], tmp_path / "a.erofs", overwrite=True)
+        image = ferrofs.Image(tmp_path / "a.erofs")
+        calls: dict[str, Callable[[], int]] = {
+            "namelist": lambda image=image: len(image.namelist()),  # type: ignore[misc]
+            "infolist": lambda image=image: len(image.infolist()),  # type: ignore[misc]
+            "walk": lambda image=image: sum(1 for _ in image.walk()) - 1,  # type: ignore[misc]
+        }
+        for name, call in calls.items():
+            began = time.process_time()
+            assert call() == depth
+            seconds.setdefault(name, []).append(time.process_time() - began)
+    for name, (small, large) in seconds.items():
+        assert large < 3 * 4 * small + 0.1, (name, seconds)
+
+
+def test_walk_enters_what_the_caller_adds(image: ferrofs.Image) -> None:
+    seen = []
+    for path, directories, _ in image.walk(""):
+        seen.append(path)
+        directories[:] = [] if path else ["docs/deep"]
+    assert seen == ["", "docs/deep"]
 
 
 def test_walk_leaves_out_what_the_caller_removes(image: ferrofs.Image) -> None:

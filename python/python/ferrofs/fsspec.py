@@ -18,6 +18,7 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import fsspec
@@ -204,14 +205,22 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """The entries of a directory, sorted; the path itself if it is a file."""
         path = self._strip_protocol(path)
-        native = self.image._native
+        if detail:
+            return self._ls(path, None)
         prefix = f"{path}/" if path else ""
         try:
-            if not detail:
-                return sorted(prefix + name for name, _, _ in native.list(image_path(path)))
-            listed = native.list_inodes(image_path(path))
+            return sorted(prefix + name for name, _, _ in self.image._native.list(image_path(path)))
         except NotADirectoryError:
-            return [self.info(path) if detail else path]
+            return [path]
+
+    def _ls(self, path: str, nid: int | None) -> list[dict[str, Any]]:
+        """The entries of a directory, of which the nid may be known; the path itself if it is a
+        file."""
+        prefix = f"{path}/" if path else ""
+        try:
+            listed = self.image._native.list_inodes(image_path(path), nid)
+        except NotADirectoryError:
+            return [self.info(path)]
         found = [self._info(prefix + name, inode) for name, inode in listed]
         return sorted(found, key=lambda info: str(info["name"]))
 
@@ -238,16 +247,16 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
 
         # In a damaged image a directory can be below itself.
         entered: set[int] = set()
-        # What is still to be entered, with its depth, or to be yielded.
-        stack: list[Any] = [(top, 1)]
+        # What is still to be entered, with its depth and nid, or to be yielded.
+        stack: list[_Folder | tuple[str, Any, Any]] = [_Folder(top, 1, None)]
         while stack:
             visit = stack.pop()
-            if len(visit) == 3:
+            if not isinstance(visit, _Folder):
                 yield visit
                 continue
-            folder, depth = visit
+            folder, depth = visit.path, visit.depth
             try:
-                directories, files, nids = self._sorted(folder, detail)
+                directories, files, nids = self._sorted(visit, detail)
             except OSError as error:
                 report(error)
                 continue
@@ -258,7 +267,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
                 stack.append((folder, directories, files))
             if maxdepth is not None and depth >= maxdepth:
                 continue
-            below: list[Any] = []
+            below: list[_Folder] = []
             # Symlinks have no nid here, and are not entered.
             for name in directories:
                 nid = nids.get(name)
@@ -266,16 +275,17 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
                     report(directory_loop(prefix + name))
                 elif nid is not None:
                     entered.add(nid)
-                    below.append((prefix + name, depth + 1))
+                    below.append(_Folder(prefix + name, depth + 1, nid))
             stack += reversed(below)
 
-    def _sorted(self, folder: str, detail: bool) -> tuple[Any, Any, dict[str, int]]:
+    def _sorted(self, visit: _Folder, detail: bool) -> tuple[Any, Any, dict[str, int]]:
         """Directories, files, and the nids of those directories that are not symlinks."""
         nids: dict[str, int] = {}
+        folder = visit.path
         prefix = f"{folder}/" if folder else ""
         if detail:
             infos: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-            for info in self.ls(folder):
+            for info in self._ls(folder, visit.nid):
                 name = info["name"][len(prefix) :]
                 is_directory = info["type"] == "directory"
                 infos[not is_directory][name] = info
@@ -285,7 +295,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         names: tuple[list[str], list[str]] = ([], [])
         image = self.image
         try:
-            listed = image._native.list(image_path(folder))
+            listed = image._native.list(image_path(folder), visit.nid)
         except NotADirectoryError:
             return [], [""], nids
         for name, bits, nid in listed:
@@ -422,6 +432,16 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     def get_xattr(self, path: str, name: str) -> bytes:
         """The value of an extended attribute."""
         return self.image.getxattr(self._strip_protocol(path), name)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A directory that a walk is to enter."""
+
+    path: str
+    depth: int
+    nid: int | None
+    """Its number; ``None`` if it is not known yet."""
 
 
 def _type_of(mode: int) -> str:

@@ -169,7 +169,7 @@ class Image:
     def namelist(self) -> list[str]:
         """The paths of all entries but the root; those of directories end with a slash."""
         names: list[str] = []
-        for folder, entries in self._walk_entries(""):
+        for folder, entries in self._walk_entries():
             prefix = f"{folder}/" if folder else ""
             names += [
                 f"{prefix}{name}/" if bits == stat.S_IFDIR else f"{prefix}{name}"
@@ -180,18 +180,18 @@ class Image:
     def infolist(self) -> list[ErofsInfo]:
         """What the image says about all entries but the root."""
         found: list[ErofsInfo] = []
-        folders = [""]
+        folders: list[tuple[str, int | None]] = [("", None)]
         entered: set[int] = set()
         while folders:
-            folder = folders.pop()
+            folder, number = folders.pop()
             visit = _Visit(folder, [], entered)
-            for name, inode in self._native.list_inodes(image_path(folder)):
+            for name, inode in self._native.list_inodes(image_path(folder), number):
                 path = visit.prefix + name
                 found.append(ErofsInfo._of(path, inode, self._identity))
                 nid, mode = inode[:2]
                 if stat.S_ISDIR(mode):
                     visit.enter(name, nid)
-                    folders.append(path)
+                    folders.append((path, nid))
         return sorted(found, key=_filename)
 
     def getinfo(self, name: StrPath) -> ErofsInfo:
@@ -339,7 +339,7 @@ class Image:
             if not isinstance(visit, _Visit):
                 yield visit
                 continue
-            directories, others, links = self._sorted_entries(visit)
+            directories, others, links, nids = self._sorted_entries(visit)
             if topdown:
                 yield visit.folder, directories, others
             else:
@@ -349,7 +349,8 @@ class Image:
                 if name in links and not followlinks:
                     continue
                 try:
-                    listed = self._native.list(image_path(visit.prefix + name))
+                    # A name that the caller has added has no nid here.
+                    listed = self._native.list(image_path(visit.prefix + name), nids.get(name))
                 except OSError as error:
                     if onerror is not None:
                         onerror(error)
@@ -359,21 +360,26 @@ class Image:
                 below.append(_Visit(visit.prefix + name, listed, entered))
             stack += reversed(below)
 
-    def _sorted_entries(self, visit: _Visit) -> tuple[list[str], list[str], set[str]]:
-        """Directories, others, and which of the directories are symlinks to one."""
+    def _sorted_entries(
+        self, visit: _Visit
+    ) -> tuple[list[str], list[str], set[str], dict[str, int]]:
+        """Directories, others, which of the directories are symlinks to one, and the nids of those
+        that are not."""
         directories: list[str] = []
         others: list[str] = []
         links: set[str] = set()
+        nids: dict[str, int] = {}
         for name, bits, nid in visit.listed:
             if bits == stat.S_IFDIR:
                 visit.enter(name, nid)
                 directories.append(name)
+                nids[name] = nid
             elif bits == stat.S_IFLNK and self._leads_to_directory(visit.prefix + name):
                 directories.append(name)
                 links.add(name)
             else:
                 others.append(name)
-        return directories, others, links
+        return directories, others, links, nids
 
     def _leads_to_directory(self, path: str) -> bool:
         try:
@@ -381,18 +387,18 @@ class Image:
         except OSError:
             return False
 
-    def _walk_entries(self, top: str) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
+    def _walk_entries(self) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
         """Each directory with its entries. Symlinks are not followed, and no inodes are read."""
-        folders = [top]
+        folders: list[tuple[str, int | None]] = [("", None)]
         entered: set[int] = set()
         while folders:
-            folder = folders.pop()
-            visit = _Visit(folder, self._native.list(image_path(folder)), entered)
+            folder, number = folders.pop()
+            visit = _Visit(folder, self._native.list(image_path(folder), number), entered)
             yield folder, visit.listed
             for name, bits, nid in reversed(visit.listed):
                 if bits == stat.S_IFDIR:
                     visit.enter(name, nid)
-                    folders.append(visit.prefix + name)
+                    folders.append((visit.prefix + name, nid))
 
     def stat(self, path: StrPath, *, follow_symlinks: bool = True) -> os.stat_result:
         """What the inode at a path says. The nid is ``st_ino``."""
