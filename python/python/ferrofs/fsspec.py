@@ -27,8 +27,8 @@ from fsspec.core import OpenFile
 from fsspec.utils import glob_translate, tokenize
 
 from ferrofs._paths import image_path
-from ferrofs.errors import ErofsError, directory_loop, time_error
-from ferrofs.image import Image
+from ferrofs.errors import CorruptImageError, ErofsError, directory_loop, time_error
+from ferrofs.image import LEADS_NOWHERE, Image
 from ferrofs.info import NativeInode
 
 __all__ = ["ErofsFileSystem"]
@@ -171,8 +171,11 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         found["destination"] = os.fsdecode(native.readlink(image_path(path)))
         try:
             target = native.stat(image_path(path), True)
-        except ErofsError:
-            return
+        except ErofsError as error:
+            # In a listing, damage elsewhere is no reason to fail; a source that does not answer is.
+            if error.errno in LEADS_NOWHERE or isinstance(error, CorruptImageError):
+                return
+            raise
         found["type"] = _type_of(target[1])
         found["size"] = 0 if found["type"] == "directory" else target[5]
 
@@ -211,6 +214,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         try:
             return sorted(prefix + name for name, _, _ in self.image._native.list(image_path(path)))
         except NotADirectoryError:
+            self.info(path)
             return [path]
 
     def _ls(self, path: str, nid: int | None) -> list[dict[str, Any]]:
@@ -297,6 +301,8 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         try:
             listed = image._native.list(image_path(folder), visit.nid)
         except NotADirectoryError:
+            # Raised if the path leads through a file, so that it names nothing.
+            self.info(folder)
             return [], [""], nids
         for name, bits, nid in listed:
             is_directory = bits == stat.S_IFDIR
@@ -316,13 +322,17 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         **kwargs: Any,
     ) -> Any:
         """All files below a path, sorted; with ``withdirs`` the directories, too. With ``detail``
-        a dictionary of paths and what the image says about them."""
+        a dictionary of paths and what the image says about them.
+
+        A path that does not exist has no files. If a directory cannot be read, that is raised, as in
+        ``glob``, ``get``, ``du`` and whatever else uses them: files that are left out without a word
+        would be missing in a copy. ``walk`` has ``on_error``."""
         path = self._strip_protocol(path)
         if detail:
             found: dict[str, Any] = {}
             if withdirs and path and self.isdir(path):
                 found[path] = self.info(path)
-            for _, directories, files in self.walk(path, maxdepth, detail=True):
+            for _, directories, files in self.walk(path, maxdepth, on_error=_missing, detail=True):
                 if withdirs:
                     found.update((info["name"], info) for info in directories.values())
                 found.update((info["name"], info) for info in files.values())
@@ -334,7 +344,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         inodes are read."""
         if path and self.isdir(path):
             yield path, True
-        for folder, directories, files in self.walk(path, maxdepth):
+        for folder, directories, files in self.walk(path, maxdepth, on_error=_missing):
             prefix = f"{folder}/" if folder else ""
             for name in directories:
                 yield prefix + name, True
@@ -442,6 +452,12 @@ class _Folder:
     depth: int
     nid: int | None
     """Its number; ``None`` if it is not known yet."""
+
+
+def _missing(error: OSError) -> None:
+    """What `find` and `glob` do about an error: only a path that is not there has nothing below."""
+    if error.errno not in LEADS_NOWHERE:
+        raise error
 
 
 def _type_of(mode: int) -> str:

@@ -443,14 +443,15 @@ class Image:
         try:
             return test(self._native.stat(image_path(path), True)[1])
         except ErofsError as error:
-            if error.errno in _LEADS_NOWHERE:
+            if error.errno in LEADS_NOWHERE:
                 return False
             raise
 
 
 _filename = operator.attrgetter("filename")
 
-_LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""The errors of a path that leads to nothing. No error of a source has one of these numbers."""
 
 
 @dataclass
