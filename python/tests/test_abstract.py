@@ -29,7 +29,7 @@ class StagedFileSystem(ErofsFileSystem):  # type: ignore[misc]
         super().__init__(fo=output, **kwargs)
 
     def _staged(self, path: str) -> str:
-        self.close()
+        self._close_image()
         return str(self.staging / self._strip_protocol(path))
 
     def _open_image(self) -> ferrofs.Image:

@@ -158,6 +158,18 @@ def test_instances_are_pickled_by_their_arguments(fs: Any, files: dict[str, byte
         assert isinstance(file, io.BufferedReader)
 
 
+def test_a_closed_file_system_refuses(image_file: Path) -> None:
+    for source in (str(image_file), image_file.read_bytes()):
+        fs = fsspec.filesystem("erofs", fo=source)
+        text = pickle.dumps(fs)
+        fs.close()
+        for call in (lambda: fs.find(""), lambda: fs.exists("large"), lambda: fs.open("large")):
+            with pytest.raises(ValueError, match="closed file system"):
+                call()
+        fs.close()
+        assert pickle.loads(text).cat("hello.txt") == b"hello, world\n"
+
+
 def test_urls_are_chained(image_file: Path, files: dict[str, bytes], tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/chained.erofs", image_file.read_bytes())

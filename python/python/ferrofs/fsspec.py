@@ -75,12 +75,15 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         self._image_arguments = (offset, tuple(devices), memory)
         self._lock = threading.Lock()
         self._opened: tuple[int, Image, Any] | None = None
+        self._is_closed = False
         self._open_image()
 
     @property
     def image(self) -> Image:
         """The image."""
         opened = self._opened
+        if self._is_closed:
+            raise ValueError("I/O operation on a closed file system")
         if opened is None or (opened[0] != os.getpid() and opened[2] is not None):
             return self._open_image()
         return opened[1]
@@ -117,7 +120,11 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         return fo, None
 
     def close(self) -> None:
-        """Closes the image."""
+        """Closes the image. What reads it afterwards raises ``ValueError``."""
+        self._is_closed = True
+        self._close_image()
+
+    def _close_image(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened[1].close()
