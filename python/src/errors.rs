@@ -74,6 +74,12 @@ impl Failure {
         }
     }
 
+    /// The system started no thread: there is no memory for its stack, or there are too many.
+    pub(crate) fn of_thread(error: &io::Error) -> Self {
+        let message = format!("cannot start a thread: {error}; raise the limits of the process");
+        Self::of_io(error).with_message(message)
+    }
+
     /// The bytes of an image could not be read. That no host or server has them any more says nothing
     /// about the names in the image: it is never taken for one that is missing.
     fn of_read(error: &io::Error) -> Self {

@@ -102,15 +102,19 @@ pub(crate) fn supervise<T: Send>(
     let mut caller = Caller { given, progress, raised: None, stream_raised: None, is_last: false };
     caller.note(caller.report(py));
     let outcome = std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
+        let worker = std::thread::Builder::new().spawn_scoped(scope, || {
             let link = link;
             let _ends = SaysEnded(link.clone());
             work(&link)
-        });
+        })?;
         caller.serve(py, requests);
         // It has ended but for the last steps of its thread.
-        py.detach(|| worker.join())
+        Ok::<_, io::Error>(py.detach(|| worker.join()))
     });
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return Err(Failure::of_thread(&error).raise(py)),
+    };
     let Caller { raised, stream_raised, is_last, .. } = caller;
     match (raised, outcome) {
         (Some(error), _) => Err(error),

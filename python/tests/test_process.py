@@ -196,3 +196,34 @@ def test_the_interpreter_runs_while_a_thread_reads(image_file: Path) -> None:
     released.set()
     thread.join(20)
     assert not thread.is_alive()
+
+
+NO_THREAD = """
+import errno, resource, sys
+import ferrofs
+
+image = ferrofs.Image(sys.argv[1])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+# Too little for the stack of a thread.
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20),) * 2)
+for call in (
+    image.check,
+    lambda: image.extractall(sys.argv[2] + "/out"),
+    lambda: ferrofs.build([("a", b"x")], sys.argv[2] + "/a.erofs"),
+):
+    try:
+        call()
+    except ferrofs.ErofsError as error:
+        print(type(error).__name__, error.errno in (errno.EAGAIN, errno.ENOMEM), error.strerror[:21])
+"""
+
+
+def test_a_thread_that_cannot_start_is_an_error(image_file: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_THREAD, str(image_file), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stderr == "" and done.stdout == "ErofsError True cannot start a thread\n" * 3
+    assert os.listdir(tmp_path) == []
