@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use ferrofs_image::CancelToken;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 
 use crate::errors::{BindingResult, Failure};
+use crate::source::returned_bytes;
 
 /// How often progress is reported and signals are seen.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -187,8 +187,8 @@ impl Caller<'_> {
             return Err(io::Error::other("cancelled"));
         };
         let read = || -> PyResult<Vec<u8>> {
-            let bytes: PyBackedBytes = stream.call_method1(py, "read", (count,))?.extract(py)?;
-            Ok(bytes[..bytes.len().min(count)].to_vec())
+            let read = stream.call_method1(py, "read", (count,))?;
+            Ok(returned_bytes(read.bind(py), count)?.to_vec())
         };
         read().map_err(|error| {
             match error.is_instance_of::<PyException>(py) {

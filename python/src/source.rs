@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use ferrofs_image::{FileSource, ImageSource};
 use ferrofs_remote::Location;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyByteArray;
+use pyo3::types::{PyByteArray, PyMemoryView};
 
 use crate::calls::keep_exit;
 use crate::errors::Failure;
@@ -143,28 +143,36 @@ impl ObjectSource {
         while filled < buffer.len() {
             let wanted = (buffer.len() - filled).min(OBJECT_READ_MAX);
             let read = object.call_method1("read", (wanted,))?;
-            let count = copy_bytes(&read, &mut buffer[filled..filled + wanted])?;
-            if count == 0 {
+            if read.is_none() {
                 break;
             }
-            filled += count;
+            let bytes = returned_bytes(&read, wanted)?;
+            if bytes.is_empty() {
+                break;
+            }
+            buffer[filled..filled + bytes.len()].copy_from_slice(&bytes);
+            filled += bytes.len();
         }
         Ok(filled)
     }
 }
 
-/// Copies what `read` returned: `bytes`, or something that becomes them.
-fn copy_bytes(read: &Bound<'_, PyAny>, buffer: &mut [u8]) -> PyResult<usize> {
-    if read.is_none() {
-        return Ok(0);
-    }
+/// What `read` was asked for `wanted` bytes and returned: `bytes`, or an object that has bytes. More
+/// than that is refused: the position has moved on behind what fits, so that a later read would
+/// return other bytes than those of its place.
+pub(crate) fn returned_bytes(read: &Bound<'_, PyAny>, wanted: usize) -> PyResult<PyBackedBytes> {
     let bytes: PyBackedBytes = match read.extract() {
         Ok(bytes) => bytes,
-        Err(_) => PyByteArray::from(read)?.into_any().extract()?,
+        // A view refuses what has no bytes; `bytearray(1 << 40)` would be so many zeros.
+        Err(_) => PyByteArray::from(PyMemoryView::from(read)?.as_any())?.into_any().extract()?,
     };
-    let count = bytes.len().min(buffer.len());
-    buffer[..count].copy_from_slice(&bytes[..count]);
-    Ok(count)
+    match bytes.len() > wanted {
+        true => {
+            let message = format!("read({wanted}) returned {} bytes", bytes.len());
+            Err(PyValueError::new_err(message))
+        }
+        false => Ok(bytes),
+    }
 }
 
 impl ImageSource for ObjectSource {

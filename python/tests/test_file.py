@@ -6,10 +6,13 @@ import array
 import io
 import os
 import pickle
+import tarfile
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import ferrofs
 import pytest
@@ -182,3 +185,53 @@ def test_an_exception_of_the_source_is_the_cause(image_file: Path) -> None:
     assert isinstance(raised.value.__cause__, RuntimeError)
     source.fails = False
     assert len(image.read("noise")) == 200_000
+
+
+class BreaksContract(io.BytesIO):
+    """Once `returns` is set, `read` returns something else than it should."""
+
+    returns: Callable[[bytes], object] | None = None
+
+    def read(self, size: int | None = -1, /) -> Any:
+        data = super().read(size)
+        return data if self.returns is None else type(self).returns(data)
+
+
+@pytest.mark.parametrize(
+    ("returns", "cause"),
+    [
+        (lambda data: data + bytes(2 << 20), "returned"),
+        (lambda data: 5, "bytes-like"),
+        (lambda data: 1 << 60, "bytes-like"),
+        (lambda data: list(data), "bytes-like"),
+        (lambda data: "text", "bytes-like"),
+    ],
+)
+def test_a_source_that_returns_other_things_than_bytes(
+    returns: Callable[[bytes], object], cause: str, image_file: Path, tmp_path: Path
+) -> None:
+    class Source(BreaksContract):
+        pass
+
+    image = ferrofs.Image(Source(image_file.read_bytes()))
+    Source.returns = staticmethod(returns)
+    with pytest.raises(ferrofs.ErofsError) as raised:
+        image.read("noise")
+    assert raised.value.errno == 5 and cause in str(raised.value.__cause__)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    with pytest.raises(ferrofs.ErofsError) as raised:
+        ferrofs.build(Source(archive.getvalue()), tmp_path / "a.erofs", overwrite=True)
+    assert cause in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview, lambda data: array.array("B", data)])
+def test_a_source_may_return_any_bytes(
+    kind: Callable[[bytes], object], image_file: Path, files: dict[str, bytes]
+) -> None:
+    class Source(BreaksContract):
+        returns = staticmethod(kind)
+
+    image = ferrofs.Image(Source(image_file.read_bytes()))
+    assert image.read("noise") == files["noise"] and image.check()
