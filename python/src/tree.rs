@@ -66,11 +66,14 @@ impl TreeBuilder {
         let mut names: Vec<&[u8]> = names_of(&path)?;
         let Some(name) = names.pop() else { return self.set_root(entry) };
         let parent = self.directory_at(&names)?;
+        let existing = self.tree.child(parent, name);
         if entry.is_hard_link {
+            if existing.is_some_and(|id| self.tree.is_directory(id)) {
+                return Err(not_a_directory());
+            }
             let first = self.find(entry.target.as_deref().unwrap_or_default())?;
             return self.link(parent, name, first);
         }
-        let existing = self.tree.child(parent, name);
         let node = node_of(entry)?;
         match existing {
             Some(id) if self.tree.is_directory(id) && node.is_directory() => {
@@ -133,7 +136,9 @@ impl TreeBuilder {
 }
 
 fn not_a_directory() -> Failure {
-    Failure::new("BuildError", "ENOTDIR", "the path leads through an entry that is no directory")
+    let message =
+        "the path, or one above it, is that of a directory and of an entry that is no directory";
+    Failure::new("BuildError", "ENOTDIR", message)
 }
 
 fn default_directory() -> Metadata {

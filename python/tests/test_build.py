@@ -259,6 +259,10 @@ def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path) -> None:
             ferrofs.build([(path, b"")], output)
     with pytest.raises(ferrofs.BuildError, match="no directory"):
         ferrofs.build([("a", b""), ("a/b", b"")], output)
+    for entry in (("d", b""), ferrofs.Entry("d", target="f", hard_link=True)):
+        with pytest.raises(ferrofs.BuildError, match="no directory") as refused:
+            ferrofs.build([("f", b"f"), ("d/a", b"a"), entry], output)
+        assert (refused.value.errno, refused.value.path) == (errno.ENOTDIR, "d")
     with pytest.raises(ferrofs.BuildError, match="earlier"):
         ferrofs.build([ferrofs.Entry("a", target="b", hard_link=True)], output)
     with pytest.raises(TypeError):
