@@ -485,6 +485,18 @@ def test_sources_of_every_kind(image_file: Path, files: dict[str, bytes]) -> Non
             assert image.check()
 
 
+def test_a_file_that_was_just_written_is_whole(image_file: Path, files: dict[str, bytes]) -> None:
+    data = image_file.read_bytes()
+    with tempfile.TemporaryFile() as file:
+        # The end stays in the buffer.
+        for start in range(0, len(data), 1000):
+            file.write(data[start : start + 1000])
+        image = ferrofs.Image(file)
+        assert image.read("large") == files["large"] and image.check()
+    with open(image_file, "rb") as read_only:
+        assert ferrofs.Image(read_only).check()
+
+
 class RaisingSource(io.BytesIO):
     """Raises once `raises` is set."""
 

@@ -53,7 +53,12 @@ def _path_of_file(source: Any) -> str | None:
     if type(raw) is not io.FileIO:
         return None
     path = f"/proc/self/fd/{raw.fileno()}"
-    return path if os.access(path, os.R_OK) else None
+    if not os.access(path, os.R_OK):
+        return None
+    if source is not raw:
+        # The descriptor does not have yet what was written to the buffer.
+        source.flush()
+    return path
 
 
 def portable(source: Source) -> Source:
