@@ -62,6 +62,7 @@ impl TreeBuilder {
     }
 
     fn add_at(&mut self, entry: GivenEntry) -> BindingResult<()> {
+        check_parts(&entry)?;
         let path = entry.path.clone();
         let mut names: Vec<&[u8]> = names_of(&path)?;
         let Some(name) = names.pop() else { return self.set_root(entry) };
@@ -170,6 +171,25 @@ fn node_of(entry: GivenEntry) -> BindingResult<Node> {
     let (uid, gid) = (entry.uid, entry.gid);
     let metadata = Metadata { permissions, uid, gid, mtime, xattrs: xattrs.collect() };
     Ok(Node { metadata, kind })
+}
+
+/// Refuses parts of an entry of which only one can be in the image: the other would be lost.
+fn check_parts(entry: &GivenEntry) -> BindingResult<()> {
+    let kind = entry.mode & TYPE_MASK;
+    let has_content = entry.data.is_some() || entry.file.is_some();
+    let has_target = entry.target.is_some();
+    let what = if entry.data.is_some() && entry.file.is_some() {
+        "an entry has data and file; give one of them"
+    } else if has_content && has_target {
+        "an entry has content and a target; give one of them"
+    } else if has_content && !matches!(kind, REGULAR | 0) {
+        "an entry has content, but its mode is not that of a regular file"
+    } else if has_target && !entry.is_hard_link && kind != SYMLINK {
+        "an entry has a target, but its mode is not that of a symlink, and it is no hard link"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new("BuildError", "EINVAL", what))
 }
 
 fn kind_of(entry: &GivenEntry) -> BindingResult<NodeKind> {

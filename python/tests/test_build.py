@@ -276,6 +276,26 @@ def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path) -> None:
     assert ferrofs.Image(output).check()
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ferrofs.Entry("a", data=b"x", file="/etc/passwd"),
+        ferrofs.Entry("a", data=b"x", target="b"),
+        ferrofs.Entry("a", file="/etc/passwd", target="b"),
+        ferrofs.Entry("a", data=b"x", target="first", hard_link=True),
+        ferrofs.Entry("a", data=b"", mode=stat.S_IFIFO | 0o644),
+        ferrofs.Entry("a", data=b"x", mode=stat.S_IFDIR | 0o755),
+        ferrofs.Entry("a", file="/etc/passwd", mode=stat.S_IFLNK | 0o777),
+        ferrofs.Entry("a", target="b", mode=stat.S_IFREG | 0o644),
+        ferrofs.Entry("a", target="b", mode=0o777),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_refused(entry: ferrofs.Entry, tmp_path: Path) -> None:
+    with pytest.raises(ferrofs.BuildError, match="an entry has") as raised:
+        ferrofs.build([("first", b"1"), entry], tmp_path / "a.erofs")
+    assert (raised.value.errno, raised.value.path) == (errno.EINVAL, "a")
+
+
 def test_an_exception_of_the_iterable_ends_the_build(tmp_path: Path) -> None:
     def entries() -> object:
         yield "a", b""

@@ -21,7 +21,8 @@ class Entry:
     """An entry of an image that :func:`build` makes.
 
     Without ``mode``, an entry with ``target`` is a symlink, one with ``data`` or ``file`` is a
-    regular file with the permissions 0o644, and any other is a directory.
+    regular file with the permissions 0o644, and any other is a directory. Only one of ``data``,
+    ``file`` and ``target`` can be given, and only with a ``mode`` that has it.
 
     >>> Entry("bin/sh", target="dash").mode == 0o120777
     True
