@@ -10,7 +10,7 @@ use ferrofs_builder::output::{ExistingOutput, OutputTarget};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{
     AlgorithmContext, Algorithms, BuildObserver, BuildOptions, BuildOutputs, BuildPhase,
-    BuildReport, Deduplication, Fragments, SuperblockTime, build_into,
+    BuildReport, Deduplication, Fragments, SpillOptions, SpillStore, SuperblockTime, build_into,
 };
 use ferrofs_image::CancelToken;
 use ferrofs_ondisk::BlockSize;
@@ -29,6 +29,9 @@ const DIRECTORY: &str = "directory";
 
 /// The kind of a source that is a Python object with an archive.
 const STREAM: &str = "stream";
+
+/// The tree takes one part in so many of the memory while the source is imported, as in the C library.
+const TREE_SHARE: u64 = 2;
 
 /// Bytes of the image, its inodes, and bytes of the files in it.
 pub(crate) type BuildTuple = (u64, u64, u64);
@@ -86,11 +89,12 @@ pub(crate) fn build(
     let image = py.detach(|| OutputTarget::open(&given.output, existing));
     let image = image.map_err(|error| Failure::from(error).raise(py))?;
     let stream = (source.0 == STREAM).then_some(&source.1);
-    let source = build_source(py, &source)?;
+    let store = tree_store(&options, &given.output);
+    let source = build_source(py, &source, &store, &counters)?;
     let supervision = Supervision { phases: &PHASES, counters: &counters, cancel: &cancel, stream };
     let report = supervise(py, &supervision, progress.as_ref(), |caller| {
         let observer = CountingObserver { counters: &counters, caller };
-        let tree = import(source, &given, &observer, &cancel)?;
+        let tree = import(source, &given, store, &observer, &cancel)?;
         let outputs = BuildOutputs { image, blob: None, chunk_index: None };
         Ok(build_into(&tree, &options, outputs, &observer, &cancel)?)
     })?;
@@ -99,6 +103,15 @@ pub(crate) fn build(
 
 fn figures(report: &BuildReport) -> BuildTuple {
     (report.bytes, report.inodes, report.content_bytes)
+}
+
+/// Where the tree is kept: in memory, and beyond the share of it in a file beside the image.
+fn tree_store(options: &BuildOptions, output: &Path) -> SpillStore {
+    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let spill = SpillOptions::default()
+        .memory_bytes_max(options.memory_bytes / TREE_SHARE)
+        .directory(Some(parent.unwrap_or(Path::new(".")).to_owned()));
+    SpillStore::new(spill)
 }
 
 /// Only a directory has something that can be left out.
@@ -112,7 +125,12 @@ fn check_exclusions(kind: &str, given: &GivenBuild) -> BindingResult<()> {
 }
 
 /// Attached: entries are listed by Python.
-fn build_source(py: Python<'_>, source: &GivenSource) -> PyResult<BuildSource> {
+fn build_source(
+    py: Python<'_>,
+    source: &GivenSource,
+    store: &SpillStore,
+    counters: &WorkCounters,
+) -> PyResult<BuildSource> {
     let (kind, value) = source;
     let value = value.bind(py);
     match kind.as_str() {
@@ -120,10 +138,11 @@ fn build_source(py: Python<'_>, source: &GivenSource) -> PyResult<BuildSource> {
         "tar" => Ok(BuildSource::Tar(value.extract()?)),
         STREAM => Ok(BuildSource::Stream),
         _ => {
-            let mut tree = TreeBuilder::new();
+            let mut tree = TreeBuilder::new(store);
             for entry in value.try_iter()? {
                 let entry: GivenEntry = entry?.extract()?;
-                tree.add(entry).map_err(|failure| failure.raise(py))?;
+                tree.add(py, entry).map_err(|failure| failure.raise(py))?;
+                counters.add_entry();
             }
             Ok(BuildSource::Tree(Box::new(tree.into_tree())))
         }
@@ -133,6 +152,7 @@ fn build_source(py: Python<'_>, source: &GivenSource) -> PyResult<BuildSource> {
 fn import(
     source: BuildSource,
     given: &GivenBuild,
+    store: SpillStore,
     observer: &CountingObserver<'_>,
     cancel: &CancelToken,
 ) -> BindingResult<Tree> {
@@ -147,14 +167,17 @@ fn import(
             let exclude_patterns = ExcludePatterns::new(paths, expressions)?;
             let options = DirectoryOptions::default()
                 .exclude_patterns(exclude_patterns)
-                .adjustments(adjustments);
+                .adjustments(adjustments)
+                .store(Some(store));
             Ok(from_directory(&path, &options, observer, cancel)?)
         }
-        BuildSource::Tar(path) => import_tar(TarSource::Path(path), &adjustments, observer, cancel),
+        BuildSource::Tar(path) => {
+            import_tar(TarSource::Path(path), store, &adjustments, observer, cancel)
+        }
         BuildSource::Stream => {
             let reader = Box::new(StreamReader(observer.caller.clone()));
             let source = TarSource::Stream { reader, name: PathBuf::from("archive") };
-            import_tar(source, &adjustments, observer, cancel)
+            import_tar(source, store, &adjustments, observer, cancel)
         }
         BuildSource::Tree(mut tree) => {
             adjustments.apply(&mut tree)?;
@@ -165,11 +188,13 @@ fn import(
 
 fn import_tar(
     source: TarSource,
+    store: SpillStore,
     adjustments: &Adjustments,
     observer: &CountingObserver<'_>,
     cancel: &CancelToken,
 ) -> BindingResult<Tree> {
-    let mut tree = from_tar(source, &TarImportOptions::default(), observer, cancel)?;
+    let options = TarImportOptions::default().store(Some(store));
+    let mut tree = from_tar(source, &options, observer, cancel)?;
     adjustments.apply(&mut tree)?;
     Ok(tree)
 }

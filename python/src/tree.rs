@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree, Xattrs};
-use ferrofs_builder::{Error, ErrorKind};
+use ferrofs_builder::{Error, ErrorKind, SpillStore};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
@@ -42,12 +42,11 @@ pub(crate) struct GivenEntry {
 /// Adds entries to a tree. Directories that no entry describes are made.
 pub(crate) struct TreeBuilder {
     tree: Tree,
-    is_root_given: bool,
 }
 
 impl TreeBuilder {
-    pub(crate) fn new() -> Self {
-        Self { tree: Tree::new(default_directory()), is_root_given: false }
+    pub(crate) fn new(store: &SpillStore) -> Self {
+        Self { tree: Tree::in_store(default_directory(), store) }
     }
 
     pub(crate) fn into_tree(self) -> Tree {
@@ -56,16 +55,16 @@ impl TreeBuilder {
 
     /// Adds an entry. One with the path of another replaces it, but for directories, which keep
     /// their content and get the new metadata.
-    pub(crate) fn add(&mut self, entry: GivenEntry) -> BindingResult<()> {
+    pub(crate) fn add(&mut self, py: Python<'_>, entry: GivenEntry) -> BindingResult<()> {
         let path = entry.path.clone();
-        self.add_at(entry).map_err(|failure| failure.at(&path))
+        self.add_at(py, entry).map_err(|failure| failure.at(&path))
     }
 
-    fn add_at(&mut self, entry: GivenEntry) -> BindingResult<()> {
+    fn add_at(&mut self, py: Python<'_>, entry: GivenEntry) -> BindingResult<()> {
         check_parts(&entry)?;
         let path = entry.path.clone();
         let mut names: Vec<&[u8]> = names_of(&path)?;
-        let Some(name) = names.pop() else { return self.set_root(entry) };
+        let Some(name) = names.pop() else { return self.set_root(py, entry) };
         let parent = self.directory_at(&names)?;
         let existing = self.tree.child(parent, name);
         if entry.is_hard_link {
@@ -75,7 +74,7 @@ impl TreeBuilder {
             let first = self.find(entry.target.as_deref().unwrap_or_default())?;
             return self.link(parent, name, first);
         }
-        let node = node_of(entry)?;
+        let node = node_of(py, entry)?;
         match existing {
             Some(id) if self.tree.is_directory(id) && node.is_directory() => {
                 self.tree.node_mut(id).metadata = node.metadata;
@@ -95,12 +94,11 @@ impl TreeBuilder {
         Ok(())
     }
 
-    fn set_root(&mut self, entry: GivenEntry) -> BindingResult<()> {
-        let node = node_of(entry)?;
+    fn set_root(&mut self, py: Python<'_>, entry: GivenEntry) -> BindingResult<()> {
+        let node = node_of(py, entry)?;
         if !node.is_directory() {
             return Err(not_a_directory());
         }
-        self.is_root_given = true;
         self.tree.node_mut(Tree::ROOT).metadata = node.metadata;
         Ok(())
     }
@@ -161,8 +159,8 @@ fn names_of(path: &[u8]) -> BindingResult<Vec<&[u8]>> {
     }
 }
 
-fn node_of(entry: GivenEntry) -> BindingResult<Node> {
-    let kind = kind_of(&entry)?;
+fn node_of(py: Python<'_>, entry: GivenEntry) -> BindingResult<Node> {
+    let kind = kind_of(py, &entry)?;
     let permissions = u16::try_from(entry.mode & 0o7777).unwrap_or_default();
     let (seconds, nanoseconds) = entry.mtime;
     let xattrs = entry.xattrs.into_iter();
@@ -192,16 +190,16 @@ fn check_parts(entry: &GivenEntry) -> BindingResult<()> {
     Err(Failure::new("BuildError", "EINVAL", what))
 }
 
-fn kind_of(entry: &GivenEntry) -> BindingResult<NodeKind> {
+fn kind_of(py: Python<'_>, entry: &GivenEntry) -> BindingResult<NodeKind> {
     let (major, minor) = entry.device;
     let kind = match entry.mode & TYPE_MASK {
         DIRECTORY => NodeKind::Directory,
         REGULAR | 0 => NodeKind::File(match (&entry.file, &entry.data) {
-            (Some(path), _) => content::of_file(path.clone())?,
+            // The host may take long to answer.
+            (Some(path), _) => py.detach(|| content::of_file(path.clone()))?,
             (None, Some(data)) => {
                 let name = String::from_utf8_lossy(&entry.path).into_owned();
-                let data = Python::attach(|py| data.clone_ref(py));
-                content::of_bytes(name, data)
+                content::of_bytes(name, data.clone_ref(py))
             }
             (None, None) => {
                 return Err(Failure::new("BuildError", "EINVAL", "a file without content"));

@@ -149,6 +149,80 @@ def test_a_running_build_is_cancelled(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_progress_counts_entries_of_every_source(tree: Path, tmp_path: Path) -> None:
+    scratch = Path(tempfile.mkdtemp(dir=tmp_path))
+    with tarfile.open(scratch / "a.tar", "w") as tar:
+        tar.add(tree / "a.txt", arcname="a.txt")
+        tar.add(tree / "sub", arcname="sub")
+    sources: list[Any] = [
+        tree,
+        scratch / "a.tar",
+        io.BytesIO((scratch / "a.tar").read_bytes()),
+        [("a.txt", b"a"), ("sub", None), ("sub/b", b"b"), ferrofs.Entry("sub/l", target="b")],
+    ]
+    for source in sources:
+        calls: list[tuple[str, int, int]] = []
+        ferrofs.build(
+            source,
+            scratch / "a",
+            overwrite=True,
+            progress=lambda *done, calls=calls: calls.append(done),  # type: ignore[misc]
+        )
+        # The root counts if it is found.
+        assert calls[-1][1] in (4, 5), source
+
+
+class EndlessEntries(io.RawIOBase):
+    """An archive with ever more files."""
+
+    count = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        self.count += 1
+        return tarfile.TarInfo(f"f{self.count}").tobuf(tarfile.GNU_FORMAT)[:size]
+
+
+def test_an_import_of_an_archive_is_reported_and_cancelled(tmp_path: Path) -> None:
+    # Threads that run this test share `tmp_path`.
+    scratch = tempfile.mkdtemp(dir=tmp_path)
+    source = EndlessEntries()
+    with pytest.raises(ferrofs.CancelledError):
+        ferrofs.build(source, f"{scratch}/a", progress=lambda phase, entries, size: entries == 0)
+    assert source.count > 1 and os.listdir(scratch) == []
+
+
+MEMORY = """
+import re, sys
+import ferrofs
+
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) >> 10
+
+before = peak()
+ferrofs.build(sys.argv[1], sys.argv[2], None, memory=64 << 20)
+print(peak() - before)
+"""
+
+
+@pytest.mark.thread_unsafe(reason="measures")
+def test_the_memory_limit_holds_for_the_tree(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tar.gz"
+    # 100 MB of attributes.
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for number in range(12_500):
+            entry = tarfile.TarInfo(f"f{number}")
+            entry.pax_headers = {"SCHILY.xattr.user.x": f"{number:08}" + "x" * 7_992}
+            tar.addfile(entry)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(archive), str(tmp_path / "a.erofs")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr == "" and int(done.stdout) < 70
+    assert sorted(os.listdir(tmp_path)) == ["a.erofs", "a.tar.gz"]
+
+
 def test_the_last_report_comes_before_the_image_has_its_name(tree: Path, tmp_path: Path) -> None:
     outputs = Path(tempfile.mkdtemp(dir=tmp_path))
     output = outputs / "a"
