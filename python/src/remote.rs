@@ -10,6 +10,7 @@ use ferrofs_image::{ImageSource, RemoteStats};
 use ferrofs_remote::cache::CachePlace;
 use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, FetcherProgram, RemoteLocation, RemoteSource};
+use pyo3::prelude::*;
 
 use crate::errors::{BindingResult, Failure, ServerError};
 
@@ -19,27 +20,33 @@ const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Opens the object at `url` as an image that begins at its byte `start`.
-pub(crate) fn open(url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>> {
+///
+/// What reads the environment of the process runs attached: `os.environ` of another thread may change
+/// it otherwise meanwhile. What may wait runs detached.
+pub(crate) fn open(py: Python<'_>, url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>> {
     let refused = |error: io::Error| Failure::of_io(&error).at(url.as_bytes()).remote();
     let location: RemoteLocation = url.parse().map_err(|error| {
         Failure::new("RemoteError", "EINVAL", format!("{error}")).at(url.as_bytes())
     })?;
+    let folder = cache_directory();
     // A cache that cannot be used is no error: nothing is cached then.
-    let cache = match cache_directory() {
+    let cache = py.detach(|| match folder {
         Some(folder) => {
             CachePlace::of(&folder).unwrap_or_else(|error| CachePlace::uncached(error.to_string()))
         }
         None => CachePlace::uncached("there is no home directory for it".to_owned()),
-    };
+    });
     let program = std::env::var_os(FETCHER_VARIABLE).map_or_else(
         || FetcherProgram::find(&std::env::current_exe().unwrap_or_default()),
         PathBuf::from,
     );
     let connector = FetcherProgram::new(cache, program, Vec::new());
-    let client = Arc::new(FetchClient::new(Box::new(connector)).map_err(refused)?);
     let options = RemoteOptions::default();
-    let source = RemoteSource::open(&client, &location, &options, TIMEOUT).map_err(refused)?;
-    Ok(Arc::new(ServedSource(source.starting_at(start))))
+    let source = py.detach(|| {
+        let client = Arc::new(FetchClient::new(Box::new(connector))?);
+        RemoteSource::open(&client, &location, &options, TIMEOUT)
+    });
+    Ok(Arc::new(ServedSource(source.map_err(refused)?.starting_at(start))))
 }
 
 /// The object at a URL. Its errors are told apart from those of files and of the format.
