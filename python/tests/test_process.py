@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copying
 import hashlib
 import io
 import multiprocessing
@@ -150,6 +151,24 @@ def test_an_image_is_pickled_by_its_arguments(image_file: Path, tmp_path: Path) 
     finally:
         os.chdir(old)
     assert pickle.loads(text).namelist() == image.namelist()
+
+
+class NamedImage(ferrofs.Image):
+    """An image with an attribute, and arguments of its own."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(directory / name)
+        self.name = name
+
+
+def test_a_subclass_is_pickled_as_it_is(image_file: Path, files: dict[str, bytes]) -> None:
+    image = NamedImage(image_file.parent, image_file.name)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        for copy in (pickle.loads(pickle.dumps(image, protocol)), copying.copy(image)):
+            assert type(copy) is NamedImage and copy.name == image_file.name
+            assert copy.read("large") == files["large"]
+            copy.close()
+    assert not image.closed
 
 
 @pytest.mark.parametrize("source", ["sys.argv[1]", "open(sys.argv[1], 'rb', buffering=0).read()"])

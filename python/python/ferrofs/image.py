@@ -110,10 +110,13 @@ class Image:
         self._offset = offset
         self._devices = tuple(portable(device) for device in devices)
         self._memory = memory
+        self._open(source)
+
+    def _open(self, source: Source) -> None:
         self._identity = object()
         places = places_of(source, self._devices)
         try:
-            self._native = _native.NativeImage(places, offset, memory)
+            self._native = _native.NativeImage(places, self._offset, self._memory)
         except ErofsError as error:
             if error.filename is None and places[0][0] in ("path", "url"):
                 error.filename = places[0][1]
@@ -148,8 +151,16 @@ class Image:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Image, (self._source, self._offset, self._devices, self._memory))
+    # A subclass keeps its class and attributes, whatever its `__init__` takes.
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_native"], state["_identity"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open(self._source)
 
     def __repr__(self) -> str:
         name = self.filename or f"<{type(self._source).__name__}>"
