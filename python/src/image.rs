@@ -16,6 +16,7 @@ use crate::errors::{BindingResult, Failure};
 use crate::extract::{ExtractTuple, GivenExtraction, extract};
 use crate::inode_fields::{InodeTuple, entries, inode_tuple, name_object};
 use crate::lookup::{directory, find, last_link, regular_file};
+use crate::opened_files::OpenedFiles;
 use crate::process::{PerProcess, workers};
 use crate::source::{GivenPlace, Place};
 
@@ -32,6 +33,7 @@ pub(crate) struct NativeImage {
     offset: u64,
     memory: Option<u64>,
     opened: PerProcess<Image>,
+    files: OpenedFiles,
     closed: AtomicBool,
 }
 
@@ -39,13 +41,23 @@ impl NativeImage {
     /// The image of this process; a forked child opens it again. No lock is held meanwhile, as
     /// opening may call Python.
     pub(crate) fn image(&self, py: Python<'_>) -> PyResult<Image> {
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(closed_error());
-        }
+        self.check_open()?;
         match self.opened.get() {
             Some(image) => Ok(image),
             None => Ok(self.opened.get_or_keep(self.open(py)?)),
         }
+    }
+
+    /// Raises if it was closed.
+    pub(crate) fn check_open(&self) -> PyResult<()> {
+        match self.closed.load(Ordering::SeqCst) {
+            true => Err(closed_error()),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn files(&self) -> &OpenedFiles {
+        &self.files
     }
 
     fn open(&self, py: Python<'_>) -> PyResult<Image> {
@@ -107,6 +119,7 @@ impl NativeImage {
             offset,
             memory,
             opened: PerProcess::empty(),
+            files: OpenedFiles::default(),
             closed: AtomicBool::new(false),
         };
         image.image(py)?;
@@ -116,8 +129,8 @@ impl NativeImage {
     /// Ends the use of the image, and releases its sources. Open files of it cannot be read any more.
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::SeqCst);
-        let image = self.opened.take();
-        py.detach(|| drop(image));
+        let (image, files) = (self.opened.take(), self.files.take());
+        py.detach(|| drop((image, files)));
         // The lock is released before this drops what Python gave.
         let places = self.places().take();
         drop(places);

@@ -16,6 +16,7 @@ mod file;
 mod image;
 mod inode_fields;
 mod lookup;
+mod opened_files;
 mod process;
 mod progress;
 mod remote;

@@ -125,6 +125,16 @@ def test_only_reading_is_possible(image: ferrofs.Image) -> None:
         image.open("fifo")
 
 
+def test_a_closed_file_holds_nothing_open(image: ferrofs.Image) -> None:
+    with image.open("large") as file:
+        opened = file._opened
+        assert file.read(10)
+    assert file.closed and file.size == 3_000_000 and "closed" in repr(file)
+    file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        opened.pread(1, 0)
+
+
 def test_a_pickled_file_keeps_its_position(image: ferrofs.Image, files: dict[str, bytes]) -> None:
     file = image.open("large")
     file.seek(1234)

@@ -440,6 +440,24 @@ def test_a_closed_image_keeps_no_file_open(image_file: Path, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="closed image"):
         image.read("hello.txt")
 
+    # Files of it do not keep it open, whether they are closed or not.
+    image = ferrofs.Image(copy)
+    files = [image.open("large") for _ in range(40)]
+    assert all(file.read(100_000) for file in files)
+    for file in files[:20]:
+        file.close()
+        file.close()
+    image.close()
+    # Decode threads may read ahead for some moments.
+    deadline = time.monotonic() + 20
+    while str(copy) in open_files() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert str(copy) not in open_files()
+    for number, file in enumerate(files):
+        assert file.closed == (number < 20)
+        with pytest.raises(ValueError, match="closed"):
+            file.read(1)
+
     class Source(io.BytesIO):
         pass
 

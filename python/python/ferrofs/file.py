@@ -46,6 +46,12 @@ class ErofsFile(io.RawIOBase):
         """The size of the file in bytes."""
         return self._opened.size
 
+    def close(self) -> None:
+        """Closes the file, and releases what it holds of the image."""
+        if not self.closed:
+            self._opened.close()
+        super().close()
+
     def readable(self) -> bool:
         """Whether the file can be read: it can."""
         return True
