@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_image::{Nid, OpenFile};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -78,6 +79,11 @@ impl NativeFile {
         let file = Self { image, nid, size, path: path.to_vec(), opened, closed };
         file.check_open(py)?;
         Ok(file)
+    }
+
+    /// Shows the garbage collector the image, which may be part of a circle.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.image)
     }
 
     /// Ends the use of the file, and releases what it holds of the image.

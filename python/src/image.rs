@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrofs_image::{Image, Inode, LastLink, MemoryPool, Nid, OpenOptions};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -134,6 +135,23 @@ impl NativeImage {
         // The lock is released before this drops what Python gave.
         let places = self.places().take();
         drop(places);
+    }
+
+    /// Shows the garbage collector the source objects: one that refers to its image is collected with
+    /// it. The lock is free, as only attached threads take it, and the collector is one. A decode
+    /// thread that still reads ahead has a share of the same reference, and keeps the object's memory.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for place in self.places().iter().flat_map(|places| places.iter()) {
+            if let Place::Object(object) = place {
+                visit.call(&**object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Breaks such a circle. Nothing refers to the image any more.
+    fn __clear__(&self, py: Python<'_>) {
+        self.close(py);
     }
 
     /// Whether it was closed.

@@ -33,7 +33,9 @@ pub(crate) enum Place {
     /// An open file. Its descriptor is read by offset, so a child shares it.
     File(Arc<FileSource>),
     Bytes(Arc<BytesSource>),
-    Object(Py<PyAny>),
+    /// All sources made of it share this one reference to the object, so that the garbage collector
+    /// sees whose it is.
+    Object(Arc<Py<PyAny>>),
     Url(String),
 }
 
@@ -58,7 +60,7 @@ impl Place {
                 Ok(Self::Bytes(Arc::new(BytesSource { bytes, start })))
             }
             "url" => Ok(Self::Url(value.extract()?)),
-            _ => Ok(Self::Object(value.clone().unbind())),
+            _ => Ok(Self::Object(Arc::new(value.clone().unbind()))),
         }
     }
 
@@ -67,7 +69,7 @@ impl Place {
         match self {
             Self::File(source) => Ok(Arc::clone(source) as Arc<dyn ImageSource>),
             Self::Bytes(source) => Ok(Arc::clone(source) as Arc<dyn ImageSource>),
-            Self::Object(object) => Ok(Arc::new(ObjectSource::new(object.bind(py), start)?)),
+            Self::Object(object) => Ok(Arc::new(ObjectSource::new(py, object, start)?)),
             Self::Url(url) => remote::open(py, url, start).map_err(|failure| failure.raise(py)),
         }
     }
@@ -108,20 +110,21 @@ impl ImageSource for BytesSource {
 /// detached threads only, so the thread that holds it can always attach.
 #[derive(Debug)]
 struct ObjectSource {
-    object: Py<PyAny>,
+    object: Arc<Py<PyAny>>,
     start: u64,
     length: u64,
     turn: Mutex<()>,
 }
 
 impl ObjectSource {
-    fn new(object: &Bound<'_, PyAny>, start: u64) -> PyResult<Self> {
+    fn new(py: Python<'_>, shared: &Arc<Py<PyAny>>, start: u64) -> PyResult<Self> {
+        let object = shared.bind(py);
         let end: u64 = object.call_method1("seek", (0, 2))?.extract().or_else(|_| {
             // Some objects return nothing from seek.
             object.call_method0("tell")?.extract()
         })?;
         let length = end.saturating_sub(start);
-        Ok(Self { object: object.clone().unbind(), start, length, turn: Mutex::new(()) })
+        Ok(Self { object: Arc::clone(shared), start, length, turn: Mutex::new(()) })
     }
 
     /// As [`ObjectSource::read_attached`]; what is no `Exception` is kept for the call, too.

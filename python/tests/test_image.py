@@ -471,6 +471,39 @@ def test_a_closed_image_keeps_no_file_open(image_file: Path, tmp_path: Path) -> 
     assert reference() is None and native.closed
 
 
+@pytest.mark.thread_unsafe(reason="collects garbage")
+def test_a_source_that_refers_to_its_image_is_collected(image_file: Path) -> None:
+    class Source(io.BytesIO):
+        owner: object = None
+
+    data = image_file.read_bytes()
+    for kind in ("image", "file", "native file", "native image"):
+        source = Source(data)
+        image = ferrofs.Image(source)
+        file = image.open("large")
+        assert file.read(100_000)
+        source.owner = {
+            "image": image,
+            "file": file,
+            "native file": file._opened,
+            "native image": image._native,
+        }[kind]
+        reference = weakref.ref(source)
+        del source
+        # As long as one of them is used, all of them are there.
+        gc.collect()
+        assert image.read("hello.txt") == b"hello, world\n" and file.read(1)
+        del image
+        gc.collect()
+        assert reference() is not None and file.read(1)
+        del file
+        deadline = time.monotonic() + 20
+        while reference() is not None and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.01)
+        assert reference() is None, kind
+
+
 def test_an_extraction_ends_at_its_limits(image: ferrofs.Image, tmp_path: Path) -> None:
     with pytest.raises(ferrofs.ErofsError, match="limit of 1000 bytes") as raised:
         image.extractall(tmp_path / "output", max_output=1000)
