@@ -139,6 +139,8 @@ pub struct Attachment {
     /// In a server: what keeps the process waiting that unmounts if holder and server have ended.
     lifeline: Option<OwnedFd>,
     auto_unmount: bool,
+    /// The user whom the mount belongs to and who serves it, if not the one of this process.
+    owner: Option<u32>,
     is_detached: bool,
     /// Whether this process serves for a holder: then the mount outlives the value.
     is_of_server: bool,
@@ -193,6 +195,7 @@ impl Attachment {
             unmounting,
             lifeline: None,
             auto_unmount: options.auto_unmount,
+            owner: options.owner.map(|owner| owner.user),
             is_detached: false,
             is_of_server: false,
         })
@@ -203,6 +206,7 @@ impl Attachment {
     ///
     /// `confine` runs in the new process, whose only descriptors besides `/dev/null` are those that it gets: it should
     /// drop all privileges but `CAP_SYS_ADMIN`. It must not start threads, print, or wait for other threads of this process.
+    /// Of a mount with [another owner](AttachOptions::owned_by), it has the user of that one as its real user.
     ///
     /// The calling thread, which has called [`attach`], must live as long as the session, and store nothing in the page cache.
     /// If it ends and the process does not, the process counts as one that was killed and cannot end: all requests without a
@@ -223,8 +227,8 @@ impl Attachment {
             }
             Unmounting::Fusermount(None) | Unmounting::Helper(_) => return Ok(()),
         };
-        let at_end = self.at_end();
-        self.unmounting = Unmounting::Helper(UnmountHelper::start(unmount, at_end, confine)?);
+        let helper = UnmountHelper::start(unmount, self.at_end(), self.owner, confine)?;
+        self.unmounting = Unmounting::Helper(helper);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal};
 
 /// The name of the process.
 const NAME: &CStr = c"ferrofs-unmount";
@@ -52,7 +52,7 @@ pub(super) enum Wake {
 }
 
 impl ParentThread {
-    /// Watches it from now on. All signals are blocked in this process. A change of its user or group would end it.
+    /// Watches it from now on. All signals are blocked in this process. A change of its effective user or group would end it.
     ///
     /// # Errors
     /// The system refuses.
@@ -142,6 +142,19 @@ pub(super) fn prepare(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(())
+}
+
+/// Lets the thread that forked this process signal its end when it has become this user. The kernel sends the signal in the
+/// name of that thread, which must be permitted to. One of the user IDs of this process has to be the same: the real one, by
+/// which nothing else is checked, so that it keeps its privileges. Processes of that user can also kill this one, as they can
+/// the server.
+///
+/// # Errors
+/// The user is not mapped in the user namespace of this process.
+pub(super) fn accept_signals_of(user: u32) -> io::Result<()> {
+    let is_valid = user != u32::MAX;
+    let user = is_valid.then(|| Uid::from_raw(user)).ok_or(Errno::INVAL)?;
+    Ok(rustix::thread::set_thread_res_uid(user, None, None)?)
 }
 
 /// Closes all descriptors but the standard streams and `kept`.

@@ -481,6 +481,7 @@ impl OfferedMount {
             unmounting,
             lifeline: None,
             auto_unmount: record.auto_unmount,
+            owner: None,
             // Until it is held.
             is_detached: true,
             is_of_server: false,

@@ -360,6 +360,7 @@ impl Attachment {
             unmounting: Unmounting::Helper(UnmountHelper::of_holder(holder, socket)),
             lifeline,
             auto_unmount: self.auto_unmount,
+            owner: self.owner,
             is_detached: false,
             is_of_server: true,
         })

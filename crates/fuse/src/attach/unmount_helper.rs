@@ -70,13 +70,15 @@ pub(super) struct UnmountHelper {
 }
 
 impl UnmountHelper {
-    /// Starts it. [`UnmountHelper::wait_until_confined`] must follow before any other message.
+    /// Starts it, for a server of `user` if that is another one than the present. [`UnmountHelper::wait_until_confined`] must
+    /// follow before any other message.
     ///
     /// # Errors
     /// The system cannot start it.
     pub(super) fn start(
         unmount: &DirectUnmount,
         at_end: AtEnd,
+        user: Option<u32>,
         confine: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<()>,
     ) -> Result<Self, AttachError> {
         let failed = |cause| AttachError::System { what: "start the process that unmounts", cause };
@@ -91,7 +93,7 @@ impl UnmountHelper {
             0 => {
                 // Even if the helper cannot close what it has inherited, it sees the end of the server.
                 drop(ours);
-                run_and_exit(&theirs, unmount, at_end, confine)
+                run_and_exit(&theirs, unmount, at_end, user, confine)
             }
             number => {
                 drop(theirs);
@@ -201,13 +203,16 @@ fn run_and_exit(
     socket: &OwnedFd,
     unmount: &DirectUnmount,
     at_end: AtEnd,
+    user: Option<u32>,
     confine: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> ! {
     // Unwinding would run the server's code in this process.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let kept = [socket.as_fd(), unmount.descriptor()];
-        let parent =
-            forked::prepare(&kept).and_then(|()| ParentThread::watch()).and_then(|parent| {
+        let parent = forked::prepare(&kept)
+            .and_then(|()| user.map_or(Ok(()), forked::accept_signals_of))
+            .and_then(|()| ParentThread::watch())
+            .and_then(|parent| {
                 let [socket, directory] = kept;
                 confine(&[socket, directory, parent.descriptor()])?;
                 Ok(parent)

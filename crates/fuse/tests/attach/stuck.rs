@@ -3,23 +3,29 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use ferrofs_fuse::attach::Attachment;
+use ferrofs_fuse::attach::{Attachment, MountOwner};
 use ferrofs_fuse::{
     Capabilities, Errno, FileSystem, InitRequest, NegotiatedSession, NodeAttributes, NodeEntry,
     Notifier, Operation, Reply, Request, SessionOptions,
 };
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Gid, Signal, Uid, geteuid, pidfd_send_signal};
 
 use crate::killed::helper_of;
 use crate::mounts::{alone, mount, mounts_at, options, skip};
 
 const DIRECTORY: &str = "FERROFS_TEST_SERVES_AND_GETS_STUCK";
+/// Set if the mount is that of another user, who serves it.
+const USER: &str = "FERROFS_TEST_SERVES_AS_ANOTHER_USER";
+/// User and group "nobody".
+const NOBODY: u32 = 65_534;
 const FILE: &str = "file";
 const PAGE: usize = 4096;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -53,12 +59,21 @@ impl FileSystem for OnePage {
 }
 
 fn serve(directory: &Path) {
-    let Some(mut attachment) = mount(directory, &options()) else {
+    let is_other = std::env::var_os(USER).is_some();
+    let owner = is_other.then_some(MountOwner { user: NOBODY, group: NOBODY });
+    let Some(mut attachment) = mount(directory, &options().owned_by(owner)) else {
         writeln!(std::io::stderr(), "no mount").expect("the parent reads the pipe");
         return;
     };
     attachment.start_unmount_helper(|_| Ok(())).expect("a process");
     attachment.wait_for_unmount_helper().expect("nothing can fail");
+    if is_other {
+        // The threads of the session inherit it.
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        rustix::thread::set_thread_groups(&[]).expect("root");
+        rustix::thread::set_thread_res_gid(group, group, group).expect("root");
+        rustix::thread::set_thread_res_uid(user, user, user).expect("root");
+    }
     let device = attachment.device().try_clone().expect("a descriptor");
     let wanted = InitRequest::new(Capabilities::NO_OPEN_SUPPORT).max_read(1 << 16);
     let session = NegotiatedSession::new(device, &SessionOptions::new(wanted)).expect("a kernel");
@@ -99,14 +114,27 @@ fn a_server_that_is_killed_while_it_waits_for_a_locked_page_ends_and_is_unmounte
     if let Some(directory) = std::env::var_os(DIRECTORY) {
         return serve(&PathBuf::from(directory));
     }
+    end_when_stuck(false);
+    // Who is permitted to signal the process that unmounts depends on the user.
+    match geteuid().is_root() {
+        true => end_when_stuck(true),
+        false => skip("a server of another user needs root"),
+    }
+}
+
+fn end_when_stuck(is_other: bool) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let path = folder.path().canonicalize().expect("its name").join("mount");
     fs::create_dir(&path).expect("a directory");
     let name =
         "stuck::a_server_that_is_killed_while_it_waits_for_a_locked_page_ends_and_is_unmounted";
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", name, "--nocapture"]).env(DIRECTORY, &path);
+    if is_other {
+        command.env(USER, "1");
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut server = command.spawn().expect("this program");
     let messages = BufReader::new(server.stderr.take().expect("its messages"));
@@ -123,6 +151,9 @@ fn a_server_that_is_killed_while_it_waits_for_a_locked_page_ends_and_is_unmounte
     }
     let mut reader = Command::new("cat");
     reader.arg(path.join(FILE)).stdout(Stdio::null()).stderr(Stdio::null());
+    if is_other {
+        reader.uid(NOBODY).gid(NOBODY);
+    }
     let mut reader = reader.spawn().expect("cat");
     assert!(messages.any(|line| line == "reading"));
     // The thread that has said so is about to wait.
