@@ -76,6 +76,21 @@ impl FileSystem for TestFileSystem {
     }
 }
 
+fn message(opcode: u32, unique: u64, pid: u32, body: &[u8]) -> Vec<u8> {
+    let header = InHeader {
+        len: 0,
+        opcode,
+        unique,
+        node: 1,
+        uid: 0,
+        gid: 0,
+        pid,
+        extension_words: 0,
+        padding: 0,
+    };
+    [header.as_bytes(), body].concat()
+}
+
 /// The kernel's end of the device.
 struct FakeKernel {
     socket: OwnedFd,
@@ -126,18 +141,7 @@ impl FakeKernel {
     }
 
     fn send(&self, opcode: u32, unique: u64, pid: u32, body: &[u8]) {
-        let header = InHeader {
-            len: 0,
-            opcode,
-            unique,
-            node: 1,
-            uid: 0,
-            gid: 0,
-            pid,
-            extension_words: 0,
-            padding: 0,
-        };
-        send(&self.socket, &[header.as_bytes(), body].concat(), SendFlags::empty()).unwrap();
+        send(&self.socket, &message(opcode, unique, pid, body), SendFlags::empty()).unwrap();
     }
 
     fn look_up(&self, unique: u64, pid: u32, name: &[u8]) {
@@ -498,6 +502,28 @@ fn the_event_of_a_spare_listener_counts_listeners_and_not_channels() {
     kernel.wait_for_event(|event| matches!(event, SessionEvent::SpareListenerStarted { .. }));
     let first = kernel.events.lock().unwrap()[0].clone();
     assert_eq!(first, SessionEvent::SpareListenerStarted { listeners: 4 });
+}
+
+/// Interrupts wait behind the requests that no listener reads.
+#[test]
+fn a_caller_that_is_killed_while_all_listeners_hang_gets_a_reply() {
+    let mut killed = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    // Its signals stay pending until it is waited for.
+    killed.kill().unwrap();
+    let kernel = FakeKernel::start(None);
+    let slots = 2 + MAX_SPARE_LISTENERS;
+    kernel.look_up(2, killed.id(), b"hang");
+    for unique in (4..).step_by(2).take(slots - 1) {
+        kernel.look_up(unique, std::process::id(), b"hang");
+    }
+    kernel.wait_until_held(slots);
+    assert_eq!(kernel.receive(), (2, EINTR, 0));
+    let caller = killed.id();
+    kernel.wait_for_event(
+        |event| matches!(event, SessionEvent::Interrupted { pid, .. } if *pid == caller),
+    );
+    assert_eq!(kernel.receive_within(Duration::from_secs(1)), None);
+    killed.wait().unwrap();
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl RequestWatchdog {
             }
         }
         if spares == SpareListeners::Refused || hanging == self.state.slots.len() {
+            self.interrupt_killed(now_ms);
             self.state.if_all_overdue(spares, |channel, are_all_overdue| {
                 self.refuse_waiting(channel, hanging, are_all_overdue);
             });
@@ -143,6 +144,23 @@ impl RequestWatchdog {
             && self.reply(index, slot, request.unique, Errno::INTR)
         {
             self.state.report_event(&SessionEvent::Interrupted { pid, after });
+        }
+    }
+
+    /// R5: while all listeners hang, nobody reads interrupts, so the callers themselves are looked at.
+    fn interrupt_killed(&self, now_ms: u64) {
+        for (index, slot) in self.state.slots.iter().enumerate() {
+            let Some(request) = slot.in_flight().filter(|request| !request.is_answered) else {
+                continue;
+            };
+            let waited = now_ms.saturating_sub(request.since_ms);
+            if waited >= KILL_GRACE_MS
+                && has_pending_sigkill(request.pid) == Some(true)
+                && self.reply(index, slot, request.unique, Errno::INTR)
+            {
+                let after = Duration::from_millis(waited);
+                self.state.report_event(&SessionEvent::Interrupted { pid: request.pid, after });
+            }
         }
     }
 
