@@ -24,7 +24,7 @@ use crate::init::{
 use crate::reply::Reply;
 use crate::request::Request;
 use listener::Listener;
-use state::{EventCallback, SessionStart, SessionState, lock, spawn_thread};
+use state::{Continued, EventCallback, SessionStart, SessionState, lock, spawn_thread};
 use watchdog::RequestWatchdog;
 
 pub use growth::ListenerGrowth;
@@ -188,15 +188,19 @@ impl NegotiatedSession {
     ) -> Result<Session, SessionError> {
         let Self { channels, init_parameters, options, succession } = self;
         let can_resend = init_parameters.granted.contains(Capabilities::HAS_RESEND);
-        let continued =
+        let mut continued =
             succession.map(|succession| succession.continue_with(&channels, can_resend, &on_event));
+        let take = |continued: &mut Continued| std::mem::take(&mut continued.newly_banned);
+        let newly_banned = continued.as_mut().map(take).unwrap_or_default();
         let start = continued.as_ref().map_or(SessionStart::Whole, |continued| continued.start);
         let state = SessionState::new(file_system, channels, &options, on_event, continued);
         let state = Arc::new(state);
-        let mut session = Session { state, init_parameters, listeners: Vec::new() };
+        let (listeners, reporter) = (Vec::new(), None);
+        let mut session = Session { state, init_parameters, listeners, reporter };
         match session.start_threads(spawn) {
             Ok(()) => {
                 session.state.signal_start(start);
+                session.report_banned(newly_banned);
                 Ok(session)
             }
             Err(error) => {
@@ -217,6 +221,8 @@ pub struct Session {
     state: Arc<SessionState>,
     init_parameters: InitParameters,
     listeners: Vec<JoinHandle<()>>,
+    /// Reports which requests were banned at the start.
+    reporter: Option<JoinHandle<()>>,
 }
 
 impl fmt::Debug for Session {
@@ -237,6 +243,20 @@ impl Session {
             self.listeners.push(thread);
         }
         Ok(())
+    }
+
+    /// Reports the nodes of requests that were banned now, in a thread of its own: the file system may look for their names
+    /// for long, and who waits for requests, or for the end of the start, need not.
+    fn report_banned(&mut self, nodes: Vec<u64>) {
+        if nodes.is_empty() {
+            return;
+        }
+        let state = Arc::clone(&self.state);
+        let report = move || {
+            nodes.iter().for_each(|node| state.report_event(&SessionEvent::Banned { node: *node }));
+        };
+        // Without a thread they get no line in the log, and `EIO` all the same.
+        self.reporter = spawn_thread("fuse-banned".to_owned(), Box::new(report)).ok();
     }
 
     /// What kernel and daemon agreed on.
@@ -270,6 +290,9 @@ impl Session {
             thread.join().ok();
         }
         self.state.signal_end();
+        if let Some(reporter) = self.reporter.take() {
+            reporter.join().ok();
+        }
         // Watchdog and spare listeners start each other.
         loop {
             if let Some(watchdog) = self.state.take_watchdog() {

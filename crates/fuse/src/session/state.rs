@@ -73,6 +73,8 @@ pub(super) enum SpareListeners {
 pub(super) struct Continued {
     pub(super) journal: Arc<RequestJournal>,
     pub(super) banned: BannedRequests,
+    /// The nodes of requests that were banned now.
+    pub(super) newly_banned: Vec<u64>,
     pub(super) suspected: SuspectedRequests,
     pub(super) start: SessionStart,
 }

@@ -44,6 +44,7 @@ impl Succession {
     ) -> Continued {
         let Self { journal, predecessor, server } = self;
         let mut start = SessionStart::Whole;
+        let mut newly_banned = Vec::new();
         journal.claim(server);
         if let Some(end) = predecessor {
             fault_point("examine", server);
@@ -60,12 +61,11 @@ impl Succession {
             }
             let in_flight = takeover.in_flight.len();
             on_event(&SessionEvent::TookOver { in_flight, are_resent });
-            for node in takeover.newly_banned {
-                on_event(&SessionEvent::Banned { node });
-            }
+            newly_banned = takeover.newly_banned;
         }
         journal.begin_reading(server);
-        Continued { banned: journal.banned(), suspected: journal.suspected(), journal, start }
+        let (banned, suspected) = (journal.banned(), journal.suspected());
+        Continued { banned, newly_banned, suspected, journal, start }
     }
 }
 

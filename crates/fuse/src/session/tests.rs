@@ -6,7 +6,7 @@
 )]
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions};
+use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions, Succession};
 use crate::init::{Capabilities, InitRequest, SessionError};
+use crate::journal::{RequestJournal, ServerEnd};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
 use crate::request_slot::MAX_SPARE_LISTENERS;
@@ -502,6 +503,41 @@ fn the_event_of_a_spare_listener_counts_listeners_and_not_channels() {
     kernel.wait_for_event(|event| matches!(event, SessionEvent::SpareListenerStarted { .. }));
     let first = kernel.events.lock().unwrap()[0].clone();
     assert_eq!(first, SessionEvent::SpareListenerStarted { listeners: 4 });
+}
+
+/// The file system looks for the name of the file, among up to 100,000 inodes.
+#[test]
+fn requests_are_served_while_a_ban_is_reported() {
+    let journal = Arc::new(RequestJournal::new(2).unwrap());
+    let body = message(opcode::LOOKUP, 44, 0, b"name\0");
+    for server in [1, 2] {
+        journal.begin_reading(server);
+        journal.slot(0).unwrap().bytes_mut()[..body.len()].copy_from_slice(&body);
+        if server == 1 {
+            assert!(journal.examine(server, ServerEnd::Crashed).newly_banned.is_empty());
+        }
+    }
+    let (mut kernel, negotiated) = FakeKernel::negotiate(2, None);
+    let predecessor = Some(ServerEnd::Crashed);
+    let negotiated = negotiated.with_succession(Succession { journal, predecessor, server: 3 });
+    let file_system = Arc::new(TestFileSystem { gate: Arc::clone(&kernel.gate) });
+    let is_reported = Arc::new(AtomicBool::new(false));
+    let reported = Arc::clone(&is_reported);
+    let on_event = move |event: &SessionEvent| {
+        if *event == (SessionEvent::Banned { node: 1 }) {
+            std::thread::sleep(Duration::from_secs(2));
+            reported.store(true, Ordering::SeqCst);
+        }
+    };
+    kernel.session = Some(negotiated.start(file_system, on_event).unwrap());
+    // The fake kernel sends nothing again.
+    assert_eq!(kernel.receive(), (44, EIO, 0));
+    kernel.send(opcode::LISTXATTR, 46, 0, GetxattrIn { size: 100, padding: 0 }.as_bytes());
+    assert_eq!(kernel.receive(), (46, 0, 7));
+    assert!(!is_reported.load(Ordering::SeqCst));
+    // The end of the session waits for it.
+    drop(kernel);
+    assert!(is_reported.load(Ordering::SeqCst));
 }
 
 /// Interrupts wait behind the requests that no listener reads.
