@@ -4,9 +4,10 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -206,10 +207,11 @@ impl HeldRecord {
     }
 
     fn from_file(file: OwnedFd) -> Result<Self, HandoverError> {
-        let mut file = std::fs::File::from(file);
-        let mut bytes = Vec::new();
-        file.rewind()?;
-        file.take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
+        // Every program that asks has the same file, so another one may read it at the same time: its offset is not used.
+        let file = std::fs::File::from(file);
+        let length = file.metadata()?.len().min(RECORD_BYTES_MAX);
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        file.read_exact_at(&mut bytes, 0)?;
         Self::decode(&bytes)
     }
 }
@@ -613,6 +615,16 @@ mod tests {
         let file = record.to_file().expect("memory");
         assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::PERM));
         assert_eq!(HeldRecord::from_file(file).expect("a record"), record);
+    }
+
+    #[test]
+    fn a_record_is_read_whatever_the_offset_of_its_file_is_and_leaves_it() {
+        let record = record();
+        let mut shared = std::fs::File::from(record.to_file().expect("memory"));
+        io::Seek::seek(&mut shared, io::SeekFrom::Start(5)).expect("an offset");
+        let same = OwnedFd::from(shared.try_clone().expect("a descriptor"));
+        assert_eq!(HeldRecord::from_file(same).expect("a record"), record);
+        assert_eq!(io::Seek::stream_position(&mut shared).expect("an offset"), 5);
     }
 
     #[test]

@@ -163,6 +163,7 @@ fn is_failure(errno: Errno) -> bool {
             | Errno::NOTTY
             | Errno::INVAL
             | Errno::NOTDIR
+            | Errno::NAMETOOLONG
     )
 }
 
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn replies_that_something_does_not_exist_are_not_errors() {
         let metrics = MountMetrics::new(1);
-        for errno in [Errno::NODATA, Errno::NOSYS, Errno::NXIO, Errno::NOTTY] {
+        for errno in [Errno::NODATA, Errno::NOSYS, Errno::NXIO, Errno::NOTTY, Errno::NAMETOOLONG] {
             metrics.record_reply(OperationKind::GetXattr, 1, &sent(Some(errno), 0, Duration::ZERO));
         }
         for errno in [Errno::IO, Errno::NOMEM, Errno::UCLEAN, Errno::CANCELED] {
