@@ -48,12 +48,14 @@ pub fn tar(bytes: &[u8]) {
     };
     let name = || PathBuf::from("a.tar");
     let placed = parts.iter().map(|part| TarSource::Bytes { name: name(), bytes: (*part).into() });
-    let placed = from_tar_layers(placed.collect(), &options(1 << 20), &NoopObserver, &CancelToken::new());
+    let placed =
+        from_tar_layers(placed.collect(), &options(1 << 20), &NoopObserver, &CancelToken::new());
     let streamed = parts.iter().map(|part| TarSource::Stream {
         name: name(),
         reader: Box::new(Cursor::new(part.to_vec())),
     });
-    let streamed = from_tar_layers(streamed.collect(), &options(1000), &NoopObserver, &CancelToken::new());
+    let streamed =
+        from_tar_layers(streamed.collect(), &options(1000), &NoopObserver, &CancelToken::new());
     match (placed, streamed) {
         (Ok(placed), Ok(streamed)) => compare(&placed, &streamed),
         // In place nothing is spooled.

@@ -48,7 +48,7 @@ use crate::applets::mkfs::MkfsArguments;
 use crate::arguments::BuildArguments;
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::help;
-use crate::output::{self, Output, OutputClosed, escape};
+use crate::output::{self, OutputClosed, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};

@@ -251,7 +251,7 @@ impl OpenedExtraction {
         stop: &StopRequest,
     ) -> anyhow::Result<CommandStatus> {
         let Self { selection, resources, image, metadata, tar } = self;
-        metadata_files::write(&image, request, metadata, stop)?;
+        metadata_files::write(&image, &request.metadata, metadata, stop)?;
         if tar.as_ref().is_some_and(|tar| tar.name().is_none()) {
             // A pipe or a device may block, and nothing has to be removed.
             stop.exit_on_signals()?;

@@ -17,7 +17,6 @@ use ferrofs_builder::output::OutputTarget;
 use ferrofs_extract::default_output_limit;
 use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent, WorkMeter, Xattr};
 
-use super::extract::ExtractRequest;
 use crate::arguments::ExtractArguments;
 use crate::diagnostics;
 use crate::output::{JsonBytes, escape, hex, write_json};
@@ -35,6 +34,9 @@ pub(super) struct MetadataRequest {
     /// Begins the paths in them, without slashes at its ends.
     mount_point: Vec<u8>,
     sidecar: Option<PathBuf>,
+    /// Limits of all files together; `None` for those that depend on the size of the image.
+    max_work: Option<u64>,
+    max_output: Option<u64>,
 }
 
 impl From<&ExtractArguments> for MetadataRequest {
@@ -45,6 +47,8 @@ impl From<&ExtractArguments> for MetadataRequest {
             android_config: typed.android_config.clone(),
             mount_point: names.collect::<Vec<_>>().join(&b'/'),
             sidecar: typed.sidecar.clone(),
+            max_work: typed.limit.max_work,
+            max_output: typed.max_output,
         }
     }
 }
@@ -99,21 +103,20 @@ impl MetadataTargets {
 /// The image cannot be read, a file cannot be written, a label cannot stand in a line, or a stop was requested.
 pub(super) fn write(
     image: &Image,
-    request: &ExtractRequest,
+    request: &MetadataRequest,
     targets: MetadataTargets,
     stop: &StopRequest,
 ) -> anyhow::Result<()> {
     let bytes = image.stored_bytes();
-    let max_work = request.limit.max_work;
     let source = MetadataSource {
         image,
         stop,
-        work: WorkMeter::new(max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes))),
+        work: WorkMeter::new(request.max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes))),
         written: Cell::new(0),
         output_limit: request.max_output.unwrap_or_else(|| default_output_limit(bytes)),
     };
     if let Some(android) = targets.android {
-        write_android(&source, android, &request.metadata.mount_point)?;
+        write_android(&source, android, &request.mount_point)?;
     }
     if let Some(sidecar) = targets.sidecar {
         write_sidecar(&source, sidecar)?;
