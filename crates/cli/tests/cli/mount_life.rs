@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -621,7 +621,7 @@ fn readers_of_long_extents_in_the_smallest_memory_wait_for_each_other_and_not_fo
                         let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
                         let mut options = File::options();
                         let file = options.read(true).custom_flags(flags);
-                        let file = file.open(point.join(number.to_string())).unwrap();
+                        let file = file.open(point.join(&number.to_string())).unwrap();
                         let at = (reader * 7 + round * 11) % 35 << 20;
                         let mut buffer = vec![0; 1 << 20];
                         let began = std::time::Instant::now();
