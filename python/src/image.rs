@@ -18,7 +18,7 @@ use crate::extract::{ExtractTuple, GivenExtraction, extract};
 use crate::inode_fields::{InodeTuple, entries, inode_tuple, name_object};
 use crate::lookup::{directory, find, last_link, regular_file};
 use crate::opened_files::OpenedFiles;
-use crate::process::{PerProcess, workers};
+use crate::process::PerProcess;
 use crate::source::{GivenPlace, Place};
 
 /// Bytes of a block, blocks, inodes, UUID, label, seconds since 1970.
@@ -68,11 +68,10 @@ impl NativeImage {
             let start = if number == 0 { self.offset } else { 0 };
             sources.push(place.source(py, start)?);
         }
-        let workers = workers();
         detached(py, || {
             let devices = sources.split_off(1);
             let primary = sources.pop().ok_or_else(Failure::not_found)?;
-            let options = OpenOptions::new().workers(&workers);
+            let options = OpenOptions::new();
             let options = match self.memory {
                 Some(bytes) => options.memory(&MemoryPool::new(bytes)?),
                 None => options,

@@ -1,10 +1,8 @@
-//! What belongs to a process: the decode workers, and values that a forked child must neither use
-//! nor drop, since threads that are not there own a part of them.
+//! Values of a process, which a forked child must neither use nor drop, since threads that are not
+//! there own a part of them.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use ferrofs_image::{DecodeWorkers, PerCpuSettings};
 
 /// A value of the process that made it. In a forked child it is as if it were not there.
 ///
@@ -68,16 +66,4 @@ impl<T> Drop for PerProcess<T> {
             slot.value.take().map(ManuallyDrop::into_inner);
         }
     }
-}
-
-/// The decode workers of this process. They live as long as it does.
-pub(crate) fn workers() -> DecodeWorkers {
-    static WORKERS: PerProcess<DecodeWorkers> = PerProcess::empty();
-    WORKERS.get().unwrap_or_else(|| WORKERS.get_or_keep(new_workers()))
-}
-
-/// No thread is started before the first use. The set of the library is not used: a child would
-/// inherit it without its threads.
-fn new_workers() -> DecodeWorkers {
-    DecodeWorkers::new(PerCpuSettings::new("erofs_worker"))
 }

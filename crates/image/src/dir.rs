@@ -8,7 +8,6 @@ use ferrofs_ondisk::{FileType, Nid};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, parsed};
 use crate::extent::DataLocation;
-use crate::follow;
 use crate::inner::ImageInner;
 use crate::inode::Inode;
 use crate::map::ExtentMap;
@@ -19,6 +18,10 @@ const ENTRY_BYTES: u64 = 12;
 
 /// The longest symlink target, in bytes: Linux's `PATH_MAX` counts a NUL at the end.
 const TARGET_MAX: usize = 4095;
+
+/// The most bytes of names of a path that are left to look up, with a slash for each. Linux has 4 KiB for a
+/// path, and each symlink may add 4 KiB.
+pub(crate) const NAMES_MAX_BYTES: usize = 64 << 10;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,7 +282,7 @@ impl ImageInner {
     }
 
     pub(crate) fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
-        follow::check_length(path)?;
+        check_length(path)?;
         self.descend(path)
     }
 
@@ -345,6 +348,15 @@ impl ImageInner {
             _ => at,
         }
     }
+}
+
+/// # Errors
+/// [`ErrorKind::PathTooLong`] for more than 64 KiB of names.
+fn check_length(path: &[u8]) -> Result<()> {
+    let names = path.split(|byte| *byte == b'/');
+    let names = names.filter(|name| !matches!(*name, b"" | b"."));
+    let bytes = names.map(|name| name.len().saturating_add(1)).fold(0, usize::saturating_add);
+    if bytes > NAMES_MAX_BYTES { Err(Error::new(ErrorKind::PathTooLong)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -3,14 +3,13 @@
 
 use ferrofs_ondisk::FileType;
 
+use crate::dir::NAMES_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::Image;
 use crate::inode::Inode;
 
 /// As many symlinks as Linux follows in one path.
 const SYMLINKS_MAX: u32 = 40;
-/// The most bytes of names that are left to look up. Linux has 4 KiB for a path, and each symlink may add 4 KiB.
-const NAMES_MAX_BYTES: usize = 64 << 10;
 
 /// What happens to a symlink at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,15 +119,6 @@ impl NamesLeft {
         self.bytes = self.bytes.saturating_sub(name.len()).saturating_sub(1);
         Some(name)
     }
-}
-
-/// # Errors
-/// [`ErrorKind::PathTooLong`] for more than 64 KiB of names.
-pub(crate) fn check_length(path: &[u8]) -> Result<()> {
-    let names = path.split(|byte| *byte == b'/');
-    let names = names.filter(|name| !matches!(*name, b"" | b"."));
-    let bytes = names.map(|name| name.len().saturating_add(1)).fold(0, usize::saturating_add);
-    if bytes > NAMES_MAX_BYTES { Err(Error::new(ErrorKind::PathTooLong)) } else { Ok(()) }
 }
 
 /// Whether a path names a directory by its end, so that a symlink there is followed, too.
