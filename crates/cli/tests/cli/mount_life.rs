@@ -622,7 +622,7 @@ fn readers_of_long_extents_in_the_smallest_memory_wait_for_each_other_and_not_fo
                         let mut options = File::options();
                         let file = options.read(true).custom_flags(flags);
                         let file = file.open(point.join(&number.to_string())).unwrap();
-                        let at = (reader * 7 + round * 11) % 35 << 20;
+                        let at = ((reader * 7 + round * 11) % 35) << 20;
                         let mut buffer = vec![0; 1 << 20];
                         let began = std::time::Instant::now();
                         file.read_exact_at(&mut buffer, at as u64).unwrap();
