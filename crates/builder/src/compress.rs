@@ -278,8 +278,9 @@ pub(crate) fn looks_random(bytes: &[u8]) -> bool {
     let Some(front) = bytes.get(..SAMPLE_BYTES_MIN) else { return false };
     // Most files fail on their first bytes.
     is_even(front) && {
-        let sample = bytes.get(..SAMPLE_BYTES_MAX).unwrap_or(bytes);
-        is_even(sample) && !has_repeats(bytes)
+        let mut samples =
+            bytes.chunks(SAMPLE_BYTES_MAX).filter(|sample| sample.len() >= SAMPLE_BYTES_MIN);
+        samples.all(is_even) && !has_repeats(bytes)
     }
 }
 
@@ -304,6 +305,11 @@ fn is_even(bytes: &[u8]) -> bool {
 fn has_repeats(bytes: &[u8]) -> bool {
     let mut seen = vec![0_u32; 1 << TABLE_BITS];
     let mut repeats = 0_usize;
+    // Of one run in so many, chosen by its bytes, a second table keeps all there are: repeats of any distance.
+    let rate = (bytes.len() >> (TABLE_BITS - 1)).next_power_of_two();
+    let choice = u32::try_from(rate - 1).unwrap_or(u32::MAX);
+    let mut chosen = vec![0_u32; 1 << TABLE_BITS];
+    let mut far = 0_usize;
     for run in bytes.windows(4) {
         let Ok(run) = <[u8; 4]>::try_from(run) else { continue };
         let value = u32::from_le_bytes(run);
@@ -312,9 +318,15 @@ fn has_repeats(bytes: &[u8]) -> bool {
             repeats += usize::from(*place == value);
             *place = value;
         }
+        if value & choice == 0
+            && let Some(place) = chosen.get_mut(slot as usize)
+        {
+            far += usize::from(*place == value);
+            *place = value;
+        }
     }
     // A match of four bytes gains about one; one in 512 bytes is less than the loss elsewhere.
-    repeats > bytes.len() / 512 + 2
+    repeats > bytes.len() / 512 + 2 || far > bytes.len() / rate / 512 + 2
 }
 
 #[cfg(test)]
@@ -367,5 +379,26 @@ mod tests {
     #[test]
     fn few_bytes_never_look_random() {
         assert!(!looks_random(&noise(1000)));
+    }
+
+    #[test]
+    fn repeats_at_any_distance_are_seen() {
+        let bytes = noise(1 << 20);
+        assert!(looks_random(&bytes));
+        for distance in [100, 5000, 30_000, 60_000, 300_000, 500_000] {
+            let repeated = [&bytes[..distance], &bytes[..distance]].concat();
+            let is_sample = repeated.len() >= SAMPLE_BYTES_MIN;
+            assert!(!is_sample || !looks_random(&repeated), "{distance}");
+        }
+    }
+
+    #[test]
+    fn every_part_is_a_sample() {
+        let bytes = noise(1 << 18);
+        let digits: Vec<u8> = bytes.iter().map(|byte| byte & 0x3f).collect();
+        for at in [SAMPLE_BYTES_MAX, 3 * SAMPLE_BYTES_MAX, 15 * SAMPLE_BYTES_MAX] {
+            let mixed = [&bytes[..at], &digits[at..at + SAMPLE_BYTES_MAX]].concat();
+            assert!(!looks_random(&mixed), "{at}");
+        }
     }
 }

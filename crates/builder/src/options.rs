@@ -14,8 +14,8 @@ const DEFAULT_BLOCK_SIZE: BlockSize = match BlockSize::from_bits(12) {
     Ok(size) => size,
     Err(_) => panic!("blocks of 4 KiB are in range"),
 };
-/// The longest extent that `mkfs.erofs` makes: 4,000 KiB.
-const DEFAULT_EXTENT_BYTES_MAX: u32 = 4000 << 10;
+/// Half a segment: with what does not divide a segment, a short extent would be left at the end of each.
+const DEFAULT_EXTENT_BYTES_MAX: u32 = 4 << 20;
 const DEFAULT_MEMORY_BYTES: u64 = 512 << 20;
 
 /// What an image is like, and what its build may take. [`BuildOptions::default`] is an uncompressed image with

@@ -190,10 +190,10 @@ impl Encoder {
     ///
     /// None if no prefix gets shorter: then the input is better stored uncompressed.
     ///
-    /// LZ4 and MicroLZMA are encoded in one run that ends when the output is full; the result
-    /// depends only on the method, `input` and the length of `output`. For DEFLATE and ZSTD the
-    /// length is searched for, starting from the ratio of the call before, so the result also
-    /// depends on the calls since [`restart`](Self::restart).
+    /// MicroLZMA is encoded in one run that ends when the output is full; the result depends only on the method,
+    /// `input` and the length of `output`. For DEFLATE and ZSTD the length is searched for, starting from the ratio of
+    /// the call before, and LZ4 has one of two tables, whichever was better at one of the last calls. So their results
+    /// also depend on the calls since [`restart`](Self::restart).
     ///
     /// # Errors
     ///
@@ -229,7 +229,8 @@ impl Encoder {
     /// Call it at the start of each piece of work whose result must not depend on the thread.
     pub fn restart(&mut self) {
         match &mut self.kind {
-            EncoderKind::Lz4(_) | EncoderKind::Lzma(_) => {}
+            EncoderKind::Lzma(_) => {}
+            EncoderKind::Lz4(encode) => encode.restart(),
             EncoderKind::Deflate(encode) => encode.restart(),
             EncoderKind::Zstd(encode) => encode.restart(),
         }

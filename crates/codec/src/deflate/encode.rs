@@ -23,7 +23,7 @@ const SLACK_DIVISOR: usize = 256;
 /// takes is one bit in 258 bytes.
 const RATIO_MAX: usize = 258 * 8;
 /// How often an input is encoded at most; the best so far counts then.
-const TRIES: usize = 4;
+const TRIES: usize = 10;
 
 pub(crate) struct DeflateEncoder {
     compressor: NonNull<c::libdeflate_compressor>,
@@ -81,9 +81,10 @@ impl DeflateEncoder {
         for _ in 0..TRIES {
             let bytes = self.encode(&input[..tried]);
             if bytes == 0 {
-                // Longer than the scratch: far too much input.
+                // Longer than the scratch: far too much input. Where the ratio changes, what it was says nothing of
+                // where that is: lengths are halved on a logarithmic scale.
                 beyond = tried;
-                tried = least + (beyond - least) / 2;
+                tried = between(least.max(output.len()), beyond);
                 if least == 0 {
                     tried = tried.min(output.len() * FIRST_RATIO);
                 }
@@ -102,7 +103,10 @@ impl DeflateEncoder {
                 }
                 least = tried;
                 let wanted = tried.saturating_mul(output.len()) / bytes;
-                tried = (wanted + wanted / SURPLUS).min(most).min(beyond - 1);
+                tried = (wanted + wanted / SURPLUS).min(most);
+                if beyond <= most {
+                    tried = tried.min(between(least, beyond));
+                }
             }
             if tried <= least {
                 break;
@@ -133,6 +137,11 @@ impl Drop for DeflateEncoder {
         // SAFETY: the compressor came from `new` and is freed nowhere else.
         unsafe { c::libdeflate_free_compressor(self.compressor.as_ptr()) };
     }
+}
+
+/// The geometric mean.
+fn between(least: usize, beyond: usize) -> usize {
+    least.saturating_mul(beyond).isqrt()
 }
 
 /// Room for a stream that is half as long again as the output, and for the library's tail.

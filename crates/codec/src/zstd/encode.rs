@@ -158,8 +158,10 @@ fn workspace_bytes(level: c_int, window_log: u8) -> usize {
         unsafe {
             let mut parameters = c::ZSTD_getCParams(level, input_bytes, 0);
             parameters.windowLog = window_log.into();
-            // What the library does, too: no table larger than the window can use.
-            c::ZSTD_estimateCCtxSize_usingCParams(c::ZSTD_adjustCParams(parameters, 0, 0))
+            // What the library does, too, as it knows the length of each input: no table larger than the window
+            // can use.
+            let longest = crate::encoder::EXTENT_BYTES_MAX as u64;
+            c::ZSTD_estimateCCtxSize_usingCParams(c::ZSTD_adjustCParams(parameters, longest, 0))
         }
     };
     TIERS.into_iter().map(of_tier).max().unwrap_or(0)

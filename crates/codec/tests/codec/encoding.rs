@@ -211,10 +211,10 @@ fn a_result_depends_on_nothing_before_the_restart() {
 }
 
 #[test]
-fn lz4_and_lzma_remember_nothing_even_without_a_restart() {
+fn lzma_remembers_nothing_even_without_a_restart() {
     let input = program(300_000);
     for method in METHODS {
-        if !matches!(method.algorithm(), Algorithm::Lz4 | Algorithm::Lzma) {
+        if method.algorithm() != Algorithm::Lzma {
             continue;
         }
         let mut used = encoder(&method);
@@ -428,4 +428,48 @@ fn what_lies_behind_a_run_is_encoded() {
         }
         assert!(raw * 20 <= clusters, "{method:?}: {raw} of {clusters} are not encoded");
     }
+}
+
+/// The tables of the highest levels were taken to be as large as for an input of unknown length.
+#[test]
+fn each_level_of_zstd_has_the_memory_that_it_takes_for_each_length() {
+    let input = text(300_000, 4);
+    for level in 1..=22 {
+        for window_log in [10, 14, 17, 20] {
+            let method = Method::Zstd { level, window_log };
+            let mut encoder = Encoder::new(&method, 65_536, EXTENT_BYTES_MAX).unwrap();
+            assert!(encoder.memory_bytes() < 40 << 20, "{method:?}: {}", encoder.memory_bytes());
+            // On both sides of the lengths from which the library takes other parameters.
+            for length in [100, 16_384, 16_385, 131_073, 262_145, 300_000] {
+                encoder.restart();
+                let filled = fill(&mut encoder, &input[..length], 4096).unwrap();
+                if let Some(filled) = filled {
+                    comes_back(&method, &input[..length], 4096, &filled);
+                }
+            }
+        }
+    }
+}
+
+/// The table for short inputs hashes four bytes instead of five, which is worse for text.
+#[test]
+fn lz4_chooses_its_table_by_what_it_finds() {
+    let method = Method::Lz4 { max_distance: 65_535 };
+    let words: Vec<u8> = (0..200_000_u32)
+        .flat_map(|number| {
+            format!("{} item, ", number.wrapping_mul(2_654_435_761) >> 20).into_bytes()
+        })
+        .collect();
+    let clusters = |longest: usize| {
+        let (mut encoder, mut at, mut count) = (encoder(&method), 0, 0);
+        while at + longest < words.len() {
+            let (filled, _) = fill(&mut encoder, &words[at..at + longest], 4096).unwrap().unwrap();
+            (at, count) = (at + filled.input_bytes, count + 1);
+        }
+        count
+    };
+    // With 64 KiB of input there is only the table for short ones.
+    let (of_short, of_both) = (clusters(64 << 10), clusters(1 << 20));
+    println!("{of_short} clusters, and {of_both} with the choice");
+    assert!(of_both <= of_short, "{of_both} {of_short}");
 }
