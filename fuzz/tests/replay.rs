@@ -45,13 +45,18 @@ fn run_file(target: Target, path: &Path) -> Vec<u8> {
     input
 }
 
+/// Places in an input, at most `most`, spread over its length: the first byte and, if there is more than one, the last.
+fn places(length: usize, most: usize) -> impl Iterator<Item = usize> {
+    let steps = most.min(length);
+    (0..steps).map(move |step| (length - 1) * step / (steps - 1).max(1))
+}
+
 /// Runs each input cut short and with single bytes changed: as many variants of each as there is
 /// time for, spread over its length. Always the same ones.
 fn run_variants(target: Target, inputs: &[Vec<u8>], variants_max: usize) {
     let each = (variants_max / inputs.len().max(1) / 2).max(1);
     for (number, input) in inputs.iter().enumerate() {
-        for step in 0..each.min(input.len()) {
-            let at = (input.len() - 1) * step / each.max(1);
+        for (step, at) in places(input.len(), each).enumerate() {
             let place = format!("input {number}, byte {at}");
             run(target, &format!("{place}, cut"), &input[..at]);
             let mut changed = input.clone();
@@ -126,10 +131,38 @@ fn check() {
     let images: Vec<_> = images().iter().map(|path| run_file(target, path)).collect();
     assert!(!images.is_empty(), "there are no test images");
     if let Some(folder) = std::env::var_os("FERROFS_CORRUPT") {
-        for path in files(Path::new(&folder)) {
+        let corrupt = files(Path::new(&folder));
+        assert!(!corrupt.is_empty(), "FERROFS_CORRUPT: no files in {}", folder.display());
+        for path in corrupt {
             run_file(target, &path);
         }
     }
+}
+
+#[test]
+fn variants_are_spread_over_the_whole_input() {
+    assert_eq!(places(5, 100).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    assert_eq!(places(101, 3).collect::<Vec<_>>(), [0, 50, 100]);
+    assert_eq!(places(1, 3).chain(places(0, 3)).chain(places(7, 1)).collect::<Vec<_>>(), [0, 0]);
+}
+
+/// A fuzzer cuts a longer seed, which then is no longer what it was made for.
+#[test]
+fn no_seed_is_longer_than_the_inputs_of_its_target() {
+    let table = fs::read_to_string(here().join("lengths.tsv")).expect("a table");
+    let rows = table.lines().map(|row| row.split_once('\t').expect("a target and a length"));
+    let mut names = Vec::new();
+    for (name, length) in rows {
+        names.push(name);
+        let length: u64 = length.parse().expect("bytes");
+        for seed in files(&here().join("seeds").join(name)) {
+            let bytes = fs::metadata(&seed).expect("a seed").len();
+            assert!(bytes <= length, "{} has {bytes} bytes", seed.display());
+        }
+    }
+    let mut targets: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+    targets.sort_unstable();
+    assert_eq!(names, targets);
 }
 
 #[test]
