@@ -16,10 +16,10 @@ use ferrofs_extract::{
     ErrorKind, ExistingFiles, ExtractEvent, ExtractOptions, ExtractSummary,
     extract as extract_image,
 };
-use ferrofs_image::FileType;
+use ferrofs_image::{FileType, Image};
 
 use crate::image_input::{decode, open, problems};
-use crate::listing::{self, Contents, Entry, Listing};
+use crate::listing::{self, Contents, Entry, ListedImage, Listing};
 
 /// Longer files are not written, though they may be nothing but a hole: what is read back is read whole.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -97,7 +97,7 @@ pub fn extract(bytes: &[u8]) {
         Ok(summary) => {
             let expectation =
                 Expectation { is_sound, is_refused, is_root: is_root(&folder.0), summary };
-            expectation.check(&listed.listing, &folder.0);
+            expectation.check(&image, &listed, &folder.0);
         }
         Err(error) => assert!(!is_sound, "a sound image fails: {error}"),
     }
@@ -118,9 +118,9 @@ struct Expectation {
 }
 
 impl Expectation {
-    fn check(&self, wanted: &Listing, folder: &Path) {
+    fn check(&self, image: &Image, listed: &ListedImage, folder: &Path) {
         let mut found = of_folder(folder);
-        let mut wanted = wanted.clone();
+        let mut wanted = listed.listing.clone();
         // A symlink has no permissions on Linux.
         let is_link = |entry: &&mut Entry| entry.kind == FileType::Symlink;
         for link in wanted.values_mut().chain(found.values_mut()).filter(is_link) {
@@ -140,6 +140,7 @@ impl Expectation {
             }
         }
         if !self.is_sound || self.is_refused {
+            check_damaged(image, listed, &found);
             return check_files(&wanted, &found);
         }
         if !self.summary.skipped.is_empty() || !self.is_root {
@@ -191,6 +192,19 @@ fn check_files(wanted: &Listing, found: &Listing) {
             let is_whole = entry.size == twin.size && entry.contents == twin.contents;
             assert!(is_whole, "{} is not whole", path.escape_ascii());
         }
+    }
+}
+
+/// The same for files of which something cannot be read: if it is their contents, they are absent.
+fn check_damaged(image: &Image, listed: &ListedImage, found: &Listing) {
+    for (path, files) in &listed.damaged {
+        let Some(entry) = found.get(path).filter(|entry| entry.kind == FileType::Regular) else {
+            continue;
+        };
+        let mut files = files.iter();
+        let is_whole =
+            files.any(|file| listing::has_contents(image, file, entry.size, &entry.contents));
+        assert!(is_whole, "{} is damaged, and not absent", path.escape_ascii());
     }
 }
 

@@ -82,8 +82,9 @@ pub(crate) struct ListedImage {
     pub(crate) listing: Listing,
     /// The size of the largest file in bytes, also of one that could not be read.
     pub(crate) largest_file: u64,
-    /// Paths of entries that could not be read. The listing does not have them.
-    pub(crate) damaged: BTreeSet<Vec<u8>>,
+    /// Paths of entries that could not be read, with the regular files of each: a damaged directory can have several
+    /// entries of one name. The listing does not have them.
+    pub(crate) damaged: BTreeMap<Vec<u8>, Vec<Inode>>,
     /// Whether anything could not be read.
     pub(crate) has_problems: bool,
 }
@@ -105,10 +106,11 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
     let mut has_problems = image.truncation().is_some();
     let mut entries = Vec::new();
     let mut damaged = BTreeSet::new();
+    let mut files = Vec::new();
     let mut bytes_left = CONTENTS_MAX_BYTES;
     let mut largest_file = 0;
     let Ok(walk) = image.walk(b"/") else {
-        let (listing, damaged) = (Listing::new(), BTreeSet::new());
+        let (listing, damaged) = (Listing::new(), BTreeMap::new());
         return Some(ListedImage { listing, largest_file, damaged, has_problems: true });
     };
     for (number, event) in walk.enumerate() {
@@ -117,10 +119,11 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
         }
         match event {
             WalkEvent::Enter(node) | WalkEvent::Leaf(node) => {
+                let path = node.path.strip_prefix(b"/").unwrap_or(&node.path).to_vec();
                 if node.inode.file_type() == FileType::Regular {
                     largest_file = node.inode.size().max(largest_file);
+                    files.push((path.clone(), node.inode.clone()));
                 }
-                let path = node.path.strip_prefix(b"/").unwrap_or(&node.path).to_vec();
                 match entry_of(image, &node, &mut bytes_left) {
                     Ok(entry) => entries.push((path, node.inode.nid().raw(), entry)),
                     Err(Stop::Damage) => drop(damaged.insert(path)),
@@ -134,6 +137,13 @@ pub(crate) fn of_image(image: &Image) -> Option<ListedImage> {
     // It may have been the damaged one of several entries with this name that was extracted.
     has_problems |= !damaged.is_empty();
     entries.retain(|(path, ..)| !damaged.contains(path));
+    let mut damaged: BTreeMap<_, Vec<_>> =
+        damaged.into_iter().map(|path| (path, Vec::new())).collect();
+    for (path, file) in files {
+        if let Some(files) = damaged.get_mut(&path) {
+            files.push(file);
+        }
+    }
     Some(ListedImage { listing: name_first(entries), largest_file, damaged, has_problems })
 }
 
@@ -177,6 +187,16 @@ fn entry_of(image: &Image, node: &WalkEntry, bytes_left: &mut u64) -> Result<Ent
         xattrs,
         first: Vec::new(),
     })
+}
+
+/// Whether a regular file has these contents, or is too long to tell.
+pub(crate) fn has_contents(image: &Image, file: &Inode, size: u64, contents: &Contents) -> bool {
+    let mut bytes_left = CONTENTS_MAX_BYTES;
+    match contents_of(image, file, &mut bytes_left) {
+        Ok(read) => file.size() == size && read == *contents,
+        Err(Stop::TooMuch) => true,
+        Err(Stop::Damage) => false,
+    }
 }
 
 fn contents_of(image: &Image, inode: &Inode, bytes_left: &mut u64) -> Result<Contents, Stop> {
