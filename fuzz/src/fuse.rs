@@ -3,9 +3,10 @@
 //! Input: two bytes of length, an image as [`crate::image_input`] reads it, then requests. A request is one of the
 //! kernel's with a node and a name that were seen before, or any bytes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferrofs_image::{Image, Nid};
+use ferrofs_image::{FileType, Image, Nid};
 use ferrofs_mount::MountSettings;
 use ferrofs_mount::fuzzing::{HandledMessage, InlineMount};
 
@@ -18,6 +19,9 @@ const REQUESTS_MAX: usize = 40;
 const NODES_MAX: usize = 32;
 /// A reply to READ of more bytes is not compared.
 const READ_MAX_BYTES: u32 = 16 << 10;
+
+/// Names of a directory that are compared.
+const NAMES_MAX: usize = 400;
 
 const OUT_HEADER_BYTES: usize = 16;
 /// An entry with its attributes, before each directory entry of READDIRPLUS.
@@ -125,8 +129,9 @@ impl Client {
         let (handled, reply) =
             self.mount.handle(&[&header, &request.body[..]].concat()).expect("memory");
         assert_eq!(handled, HandledMessage::Request);
-        if let Some(body) = check_reply(&request, &reply) {
-            self.check_body(&request, body);
+        match check_reply(&request, &reply) {
+            Some(body) => self.check_body(&request, body),
+            None => self.check_error(&request, &reply),
         }
     }
 
@@ -212,13 +217,69 @@ impl Client {
                 let is_same = read.is_ok_and(|count| bytes[..count] == *body);
                 assert!(is_same || problems(&self.image) > 0, "a mount reads other bytes");
             }
-            READDIR => self.check_entries(body, 0),
-            READDIRPLUS => self.check_entries(body, ENTRY_BYTES),
+            GETXATTR => {
+                let xattrs = self.image.xattrs(&inode.expect("an attribute of no inode"));
+                let xattrs = xattrs.expect("attributes");
+                let xattr = xattrs.iter().find(|xattr| xattr.name == request.name);
+                let value = &xattr.expect("an attribute that the image has").value;
+                if request.size == 0 {
+                    assert_eq!(number(body, 0) & 0xFFFF_FFFF, value.len() as u64);
+                } else {
+                    assert_eq!(body, &value[..], "a mount has another value");
+                }
+            }
+            LISTXATTR if request.size > 0 => {
+                let xattrs = self.image.xattrs(&inode.expect("attributes of no inode"));
+                let xattrs = xattrs.expect("attributes");
+                for name in body.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+                    let is_there = xattrs.iter().any(|xattr| xattr.name == name);
+                    assert!(is_there, "{} has come from nowhere", name.escape_ascii());
+                }
+            }
+            READDIR => self.check_entries(request, body, 0),
+            READDIRPLUS => self.check_entries(request, body, ENTRY_BYTES),
             _ => {}
         }
     }
 
-    fn check_entries(&mut self, mut body: &[u8], entry_bytes: usize) {
+    /// What the image answers, the mount answers, too. Nothing here is banned or late, and memory is that of the image.
+    fn check_error(&self, request: &Request, reply: &[u8]) {
+        let Ok(inode) = self.image.inode(self.nid(request.node)) else { return };
+        let is_answered = match request.opcode {
+            LOOKUP if matches!(&request.name[..], b"." | b"..") => false,
+            LOOKUP => self.image.lookup(&inode, &request.name).is_ok_and(|found| found.is_some()),
+            GETATTR => true,
+            READLINK => self.image.read_link(&inode).is_ok(),
+            READ if request.size <= READ_MAX_BYTES && inode.file_type() == FileType::Regular => {
+                let mut bytes = vec![0; usize::try_from(request.size).expect("few")];
+                self.image.read_at(&inode, request.offset, &mut bytes).is_ok()
+                    && problems(&self.image) == 0
+            }
+            _ => false,
+        };
+        let error = i32::from_le_bytes(reply[4..8].try_into().expect("four bytes"));
+        assert!(!is_answered, "error {error} for a request {} of the image", request.opcode);
+    }
+
+    /// The names of a directory and what they name; `None` if it cannot be listed, or is long.
+    fn listed(&self, node: u64) -> Option<BTreeMap<Vec<u8>, Nid>> {
+        let dir = self.image.inode(self.nid(node)).ok()?;
+        let mut names = BTreeMap::new();
+        for entry in self.image.read_dir(&dir).ok()? {
+            let entry = entry.ok()?;
+            names.insert(entry.name.to_vec(), entry.nid);
+            if names.len() > NAMES_MAX {
+                return None;
+            }
+        }
+        Some(names)
+    }
+
+    fn check_entries(&mut self, request: &Request, mut body: &[u8], entry_bytes: usize) {
+        let listed = self.listed(request.node);
+        let mut count = 0;
+        let is_all = request.offset == 0
+            && body.len() + entry_bytes + DIRENT_BYTES + 256 <= request.size as usize;
         while !body.is_empty() {
             let node = if entry_bytes > 0 { number(body, 0) } else { 0 };
             let length = number(body, entry_bytes + 16) & 0xFFFF_FFFF;
@@ -228,8 +289,21 @@ impl Client {
             let is_name =
                 (1..=255).contains(&length) && !name.contains(&0) && !name.contains(&b'/');
             assert!(is_name, "an entry of the name {}", name.escape_ascii());
+            if let Some(listed) = &listed
+                && !matches!(&name[..], b"." | b"..")
+            {
+                count += 1;
+                let shown = name.escape_ascii();
+                let Some(nid) = listed.get(&name) else { panic!("{shown} has come from nowhere") };
+                assert!(node == 0 || self.nid(node) == *nid, "{shown} is another inode");
+            }
             self.remember(node, &name);
             body = &body[(start + length).next_multiple_of(8)..];
+        }
+        if let Some(listed) = listed
+            && is_all
+        {
+            assert_eq!(count, listed.len(), "a mount lists other names");
         }
     }
 
@@ -270,4 +344,43 @@ fn check_reply<'a>(request: &Request, reply: &'a [u8]) -> Option<&'a [u8]> {
 
 fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> Client {
+        let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
+        let image = Image::open(image).expect("a test image");
+        let settings = MountSettings::default().listeners(0);
+        let mount = InlineMount::new(image.clone(), &settings).expect("memory for replies");
+        let root = image.superblock().root.raw();
+        Client { image, mount, root, nodes: Vec::new(), names: Vec::new() }
+    }
+
+    fn request(opcode: u32) -> Request {
+        Request {
+            opcode,
+            unique: 2,
+            node: 1,
+            name: Vec::new(),
+            offset: 0,
+            size: 4096,
+            body: Vec::new(),
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "error -5 for a request 3")]
+    fn an_error_where_the_image_answers_is_found() {
+        let header = [&16u32.to_le_bytes()[..], &(-5i32).to_le_bytes(), &2u64.to_le_bytes()];
+        client().check_error(&request(GETATTR), &header.concat());
+    }
+
+    #[test]
+    #[should_panic(expected = "a mount lists other names")]
+    fn a_directory_without_its_names_is_found() {
+        client().check_entries(&request(READDIR), &[], 0);
+    }
 }
