@@ -135,7 +135,8 @@ fn memory_file(bytes: &[u8]) -> File {
 
 /// Records of a damaged cache serve no byte that was not stored: a chunk is served only as the writer wrote it.
 fn cached_object(bytes: &[u8]) {
-    const LENGTH: u64 = (1 << 20) + 5000;
+    const STORED_BYTES: usize = 5000;
+    const LENGTH: u64 = (1 << 20) + STORED_BYTES as u64;
     let mut input = Input::new(bytes);
     let layout = ChunkLayout::new(LENGTH).expect("a length");
     let (data, records) = (memory_file(&[]), memory_file(&[]));
@@ -143,7 +144,8 @@ fn cached_object(bytes: &[u8]) {
     let key = [7; 32];
     let writer = ObjectWriter::new(key, layout, copy(&data), copy(&records), input.u32());
     let writer = writer.expect("files in memory");
-    writer.store(1, &vec![5; 5000]).expect("memory");
+    let stored = vec![5; STORED_BYTES];
+    writer.store(1, &stored).expect("memory");
     // Changes of index and data: a place and a byte each.
     while !input.is_empty() {
         let (place, byte) = (u64::from(input.u16()), input.u8());
@@ -156,8 +158,8 @@ fn cached_object(bytes: &[u8]) {
     };
     for number in 0..2 {
         let range = layout.bytes_of(number);
-        let mut buffer = [0; 16];
+        let mut buffer = vec![0; STORED_BYTES];
         let read = object.read(number, range.start, &mut buffer).expect("files in memory");
-        assert!(read != ChunkRead::Served || (number == 1 && buffer == [5; 16]), "{number}");
+        assert!(read != ChunkRead::Served || (number == 1 && buffer == stored), "{number}");
     }
 }

@@ -110,6 +110,14 @@ fn compare(placed: &Tree, streamed: &Tree) {
             (NodeKind::Symlink(one), NodeKind::Symlink(other)) => {
                 assert!(one == other && (1..=4095).contains(&one.len()));
             }
+            (
+                NodeKind::CharacterDevice { major, minor },
+                NodeKind::CharacterDevice { major: other_major, minor: other_minor },
+            )
+            | (
+                NodeKind::BlockDevice { major, minor },
+                NodeKind::BlockDevice { major: other_major, minor: other_minor },
+            ) => assert_eq!((major, minor), (other_major, other_minor)),
             (one, other) => {
                 assert_eq!(std::mem::discriminant(one), std::mem::discriminant(other));
             }
