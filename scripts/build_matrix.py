@@ -156,7 +156,11 @@ class Matrix:
         self.given, self.work = given, work
         is_reader = not os.path.basename(given.ferrofs).startswith("mkfs")
         self.reader = harness.program(given.reader) if given.reader else is_reader and given.ferrofs
+        if given.reader and not self.reader:
+            raise OSError(f"--reader: no program {given.reader}")
         self.fsck, self.erofsfuse = (harness.program(os.path.join(given.peers, name)) for name in ("fsck.erofs", "erofsfuse"))
+        if given.peers and not self.fsck and not self.erofsfuse:
+            raise OSError(f"--peers: neither fsck.erofs nor erofsfuse in {given.peers}")
         self.image, self.blob, self.hints, self.tree, self.archive, self.memory = (
             os.path.join(work, name) for name in ("image.erofs", "image.blob", "hints", "tree", "copy.tar", "memory"))
         with open(self.hints, "wb") as file:
@@ -263,6 +267,8 @@ class Matrix:
                 results[column] = "WRONG"
                 problems.append(f"{column}: {reason}")
             shutil.rmtree(self.tree, ignore_errors=True)
+        if not problems and not results:
+            problems.append("nobody read it: --reader or erofsfuse is missing")
         cells = ", ".join(f"{column} {result}" for column, result in results.items()) or "WRONG"
         print(f"| {label} | {cells} | {size} | {seconds:.1f} |", flush=True)
         for problem in problems:

@@ -10,7 +10,7 @@ import stat
 import struct
 
 ALL = 0xFFFFFFFF
-# What make-test-images.sh gives to mkfs.erofs as --xattr-prefix occurs in these names.
+# What make_test_images.py gives to mkfs.erofs as --xattr-prefix occurs in these names.
 LONG_PREFIX_NAMES = ["trusted.overlay.metacopy", "user.infix.one", "user.infix.two", "user.infixBBthree", "user.infix."]
 DEMO_PACKAGES = ["asyncio", "collections", "concurrent", "email", "html", "http", "importlib", "json", "logging",
                  "tomllib", "unittest", "urllib", "wsgiref"]
@@ -279,7 +279,7 @@ def demo(path, root):
     """Python's library sources and Debian's licence texts, from a Debian root folder."""
     libs = [d for d in glob.glob(os.path.join(root, "usr/lib/python3.*")) if os.path.exists(d + "/asyncio/tasks.py")]
     if not libs:
-        raise SystemExit("test_trees.py: no Python library below %s/usr/lib; set DEMO_ROOT" % root)
+        raise SystemExit("test_trees.py: no Python library below %s/usr/lib; use --demo-root" % root)
     lib = max(libs, key=lambda d: int(d.rsplit(".", 1)[1]))
 
     licences = os.path.join(root, "usr/share/common-licenses")
