@@ -20,7 +20,9 @@ use crate::process;
 use crate::programs::{ImageArguments, Invocation, OURS};
 use crate::reader::{read_front, read_together};
 use crate::reads::{BLOCK_BYTES, FileArguments, ReadPass, open, read_all};
-use crate::statistics::Measured;
+use crate::rounds::Candidate;
+use crate::statistics::Figures;
+use crate::trees::read_in;
 
 const FSCK: &str = "fsck.erofs";
 
@@ -40,9 +42,9 @@ struct DecodeCounts {
     bytes: u64,
 }
 
-/// A row of the table.
-fn row(who: &str, readers: u16, distinct: u64, pass: &ReadPass) -> Measured {
-    let figures = vec![
+/// The columns of a row.
+fn figures(readers: u16, distinct: u64, pass: &ReadPass) -> Figures {
+    vec![
         ("readers", readers.into()),
         ("clusters touched", distinct as f64),
         ("decodes", pass.clusters as f64),
@@ -51,8 +53,7 @@ fn row(who: &str, readers: u16, distinct: u64, pass: &ReadPass) -> Measured {
         ("served", (pass.served_bytes >> 20) as f64),
         ("wall", pass.seconds),
         ("CPU", pass.cpu_seconds),
-    ];
-    Measured::new(who, figures)
+    ]
 }
 
 impl Experiment for DecodesArguments {
@@ -62,24 +63,27 @@ impl Experiment for DecodesArguments {
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let folder = self.of.peers.folder()?;
+        context.plan(self.of.peers.rounds, self.of.images.len());
         for path in &self.of.images {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            context.say(&name)?;
             let (files, inodes) = self.files.of(&open(path)?)?;
             let counter = Counter { folder: folder.path(), image: path, files };
             let readers = self.files.readers.iter();
-            let mut all =
-                readers.map(|&readers| ours(path, &inodes, readers)).collect::<Result<Vec<_>>>()?;
+            let mut candidates: Vec<_> = readers
+                .map(|&readers| {
+                    let inodes = &inodes;
+                    Candidate::ours(OURS, move || ours(path, inodes, readers))
+                })
+                .collect();
             for peer in [FSCK, System::Erofsfuse.name()] {
                 match self.peer(peer, &counter, context) {
-                    Ok(rows) => all.extend(rows),
+                    Ok(peers) => candidates.extend(peers),
                     Err(error) => {
                         context.report.leave_out(format!("{peer} on {name}"), format!("{error:#}"));
                     }
                 }
             }
-            context.report.add("decodes", "", &name, &all)?;
-            context.report.judge_all(&name, &[&name], &all);
+            context.compare(["decodes", "", &name], candidates)?;
         }
         Ok(())
     }
@@ -87,32 +91,38 @@ impl Experiment for DecodesArguments {
 
 impl DecodesArguments {
     /// fsck.erofs over the whole image, or erofsfuse over the files for each number of readers.
-    fn peer(
+    fn peer<'a>(
         &self,
         peer: &'static str,
-        counter: &Counter<'_>,
+        counter: &'a Counter<'a>,
         context: &mut Context<'_>,
-    ) -> Result<Vec<Measured>> {
+    ) -> Result<Vec<Candidate<'a>>> {
         let programs = &self.of.peers.programs;
         if peer == FSCK {
             let invocation = programs.peer(FSCK)?.with(["--extract"]).with([counter.image]);
             context.report.peer_command(FSCK, invocation.line());
-            return Ok(vec![counter.fsck(&invocation)?]);
+            let who = "fsck.erofs, whole image";
+            return Ok(vec![Candidate::peer(who, move || counter.fsck(&invocation))]);
         }
         let mounter = System::Erofsfuse.find(programs)?;
         let words = mounter.words(counter.image, &counter.folder.join("mount"));
         context.report.peer_command(peer, words);
-        let readers = self.files.readers.iter();
-        readers.map(|&readers| counter.mounted(peer, &mounter, readers)).collect()
+        let readers = self.files.readers.iter().map(|&readers| {
+            let mounter = mounter.clone();
+            Candidate::peer(peer, move || counter.mounted(&mounter, readers))
+        });
+        Ok(readers.collect())
     }
 }
 
 /// Our library, which counts by itself.
-fn ours(path: &Path, files: &[Inode], readers: u16) -> Result<Measured> {
+fn ours(path: &Path, files: &[Inode], readers: u16) -> Result<Figures> {
+    // Else the first row alone would wait for the disk.
+    read_in(path)?;
     // Opened anew, so that its cache is empty.
     let image = open(path)?;
     let pass = read_all(&image, files, BLOCK_BYTES, readers)?;
-    Ok(row(OURS, readers, touched(&image, files)?, &pass))
+    Ok(figures(readers, touched(&image, files)?, &pass))
 }
 
 /// The preloaded library that counts decoder calls, and what is measured with it.
@@ -136,7 +146,8 @@ impl Counter<'_> {
     }
 
     /// Counted, and then timed without the counter.
-    fn fsck(&self, invocation: &Invocation) -> Result<Measured> {
+    fn fsck(&self, invocation: &Invocation) -> Result<Figures> {
+        read_in(self.image)?;
         process::run(invocation.command().envs(self.variables()?), None)?;
         let counts = self.counts()?;
         let (cost, _) = process::run(&mut invocation.command(), None)?;
@@ -144,14 +155,15 @@ impl Counter<'_> {
         let served_bytes = files.iter().map(|(_, inode)| inode.size()).sum();
         let (seconds, cpu_seconds) = (cost.wall.as_secs_f64(), cost.cpu.as_secs_f64());
         let served = ReadPass { seconds, cpu_seconds, served_bytes, ..ReadPass::default() };
-        Ok(counts.row("fsck.erofs, whole image", 1, served))
+        Ok(counts.figures(1, served))
     }
 
     /// Counted, and then timed without the counter, each on a mount of its own.
-    fn mounted(&self, who: &str, mounter: &Mounter, readers: u16) -> Result<Measured> {
+    fn mounted(&self, mounter: &Mounter, readers: u16) -> Result<Figures> {
+        read_in(self.image)?;
         let counted = Mounter { variables: self.variables()?, ..mounter.clone() };
         self.read_mounted(&counted, readers)?;
-        Ok(self.counts()?.row(who, readers, self.read_mounted(mounter, readers)?))
+        Ok(self.counts()?.figures(readers, self.read_mounted(mounter, readers)?))
     }
 
     /// All readers read the same files at the same time. CPU time is that of the daemon.
@@ -189,9 +201,9 @@ impl Counter<'_> {
 }
 
 impl DecodeCounts {
-    fn row(self, who: &str, readers: u16, served: ReadPass) -> Measured {
+    fn figures(self, readers: u16, served: ReadPass) -> Figures {
         let pass = ReadPass { clusters: self.decodes, decoded_bytes: self.bytes, ..served };
-        row(who, readers, self.distinct, &pass)
+        figures(readers, self.distinct, &pass)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::image_info::files_up_to;
 use crate::machine::Requirement;
 use crate::reader::{Seen, read_together};
 use crate::rounds::{Candidate, RoundOptions};
+use crate::trees::read_in;
 
 /// Bytes of one read.
 pub(crate) const BLOCK_BYTES: usize = 128 << 10;
@@ -66,6 +67,8 @@ impl Experiment for ReadsArguments {
         let candidates = self.files.readers.iter().map(|&readers| {
             let first_sum = &first_sum;
             Candidate::ours(readers.to_string(), move || {
+                // Else the first number of readers alone would wait for the disk.
+                read_in(&self.image)?;
                 // An image of its own, so that nothing is decoded before the first read.
                 let image = open(&self.image)?;
                 let (_, files) = self.files.of(&image)?;
