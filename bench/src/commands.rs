@@ -353,6 +353,15 @@ mod tests {
     }
 
     #[test]
+    fn every_extractor_gets_the_same_threads() {
+        let all = lines("extract", "", &["output", "image", "squashfs"], Some(2));
+        let is_told =
+            |words: &&String| words.contains("-processors 2") || words.contains("--jobs=2");
+        // fsck.erofs has one thread, as the first of ours.
+        assert_eq!(all.iter().filter(is_told).count(), 2, "{all:?}");
+    }
+
+    #[test]
     fn every_builder_gets_the_same_options() {
         let all = lines("build", "lz4hc-64k-all", &["output", "source"], Some(2));
         let options = "-zlz4hc -C65536 -Efragments,dedupe,ztailpacking --workers=2 output source";

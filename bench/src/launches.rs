@@ -73,7 +73,11 @@ impl Experiment for LaunchesArguments {
         let _load = start_load(AvailableCpus::read().cpus(), self.load.into())?;
         context.plan(self.rounds, 1);
         let candidates = mounts.iter().map(|mount| {
-            Candidate::ours(mount.name(), || mount.round(&self.image, directory.path()))
+            let round = || mount.round(&self.image, directory.path());
+            match mount.source {
+                Source::Ours(..) => Candidate::ours(mount.name(), round),
+                Source::Peer(_) => Candidate::peer(mount.name(), round),
+            }
         });
         let case = format!("beside {} load generators a CPU", self.load);
         let all = context.measure(&case, candidates.collect())?;
@@ -251,10 +255,12 @@ fn add_tables(
     mounts: &[LaunchMount],
     all: &[Measured],
 ) -> Result<()> {
-    let columns =
-        mounts.iter().zip(all).filter(|(mount, _)| [decoding, ""].contains(&mount.decoding));
-    let columns =
-        columns.map(|(mount, one)| Measured { name: mount.name.to_owned(), ..one.clone() });
+    // A peer that failed was left out.
+    let columns = mounts.iter().filter(|mount| [decoding, ""].contains(&mount.decoding));
+    let columns = columns.filter_map(|mount| {
+        let one = all.iter().find(|one| one.name == mount.name())?;
+        Some(Measured { name: mount.name.to_owned(), ..one.clone() })
+    });
     let columns: Vec<Measured> = columns.collect();
     // The subject of the mail is work that workers do.
     context.report.judge_all(decoding, &[decoding], &columns);

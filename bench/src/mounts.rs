@@ -382,8 +382,9 @@ impl Experiment for StartArguments {
         for image in &runner.images {
             let candidates = runner.mounters.iter().map(|mounter| {
                 let run = || {
-                    read_in(&image.path)?;
-                    let took = mounter.time_start(&image.path, &runner.directory)?;
+                    let path = runner.image_of(mounter, image);
+                    read_in(path)?;
+                    let took = mounter.time_start(path, &runner.directory)?;
                     Ok(vec![("wall", took.as_secs_f64() * 1e3)])
                 };
                 let name = mounter.system.name();
