@@ -37,6 +37,7 @@ fn complaint(output: &Output) -> String {
 }
 
 /// Reports that a test shows nothing here: in its output, and in the file that `FERROFS_SKIPPED` names.
+#[allow(clippy::print_stderr, reason = "whoever reads the output of a test is to know")]
 fn skip(reason: &str) {
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     let line = format!("{test}: {}", reason.lines().collect::<Vec<_>>().join(" "));
