@@ -273,3 +273,32 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     });
     with_value.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use ferrofs_image::WalkEvent;
+
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "is damaged, and not absent")]
+    fn a_file_that_is_not_as_the_image_has_it_is_found() {
+        let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
+        let image = Image::open(image).expect("a test image");
+        let mut listed = listing::of_image(&image).expect("a small image");
+        let mut files = image.walk(b"/").expect("a sound image").filter_map(|event| match event {
+            WalkEvent::Leaf(node) if node.inode.size() > 0 => Some(node),
+            _ => None,
+        });
+        let node = files
+            .find(|node| node.inode.file_type() == FileType::Regular)
+            .expect("a file with contents");
+        let path = node.path[1..].to_vec();
+        let mut found = listed.listing.clone();
+        listed.damaged.insert(path.clone(), vec![node.inode]);
+        // As the image has it, it may be there.
+        check_damaged(&image, &listed, &found);
+        found.get_mut(&path).expect("a file").contents = Contents::default();
+        check_damaged(&image, &listed, &found);
+    }
+}
