@@ -22,11 +22,12 @@ pub(crate) fn put(seed_set: &mut SeedSet) {
         seed_set.put("extract", kind.clone(), vec![number]);
         seed_set.put("fuse", kind, requests(number));
     }
-    let texts: [(&str, &[u8]); 5] = [
+    let texts: [(&str, &[u8]); 6] = [
         ("plain", b"4096 1 \\.so$\n0 \\.(jpg|zip)$\n\0usr/lib/a.so"),
         ("classes", b"[[:alpha:]_-]{1,3}x\n^[]a]+\\`\0ab_x"),
         ("comment", b"# text\n\n8192 a b\n\0a b"),
         ("nested", b"0 ((a*)*|b+)?$\n\0aaab"),
+        ("several", b"4096 ^a\n0 b\n8192 1 b$\n\0ab"),
         ("malformed", b"4096\n0 [a\n0 [[.a.]]\n\0a"),
     ];
     for (kind, text) in texts {
