@@ -221,9 +221,9 @@ void ferrofs_closedir(ferrofs_dir *dir);
 
 /* ---- work on whole images ---------------------------------------------------------------------------- */
 
-/* How much is done: entries, and bytes of files. Return something other than 0 to stop with FERROFS_E_CANCELLED. Callbacks are called by
- * the thread that called the function, except for that of ferrofs_build, which any thread may call, one at a
- * time. */
+/* How much is done: entries, and bytes of files. Return something other than 0 to stop with
+ * FERROFS_E_CANCELLED. Callbacks are called by the thread that called the function, except for that of
+ * ferrofs_build, which any thread may call, one at a time. */
 typedef int (*ferrofs_progress)(void *ctx, uint64_t entries, uint64_t bytes);
 /* A problem, which the library frees afterwards; return something other than 0 to stop. */
 typedef int (*ferrofs_problem)(void *ctx, const ferrofs_error *problem);

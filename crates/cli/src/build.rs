@@ -81,7 +81,7 @@ pub(crate) fn run_mkfs(
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     if arguments.prints_version() {
-        output::print_banner(help::MKFS_BANNER)?;
+        output::print_unread(help::MKFS_BANNER)?;
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
     let request = mkfs::request(arguments, &environment).map_err(usage_error)?;

@@ -6,7 +6,6 @@ mod entry;
 mod speed;
 
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +25,7 @@ use speed::{ReadSpeed, choose_files, measure_reads};
 use crate::amount::{counted, human_bytes, human_time};
 use crate::arguments::DemoArguments;
 use crate::exit_status::CommandStatus;
-use crate::output::{self, Output, OutputClosed, escape};
+use crate::output::{self, escape};
 use crate::progress::ProgressDisplay;
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
@@ -193,21 +192,15 @@ impl<'a> Demo<'a> {
 
     /// Prints a line, whether somebody reads it or not.
     fn announce(&self, text: &str) -> anyhow::Result<()> {
-        OutputClosed::ignored_in(write_line(text))?;
+        output::print_unread(text)?;
         Ok(self.stop.check()?)
     }
 
     /// Prints a line of the results.
     fn print(&self, text: &str) -> anyhow::Result<()> {
-        write_line(text)?;
+        output::write_line(text)?;
         Ok(self.stop.check()?)
     }
-}
-
-fn write_line(text: &str) -> io::Result<()> {
-    let mut output = Output::new();
-    writeln!(output, "{text}")?;
-    output.flush()
 }
 
 /// A mount that this process serves. Dropping it unmounts, too.

@@ -49,7 +49,7 @@ pub(crate) fn run(
         }
         // By its first line, scripts recognize erofsfuse.
         if invocation.by == MountCaller::Erofsfuse {
-            output::print_banner(crate::help::EROFSFUSE_BANNER)?;
+            output::print_unread(crate::help::EROFSFUSE_BANNER)?;
         }
         for (word, why) in request.ineffective.iter().filter(|_| !request.read.quiet) {
             let word = output::escape(word.as_bytes());

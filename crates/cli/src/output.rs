@@ -239,14 +239,22 @@ fn push_byte(text: &mut String, byte: u8) {
     write!(text, "\\x{byte:02x}").unwrap_or_default();
 }
 
-/// Prints the first line of a program, which does its work though nobody reads it.
+/// Prints a line of a program that does its work though nobody reads it.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(crate) fn print_banner(line: &str) -> anyhow::Result<()> {
+pub(crate) fn print_unread(line: &str) -> anyhow::Result<()> {
+    OutputClosed::ignored_in(write_line(line))
+}
+
+/// Prints a line.
+///
+/// # Errors
+/// Standard output cannot be written, or nobody reads it.
+pub(crate) fn write_line(line: &str) -> io::Result<()> {
     let mut output = Output::new();
-    let written = writeln!(output, "{line}").and_then(|()| output.flush());
-    OutputClosed::ignored_in(written)
+    writeln!(output, "{line}")?;
+    output.flush()
 }
 
 /// Prints a line that begins with the program's name.

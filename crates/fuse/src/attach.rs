@@ -380,7 +380,7 @@ impl Attachment {
             }
         }
         if message.is_empty() {
-            message.push_str("the process that unmounts has ended");
+            message.push_str("the process that unmounts has ended or does not answer");
         }
         Err(AttachError::StillMounted { directory: mount_point.to_path_buf(), message })
     }

@@ -20,7 +20,7 @@ pub struct MemoryPool {
     budget: Budget,
     buffers: BufferPool,
     frames: PagePool,
-    /// Of the idle frames of a reserve. It has a handle of the page pool, so it must not live as long as that.
+    /// Of the idle frames of a reserve. Its closure has a handle of the page pool; kept there, it would keep the pool alive.
     _frame_reclaimer: Option<Arc<ReclaimerRegistration>>,
     /// How many threads read at a time from the reserve.
     readers: u64,

@@ -121,7 +121,7 @@ fn here() -> CpuSet {
 /// time the caller looks. `usize::MAX`, the number of no CPU, if the system does not say.
 #[must_use]
 pub fn current() -> usize {
-    // There the C library needs no system call, which no filter refuses then.
+    // There the vDSO answers, which no filter refuses.
     if cfg!(target_arch = "x86_64") {
         rustix::thread::sched_getcpu()
     } else {

@@ -81,7 +81,7 @@ def directory_loop(path: str) -> CorruptImageError:
 
 def time_error(path: str, seconds: int) -> ErofsError:
     """The error for a time of an inode that Python has no date for."""
-    message = f"no date of Python is {seconds} seconds after 1970; mtime_ns has the number"
+    message = f"no date of Python is {seconds} seconds after 1970; getinfo(path).mtime_ns has the number"
     return ErofsError(errno.EOVERFLOW, message, path)
 
 

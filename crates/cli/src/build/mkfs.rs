@@ -136,7 +136,7 @@ fn layer_data(
             Ok(LayerData::Taken)
         }
         (_, Ok(0)) => Ok(LayerData::Referred),
-        _ => Err(format!("{option}: {word} is unknown; there are data, rvsp and 0")),
+        _ => Err(format!("{option}: {word} is unknown; there are data (1), rvsp (2) and 0")),
     }
 }
 
@@ -523,7 +523,7 @@ mod tests {
             assert_eq!(data(words), LayerData::Taken, "{words:?}");
         }
         for words in [["--clean=x"], ["--clean=4"]] {
-            assert!(made(&words).unwrap_err().contains("there are data, rvsp and 0"));
+            assert!(made(&words).unwrap_err().contains("there are data (1), rvsp (2) and 0"));
         }
     }
 

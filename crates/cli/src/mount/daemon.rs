@@ -148,7 +148,7 @@ pub(super) fn serve(
         }
     });
     drop(inherited);
-    // What it starts has an ordinary priority now.
+    // Threads that the image starts from here on inherit the ordinary priority.
     shared.allow_threads();
     drop(shared);
     let served = served.map_err(|error| anyhow!("{error}"))?;

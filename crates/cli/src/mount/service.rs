@@ -15,7 +15,7 @@ use crate::exit_status::usage_error;
 #[derive(Debug)]
 pub(super) struct Service {
     manager: ServiceManager,
-    /// How many descriptors it holds, with one that is missing until F5.
+    /// How many descriptors a whole mount has. Until F5, the manager may hold one fewer.
     kept: usize,
 }
 

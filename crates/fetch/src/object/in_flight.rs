@@ -61,7 +61,11 @@ pub(crate) struct ObjectUse(Arc<SharedObject>);
 
 impl ObjectUse {
     pub(crate) fn new(object: Arc<SharedObject>) -> Self {
-        object.uses.send_modify(|count| *count += 1);
+        // Only its end is waited for.
+        object.uses.send_if_modified(|count| {
+            *count += 1;
+            false
+        });
         Self(object)
     }
 }
@@ -74,7 +78,10 @@ impl Clone for ObjectUse {
 
 impl Drop for ObjectUse {
     fn drop(&mut self) {
-        self.0.uses.send_modify(|count| *count -= 1);
+        self.0.uses.send_if_modified(|count| {
+            *count -= 1;
+            *count == 0
+        });
     }
 }
 
@@ -113,7 +120,7 @@ impl RunningRequest {
         loop {
             tokio::select! {
                 outcome = &mut work => return self.outcome = outcome,
-                _ = uses.wait_for(|count| *count == 0) => {
+                () = until_unused(&mut uses) => {
                     let mut in_flight = locked(&self.object.in_flight);
                     // Who has opened it before this lock may have seen the request.
                     if *self.object.uses.borrow() == 0 {
@@ -123,6 +130,14 @@ impl RunningRequest {
             }
         }
     }
+}
+
+/// Waits until no client has the object open. It returns without the lock of the count, as a handler that takes the lock of
+/// the requests next must not hold it: a client that opens the object meanwhile waits for the one, and who has the other for
+/// that client.
+async fn until_unused(uses: &mut watch::Receiver<usize>) {
+    // The sender lives as long as the object.
+    uses.wait_for(|count| *count == 0).await.ok();
 }
 
 impl Drop for RunningRequest {

@@ -404,15 +404,19 @@ impl Unmounter {
         Self { former, ..self }
     }
 
-    /// F5: this one counts from here on. With `at_end` it is armed; the one that it replaces ends without unmounting.
-    pub(super) fn settle(&mut self, at_end: AtEnd) {
+    /// F5: the one that it replaces ends without unmounting. It is alive if a server of the former holder is, and would
+    /// unmount when that ends.
+    pub(super) fn retire_former(&mut self) {
+        if let Some(former) = self.former.take() {
+            Self::of_socket(former).cancel();
+        }
+    }
+
+    /// F5: it unmounts when nobody has its descriptor any more, if that is what is to happen at the end.
+    pub(super) fn settle(&self, at_end: AtEnd) {
         if at_end == AtEnd::Unmount {
             // If it has ended, nobody unmounts at the end, as after its end later on.
             rustix::io::write(&self.socket, ARM).ok();
-        }
-        // It is alive if a server of the former holder is, and would unmount when that ends.
-        if let Some(former) = self.former.take() {
-            Self::of_socket(former).cancel();
         }
     }
 

@@ -110,6 +110,8 @@ impl ServiceManager {
         let at_end = attachment.at_end();
         let Some(unmounter) = attachment.unmounter() else { return Ok(()) };
         let number = count.saturating_sub(1);
+        // First: when the manager has removed its descriptor, no later process could.
+        unmounter.retire_former();
         self.write(&removal(number));
         fault_point("renewing", 1);
         self.store(number, unmounter.descriptor())?;

@@ -294,7 +294,7 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         self.remove(index).map(|value| (value, weight))
     }
 
-    /// The same, but a prefetched value that nobody has used only while the cache holds more than
+    /// As [`Self::evict_above`], but a prefetched value that nobody has used only while the cache holds more than
     /// `unused_bytes`. It looks past a bounded number of those.
     pub(super) fn evict_used(&mut self, unused_bytes: u64) -> Option<(V, u64)> {
         if self.weight > unused_bytes {
