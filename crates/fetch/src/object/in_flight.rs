@@ -4,12 +4,16 @@
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 use tokio::sync::{Notify, watch};
 
 use super::SharedObject;
 use crate::lock::locked;
+
+/// A verb that follows another one opens the same object within this time, and needs what is on its way.
+const REOPEN_TIME: Duration = Duration::from_secs(1);
 
 /// A request in flight, for one or several chunks.
 #[derive(Debug)]
@@ -132,12 +136,18 @@ impl RunningRequest {
     }
 }
 
-/// Waits until no client has the object open. It returns without the lock of the count, as a handler that takes the lock of
+/// Waits until no client has had the object open for [`REOPEN_TIME`]. It returns without the lock of the count, as a handler that takes the lock of
 /// the requests next must not hold it: a client that opens the object meanwhile waits for the one, and who has the other for
 /// that client.
 async fn until_unused(uses: &mut watch::Receiver<usize>) {
-    // The sender lives as long as the object.
-    uses.wait_for(|count| *count == 0).await.ok();
+    loop {
+        // The sender lives as long as the object.
+        uses.wait_for(|count| *count == 0).await.ok();
+        tokio::time::sleep(REOPEN_TIME).await;
+        if *uses.borrow() == 0 {
+            return;
+        }
+    }
 }
 
 impl Drop for RunningRequest {
