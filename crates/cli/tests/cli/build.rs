@@ -9,13 +9,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Dir, TestCommand, data, ferrofs};
+use crate::support::{Dir, TestCommand, data, ferrofs, named};
 
 /// The command as mkfs.erofs.
 fn mkfs() -> TestCommand {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
-    command.arg0("mkfs.erofs");
-    TestCommand::new(command)
+    named("mkfs.erofs")
 }
 
 /// A source with every kind of entry that an ordinary user can create.

@@ -2,25 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::support::{Dir, TestCommand, data, ferrofs};
+use crate::support::{Dir, TestCommand, data, ferrofs, named};
 
 /// Size of a superblock, and its offset from the start of an image.
 const MAGIC: [u8; 4] = [0xe2, 0xe1, 0xf5, 0xe0];
 const SUPERBLOCK_OFFSET: u64 = 1024;
 /// Of the archives in tests/data/tar: a large file with holes, the last of which ends it.
 const HOLES_BYTES: usize = 300_000;
-
-/// The command under another name.
-fn named(name: &str) -> TestCommand {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
-    command.arg0(name);
-    TestCommand::new(command)
-}
 
 fn mkfs() -> TestCommand {
     named("mkfs.erofs").arg("--quiet")

@@ -3,21 +3,14 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use ferrofs_image::{FileType, Image, WalkEvent};
 
-use crate::support::{Dir, TestCommand, data, ferrofs, has_strace, is_root, skip};
-
-/// The command under another name.
-fn named(name: &str) -> TestCommand {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
-    command.arg0(name);
-    TestCommand::new(command)
-}
+use crate::support::{Dir, TestCommand, data, ferrofs, has_strace, is_root, named, skip};
 
 fn mkfs() -> TestCommand {
     named("mkfs.erofs")

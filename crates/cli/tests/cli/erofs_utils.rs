@@ -3,18 +3,9 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::support::{Dir, TestCommand, ferrofs};
-
-/// The command under another name.
-fn named(name: &str) -> TestCommand {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
-    command.arg0(name);
-    TestCommand::new(command)
-}
+use crate::support::{Dir, TestCommand, ferrofs, named};
 
 fn mkfs() -> TestCommand {
     named("mkfs.erofs")

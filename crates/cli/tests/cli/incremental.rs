@@ -2,18 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, mknodat};
 
-use crate::support::{Dir, TestCommand, ferrofs, is_root, skip};
+use crate::support::{Dir, TestCommand, ferrofs, is_root, named, skip};
 
 fn mkfs() -> TestCommand {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
-    command.arg0("mkfs.erofs");
-    TestCommand::new(command).args(["--quiet", "-T0"])
+    named("mkfs.erofs").args(["--quiet", "-T0"])
 }
 
 /// A tree, what is to lie over it, and what both look like.

@@ -1,18 +1,15 @@
 //! mkfs.erofs with images as its sources: layers whose data stays in the images or is copied.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::bombs::shared_attribute;
 use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FILE, directory, name};
-use crate::support::{CommandOutput, Dir, TestCommand, data, ferrofs};
+use crate::support::{CommandOutput, Dir, TestCommand, data, ferrofs, named};
 
 fn mkfs() -> TestCommand {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
-    command.arg0("mkfs.erofs");
-    TestCommand::new(command).arg("--quiet")
+    named("mkfs.erofs").arg("--quiet")
 }
 
 /// Two trees with different entries, and their union.

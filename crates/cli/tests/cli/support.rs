@@ -158,6 +158,13 @@ pub(crate) fn ferrofs() -> TestCommand {
     TestCommand { command: Command::new(env!("CARGO_BIN_EXE_ferrofs")) }
 }
 
+/// The command under another name.
+pub(crate) fn named(name: &str) -> TestCommand {
+    let mut command = ferrofs();
+    command.command.arg0(name);
+    command
+}
+
 /// The command with its arguments.
 pub(crate) struct TestCommand {
     command: Command,

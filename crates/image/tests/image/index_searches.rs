@@ -21,6 +21,17 @@ const SHORT_AHEAD: Distances = |back, _| (back.min(2047), 1);
 /// As `mkfs.erofs`: only the 16 low bits of the second one fit.
 const OF_BUILDERS: Distances = |back, ahead| (back.min(2047), ahead % 65_536);
 
+/// Adds a compressed file of `size` bytes in slot 2, with its index and what follows that, and the root in which it is.
+fn add_file(image: &mut CraftedImage, size: usize, behind: &[u8]) {
+    let mode = 0o100_644;
+    image.inode(2, CompactInode { layout: 1, mode, size, ..CompactInode::fifo() }, behind);
+    let nid = CraftedImage::nid(0);
+    let file = ("f", CraftedImage::nid(2), FILE);
+    let root = directory(&[(".", nid, DIRECTORY), ("..", nid, DIRECTORY), file]);
+    let block = image.data(&root);
+    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+}
+
 /// A file of holes of `hole` lclusters, which is the packed file, too, if that is wanted.
 fn holes(holes: usize, hole: usize, distances: Distances, is_packed: bool) -> Image {
     let lclusters = holes * hole;
@@ -32,13 +43,7 @@ fn holes(holes: usize, hole: usize, distances: Distances, is_packed: bool) -> Im
         let fields = if at % hole == 0 { [1 | 1 << 14, 0, 0, 0] } else { [2, 0, back, ahead] };
         behind.extend(fields.iter().flat_map(|field| u16::try_from(*field).unwrap().to_le_bytes()));
     }
-    let (size, mode) = (lclusters * BLOCK, 0o100_644);
-    image.inode(2, CompactInode { layout: 1, mode, size, ..CompactInode::fifo() }, &behind);
-    let nid = CraftedImage::nid(0);
-    let file = ("f", CraftedImage::nid(2), FILE);
-    let root = directory(&[(".", nid, DIRECTORY), ("..", nid, DIRECTORY), file]);
-    let block = image.data(&root);
-    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    add_file(&mut image, lclusters * BLOCK, &behind);
     let mut bytes = image.finish();
     if is_packed {
         bytes[1024 + 80] |= 0x20;
@@ -124,13 +129,7 @@ fn inline_end(start: usize, end: &[u8], advise: u16) -> Image {
         behind.extend(fields.iter().flat_map(|field| u16::try_from(*field).unwrap().to_le_bytes()));
     }
     behind.extend_from_slice(end);
-    let (size, mode) = (start + end.len(), 0o100_644);
-    image.inode(2, CompactInode { layout: 1, mode, size, ..CompactInode::fifo() }, &behind);
-    let nid = CraftedImage::nid(0);
-    let file = ("f", CraftedImage::nid(2), FILE);
-    let root = directory(&[(".", nid, DIRECTORY), ("..", nid, DIRECTORY), file]);
-    let block = image.data(&root);
-    image.inode(0, CompactInode::directory(root.len(), block), &[]);
+    add_file(&mut image, start + end.len(), &behind);
     let source: Arc<dyn ImageSource> = Arc::new(image.finish());
     OpenOptions::new().open_sources(source, Vec::new()).unwrap()
 }
