@@ -23,8 +23,11 @@ fn names_tests(attribute: &TokenStream) -> bool {
         && (text.contains("test") || text.contains("loom"))
 }
 
-/// The index behind the item that begins at `at`: its `;`, or its block.
+/// The index behind the item that begins at `at`: its `;`, or its block. A field ends with its comma.
 fn after_item(tokens: &[TokenTree], at: usize) -> usize {
+    if is_field(&tokens[at..]) {
+        return after_field(tokens, at);
+    }
     let ends = |token: &TokenTree| {
         is_mark(token, ';')
             || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
@@ -36,4 +39,66 @@ fn after_item(tokens: &[TokenTree], at: usize) -> usize {
     (at..tokens.len())
         .find(|&index| if is_use { is_mark(&tokens[index], ';') } else { ends(&tokens[index]) })
         .map_or(tokens.len(), |index| index + 1)
+}
+
+/// Whether a field begins here: more attributes, a visibility, a name and one colon.
+fn is_field(mut tokens: &[TokenTree]) -> bool {
+    loop {
+        tokens = match tokens {
+            [mark, TokenTree::Group(_), rest @ ..] if is_mark(mark, '#') => rest,
+            [TokenTree::Ident(word), TokenTree::Group(_), rest @ ..] if word == "pub" => rest,
+            [TokenTree::Ident(word), rest @ ..] if word == "pub" => rest,
+            [TokenTree::Ident(_), colon, next, ..] => {
+                return is_mark(colon, ':') && !is_mark(next, ':');
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// The index behind the comma that ends a field; those between angle brackets belong to its type.
+fn after_field(tokens: &[TokenTree], at: usize) -> usize {
+    let mut depth = 0_usize;
+    for index in at..tokens.len() {
+        let token = &tokens[index];
+        let is_arrow = index > at && is_mark(&tokens[index - 1], '-');
+        if is_mark(token, '<') {
+            depth += 1;
+        } else if is_mark(token, '>') && !is_arrow {
+            depth = depth.saturating_sub(1);
+        } else if is_mark(token, ',') && depth == 0 {
+            return index + 1;
+        }
+    }
+    tokens.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proc_macro2::{TokenStream, TokenTree};
+
+    use super::after_attribute;
+
+    /// The tokens that are left behind the attribute at the start.
+    fn left(text: &str) -> String {
+        let tokens: Vec<TokenTree> = text.parse::<TokenStream>().unwrap().into_iter().collect();
+        let at = after_attribute(&tokens, 0);
+        tokens[at..].iter().cloned().collect::<TokenStream>().to_string()
+    }
+
+    #[test]
+    fn only_what_the_attribute_is_about_is_passed_over() {
+        let cases = [
+            ("#[cfg(test)] a: u8, b: A", "b : A"),
+            ("#[cfg(test)] pub(crate) a: Map<u8, fn() -> u8>, b: A", "b : A"),
+            ("#[cfg(loom)] #[allow(dead_code)] pub a: u8, b: A", "b : A"),
+            ("#[cfg(test)] a: u8", ""),
+            ("#[cfg(test)] fn f<A, B>(a: A) -> B {} struct C;", "struct C ;"),
+            ("#[cfg(test)] use a::{b, c}; struct C;", "struct C ;"),
+            ("#[cfg(unix)] a: u8, b: A", "a : u8 , b : A"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(left(text), expected, "{text}");
+        }
+    }
 }

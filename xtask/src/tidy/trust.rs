@@ -1,12 +1,16 @@
 //! Where unsafe code is allowed: the files that say so and the table in docs/trust.md must be
-//! the same list, so that a reader of the page has read of every place. Whether a block is
-//! explained is clippy's question, not this one's. Called by `tidy` with every text file.
+//! the same list, so that a reader of the page has read of every place. A module inherits what its parent
+//! allows, so the children of such a file say themselves what they allow. Whether a block is explained is
+//! clippy's question, not this one's. Called by `tidy` with every text file.
 
 use proc_macro2::{TokenStream, TokenTree};
 
 use super::tree::{Kind, Report, SourceFile};
 
 const PAGE: &str = "docs/trust.md";
+
+/// Levels of the lint; the first two let unsafe code in.
+const LEVELS: [&str; 4] = ["allow", "expect", "deny", "forbid"];
 
 pub(crate) fn check(files: &[SourceFile], report: &mut Report) {
     let page = files.iter().find(|file| file.path == PAGE);
@@ -18,6 +22,14 @@ pub(crate) fn check(files: &[SourceFile], report: &mut Report) {
         .collect();
     for path in allowing.iter().filter(|path| !words.contains(&format!("`{path}`"))) {
         report.add(path, 1, format!("allows unsafe code but is not named in {PAGE}"));
+    }
+    let inherits = |file: &&SourceFile| {
+        let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        file.kind == Kind::Rust && allowing.contains(&format!("{folder}.rs").as_str())
+    };
+    for file in files.iter().filter(inherits).filter(|file| !sets_unsafe(&file.text, &LEVELS)) {
+        let message = "inherits unsafe code from its parent: write #![forbid(unsafe_code)]";
+        report.add(&file.path, 1, message);
     }
     for (number, path) in page.into_iter().flat_map(listed) {
         if !allowing.contains(&path) {
@@ -35,18 +47,23 @@ fn listed(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Whether an attribute lets unsafe code in; text that cannot be read is reported elsewhere.
+/// Whether an attribute lets unsafe code in.
 fn allows_unsafe(text: &str) -> bool {
-    text.parse::<TokenStream>().is_ok_and(attribute_allows)
+    sets_unsafe(text, &LEVELS[..2])
 }
 
-fn attribute_allows(tokens: TokenStream) -> bool {
+/// Whether an attribute sets the lint to one of these levels; text that cannot be read is reported elsewhere.
+fn sets_unsafe(text: &str, levels: &[&str]) -> bool {
+    text.parse::<TokenStream>().is_ok_and(|tokens| attribute_sets(tokens, levels))
+}
+
+fn attribute_sets(tokens: TokenStream, levels: &[&str]) -> bool {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     trees.iter().enumerate().any(|(index, tree)| match tree {
-        TokenTree::Ident(word) if word == "allow" || word == "expect" => {
+        TokenTree::Ident(word) if levels.iter().any(|level| word == level) => {
             matches!(trees.get(index + 1), Some(TokenTree::Group(lints)) if names_unsafe(lints.stream()))
         }
-        TokenTree::Group(group) => attribute_allows(group.stream()),
+        TokenTree::Group(group) => attribute_sets(group.stream(), levels),
         _ => false,
     })
 }
@@ -98,5 +115,21 @@ mod tests {
         let rust =
             "//! Look for `allow(unsafe_code`.\nconst A: &str = \"#![allow(unsafe_code)]\";\n";
         assert!(messages(rust, None).is_empty());
+    }
+
+    #[test]
+    fn a_child_of_a_file_with_unsafe_code_says_what_it_allows() {
+        let page = "| `crates/codec/src/lz4.rs` | calls C |\n";
+        let with_child = |child: &str| {
+            let mut files = vec![SourceFile::new("crates/codec/src/lz4.rs", ALLOWING)];
+            files.push(SourceFile::new("crates/codec/src/lz4/window.rs", child));
+            files.push(SourceFile::new("docs/trust.md", page));
+            let mut report = Report::default();
+            check(&files, &mut report);
+            report.into_sorted().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert!(with_child("#![forbid(unsafe_code)]\n").is_empty());
+        let finding = "crates/codec/src/lz4/window.rs:1: inherits unsafe code from its parent: write #![forbid(unsafe_code)]";
+        assert_eq!(with_child("//! Plain.\n"), [finding]);
     }
 }

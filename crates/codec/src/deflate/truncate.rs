@@ -4,6 +4,7 @@
 //! end of the block there, and makes the block the last. The codes of that block were made for all
 //! of it, which costs little while little is cut off. It handles only streams of our own encoder:
 //! for input that breaks the format it returns none, without a reason.
+#![forbid(unsafe_code)]
 
 /// The symbols of literals and lengths; the last two are not used.
 const LITERALS_LENGTHS: usize = 288;

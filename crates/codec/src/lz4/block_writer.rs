@@ -2,6 +2,7 @@
 //!
 //! It accepts a sequence only if the block can end behind it by the rules of the format: the last
 //! five bytes are literals, and the last match starts twelve bytes before the end.
+#![forbid(unsafe_code)]
 
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;

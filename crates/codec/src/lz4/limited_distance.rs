@@ -7,6 +7,7 @@
 //! From the end of the piece back, the cheapest continuation of each position is then known: a
 //! literal, or its match at one of its lengths. A match that ends with the piece is extended beyond
 //! it.
+#![forbid(unsafe_code)]
 
 use super::block_writer::{
     BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, more_bytes, word,

@@ -5,6 +5,7 @@
 //! that is repeated here, so that both ways of decoding agree. This file copies nothing and looks
 //! at no literal. It refuses two things that the library accepts: a distance beyond the declared
 //! one, and, where the library's output is undefined, the distance 0.
+#![forbid(unsafe_code)]
 
 use crate::error::ErrorKind;
 

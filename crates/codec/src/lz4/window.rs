@@ -11,6 +11,7 @@
 //!
 //! There is no unsafe code: short copies have a fixed length and may write behind the byte where
 //! they end, in the page that is being filled, which has no data there yet.
+#![forbid(unsafe_code)]
 
 use super::sequences::{Sequence, Sequences};
 use crate::error::{ErrorKind, filled};

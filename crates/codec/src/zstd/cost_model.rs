@@ -5,6 +5,7 @@
 //! proportional to them: what differs from place to place, as the density of a program does,
 //! changes both. So the search for an input size interpolates along these costs, and not along the
 //! bytes.
+#![forbid(unsafe_code)]
 
 use crate::error::ErrorKind;
 
