@@ -216,8 +216,7 @@ fn write_texts(
     }
     if let Some(target) = targets.container_config {
         let mut output = TextFile::at(target)?;
-        let written = output.write_all(&built.container_config);
-        written.context("cannot write the configuration of the container image")?;
+        output.write_all(&built.container_config)?;
         output.publish()?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use ferrofs_builder::ErrorKind;
 use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
 
@@ -121,9 +121,7 @@ impl TextFile {
     pub(crate) fn at(target: OutputTarget) -> anyhow::Result<Self> {
         let new = target.create().map_err(|error| anyhow!("{error}"))?;
         let file = new.file().try_clone();
-        let file = file.with_context(|| {
-            format!("cannot write {}", escape(new.path().as_os_str().as_bytes()))
-        })?;
+        let file = file.map_err(|error| cannot_write(new.path(), &error))?;
         Ok(Self { new, output: BufWriter::new(file) })
     }
 
@@ -137,18 +135,25 @@ impl TextFile {
     /// # Errors
     /// It cannot be written, synced or named; then the name has what it had before.
     pub(crate) fn publish(mut self) -> anyhow::Result<()> {
-        let shown = escape(self.path().as_os_str().as_bytes());
-        self.output.flush().with_context(|| format!("cannot write {shown}"))?;
+        self.flush()?;
         self.new.publish().map_err(|error| anyhow!("{error}"))
     }
 }
 
+/// Errors name the file.
 impl Write for TextFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.output.write(bytes)
+        let written = self.output.write(bytes);
+        written.map_err(|error| cannot_write(self.path(), &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.output.flush()
+        let flushed = self.output.flush();
+        flushed.map_err(|error| cannot_write(self.path(), &error))
     }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> io::Error {
+    let shown = escape(path.as_os_str().as_bytes());
+    io::Error::new(error.kind(), format!("cannot write {shown}: {error}"))
 }

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::Context;
 use ferrofs_builder::BuildReport;
 use ferrofs_builder::import::TarContentMode;
 use ferrofs_builder::output::OutputTarget;
@@ -66,8 +65,7 @@ pub(super) fn write_descriptor(
     let sources = request.sources.iter().map(|source| name(source));
     disks.extend(sources.zip(tree.devices().iter().map(|device| device.bytes)));
     let mut output = TextFile::at(target)?;
-    let written = descriptor(&mut output, request.options.uuid, &disks);
-    written.context("cannot write the descriptor")?;
+    descriptor(&mut output, request.options.uuid, &disks)?;
     output.publish()
 }
 

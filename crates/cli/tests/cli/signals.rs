@@ -282,3 +282,29 @@ fn a_limit_of_file_sizes_is_an_error_and_leaves_nothing_incomplete() {
     assert_eq!(names(dir.path()).len(), before + 1, "{:?}", names(dir.path()));
     assert_eq!(names(&out).len(), SMALL_FILES);
 }
+
+#[test]
+fn a_text_that_is_too_long_for_the_limit_of_file_sizes_is_named() {
+    let dir = Dir::new();
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    let (out, sidecar) = (dir.join("out"), dir.join("sidecar"));
+    fs::create_dir(&tree).unwrap();
+    for number in 0..200 {
+        fs::write(tree.join(format!("{number:0100}")), "").unwrap();
+    }
+    ferrofs().args(["build", "-q", "--no-verify"]).args([&image, &tree]).succeeds();
+    let mut shell = Command::new("sh");
+    // In 512 or 1024 bytes.
+    shell.args([
+        "-c",
+        "ulimit -f 8 && exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_ferrofs"),
+        "extract",
+        "-q",
+    ]);
+    shell.arg(format!("--sidecar={}", sidecar.display())).args([&image, &out]);
+    let ended = TestCommand::new(shell).ends_with(1);
+    let wanted = format!("cannot write {}: File too large", sidecar.display());
+    assert!(ended.stderr.contains(&wanted), "{}", ended.stderr);
+    assert!(!sidecar.exists());
+}
