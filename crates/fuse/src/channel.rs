@@ -11,9 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, opcode};
-use zerocopy::IntoBytes;
-
-use crate::wire::OutHeader;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor of the device to the mount of another one.
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
@@ -131,11 +129,46 @@ impl AsFd for Channel {
     }
 }
 
+/// Before each reply, and before each notification, where `unique` is 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct OutHeader {
+    pub(crate) len: u32,
+    /// A negative errno, or 0; in a notification, its number.
+    pub(crate) error: i32,
+    pub(crate) unique: u64,
+}
+
+/// Numbers of notifications.
+pub(crate) mod notification {
+    pub(crate) const STORE: i32 = 4;
+    pub(crate) const RESEND: i32 = 7;
+}
+
+/// After the header of a `STORE` notification.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct StoreOut {
+    pub(crate) node: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
+
+    /// The sizes that the kernel checks.
+    #[test]
+    fn structures_have_the_sizes_of_the_kernel() {
+        let sizes = [(size_of::<OutHeader>(), 16), (size_of::<StoreOut>(), 24)];
+        for (ours, theirs) in sizes {
+            assert_eq!(ours, theirs);
+        }
+    }
 
     #[test]
     fn a_reply_that_the_kernel_cannot_take_now_is_sent_again() {

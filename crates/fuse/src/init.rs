@@ -4,9 +4,15 @@
 use std::fmt;
 
 use rustix::io::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::request::read_prefix;
-use crate::wire::{self, InHeader, InitIn, InitInMore, InitOut, opcode};
+use crate::request::{InHeader, opcode, read_prefix};
+
+/// The protocol that this crate speaks, as in `include/uapi/linux/fuse.h`.
+const MAJOR: u32 = 7;
+const MINOR: u32 = 45;
+/// The oldest minor version whose replies have the forms used here (Linux 4.18 speaks 7.27).
+const OLDEST_MINOR: u32 = 23;
 
 /// Bytes of a page in FUSE_INIT.
 const PAGE_BYTES: u32 = 4096;
@@ -157,11 +163,11 @@ pub(crate) fn negotiate(
     }
     let (init, more) = read_prefix::<InitIn>(body).ok_or(SessionError::Protocol)?;
     let unique = header.unique;
-    if init.major > wire::MAJOR {
-        let reply = InitOut { major: wire::MAJOR, minor: wire::MINOR, ..InitOut::default() };
+    if init.major > MAJOR {
+        let reply = InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() };
         return Ok(Negotiation::Retry { unique, reply });
     }
-    if init.major < wire::MAJOR || init.minor < wire::OLDEST_MINOR {
+    if init.major < MAJOR || init.minor < OLDEST_MINOR {
         return Err(SessionError::OldKernel { major: init.major, minor: init.minor });
     }
     let mut offered = Capabilities(u64::from(init.flags));
@@ -179,8 +185,8 @@ pub(crate) fn negotiate(
     let reads = if max_pages > 0 { u32::from(max_pages) } else { OLD_MAX_PAGES };
     let max_readahead = init_request.max_readahead.min(init.max_readahead);
     let reply = InitOut {
-        major: wire::MAJOR,
-        minor: wire::MINOR,
+        major: MAJOR,
+        minor: MINOR,
         max_readahead,
         flags: low(granted),
         max_background: init_request.max_background,
@@ -344,10 +350,44 @@ impl fmt::Display for SessionError {
 
 impl std::error::Error for SessionError {}
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct InitIn {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) max_readahead: u32,
+    pub(crate) flags: u32,
+}
+
+/// Follows `InitIn` from 7.36 on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct InitInMore {
+    pub(crate) flags2: u32,
+    pub(crate) unused: [u32; 11],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct InitOut {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) max_readahead: u32,
+    pub(crate) flags: u32,
+    pub(crate) max_background: u16,
+    pub(crate) congestion_threshold: u16,
+    pub(crate) max_write: u32,
+    pub(crate) time_gran: u32,
+    pub(crate) max_pages: u16,
+    pub(crate) map_alignment: u16,
+    pub(crate) flags2: u32,
+    pub(crate) max_stack_depth: u32,
+    pub(crate) request_timeout: u16,
+    pub(crate) unused: [u16; 11],
+}
+
 #[cfg(test)]
 mod tests {
-    use zerocopy::IntoBytes;
-
     use super::*;
 
     const INIT_REQUEST: InitRequest = InitRequest {
@@ -381,6 +421,16 @@ mod tests {
                 (reply, init_parameters)
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The sizes that the kernel checks.
+    #[test]
+    fn structures_have_the_sizes_of_the_kernel() {
+        let sizes =
+            [(size_of::<InitIn>() + size_of::<InitInMore>(), 64), (size_of::<InitOut>(), 64)];
+        for (ours, theirs) in sizes {
+            assert_eq!(ours, theirs);
         }
     }
 

@@ -16,9 +16,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::init::REQUEST_BYTES;
-use crate::request::read_prefix;
+use crate::request::{InHeader, opcode, read_prefix};
 use crate::request_slot::MAX_SPARE_LISTENERS;
-use crate::wire::{InHeader, opcode};
 
 /// Set in the number of a request that the kernel sends again.
 pub(crate) const RESENT: u64 = 1 << 63;

@@ -45,7 +45,6 @@ mod reply;
 mod request;
 mod request_slot;
 mod session;
-mod wire;
 
 pub use init::{Capabilities, InitParameters, InitRequest, SessionError};
 pub use journal::{RequestJournal, ServerEnd};

@@ -6,13 +6,10 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::channel::Channel;
 use crate::request_slot::RequestSlot;
-use crate::wire::{
-    Attr, AttrOut, EntryOut, FuseDirent, GetxattrOut, IoctlOut, LseekOut, OpenOut, StatfsOut,
-};
 
 /// How long the kernel may cache attributes and entries, in seconds. They never change, so: forever.
 const VALID_SECONDS: u64 = 1 << 40;
@@ -338,12 +335,124 @@ impl<'a> DirentBuffer<'a> {
     }
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct Attr {
+    ino: u64,
+    size: u64,
+    blocks: u64,
+    atime: u64,
+    mtime: u64,
+    ctime: u64,
+    atimensec: u32,
+    mtimensec: u32,
+    ctimensec: u32,
+    mode: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u32,
+    blksize: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct EntryOut {
+    node: u64,
+    generation: u64,
+    entry_valid: u64,
+    attr_valid: u64,
+    entry_valid_nsec: u32,
+    attr_valid_nsec: u32,
+    attr: Attr,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct AttrOut {
+    attr_valid: u64,
+    attr_valid_nsec: u32,
+    dummy: u32,
+    attr: Attr,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct StatfsOut {
+    blocks: u64,
+    bfree: u64,
+    bavail: u64,
+    files: u64,
+    ffree: u64,
+    bsize: u32,
+    namelen: u32,
+    frsize: u32,
+    padding: u32,
+    spare: [u32; 6],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct GetxattrOut {
+    size: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct OpenOut {
+    handle: u64,
+    open_flags: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct LseekOut {
+    offset: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct IoctlOut {
+    result: i32,
+    flags: u32,
+    in_iovs: u32,
+    out_iovs: u32,
+}
+
+/// A directory entry; its name follows, padded to eight bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct FuseDirent {
+    ino: u64,
+    offset: u64,
+    name_bytes: u32,
+    file_type: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const NAME: DirentName<'static> =
         DirentName { ino: 7, next: 1, file_type: 8, name: b"nine-char" };
+
+    /// The sizes that the kernel checks.
+    #[test]
+    fn structures_have_the_sizes_of_the_kernel() {
+        let sizes = [
+            (size_of::<Attr>(), 88),
+            (size_of::<EntryOut>(), 128),
+            (size_of::<AttrOut>(), 104),
+            (size_of::<StatfsOut>(), 80),
+            (size_of::<FuseDirent>(), 24),
+        ];
+        for (ours, theirs) in sizes {
+            assert_eq!(ours, theirs);
+        }
+    }
 
     #[test]
     fn names_are_padded_and_a_name_that_does_not_fit_is_left_out() {

@@ -1,12 +1,10 @@
-//! Requests of the kernel: the bytes of one request, checked and parsed. It copies nothing. Called by
-//! `session::listener`.
+//! Requests of the kernel: the bytes of one request, checked and parsed. It copies nothing. The structures and numbers are
+//! those of `include/uapi/linux/fuse.h` (version 7.45). Called by `session::listener`.
 
 use std::ffi::CStr;
 
 use rustix::io::Errno;
-use zerocopy::{FromBytes, Immutable, KnownLayout};
-
-use crate::wire::{self, InHeader, opcode};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -119,10 +117,8 @@ impl<'a> IncomingMessage<'a> {
         let operation = match header.opcode {
             opcode::FORGET | opcode::BATCH_FORGET => return Ok(Self::NoReply),
             opcode::INTERRUPT => {
-                let of = read_prefix::<wire::InterruptIn>(body)
-                    .ok_or(MalformedRequest { unique })?
-                    .0
-                    .unique;
+                let of =
+                    read_prefix::<InterruptIn>(body).ok_or(MalformedRequest { unique })?.0.unique;
                 return Ok(Self::Interrupt { unique, of });
             }
             // Nothing is open and nothing is dirty.
@@ -185,32 +181,30 @@ fn parse_operation(code: u32, body: &[u8]) -> Option<Option<Operation<'_>>> {
         opcode::READLINK => Operation::ReadLink,
         opcode::OPEN => Operation::Open,
         opcode::READ => {
-            let read = read_prefix::<wire::ReadIn>(body)?.0;
+            let read = read_prefix::<ReadIn>(body)?.0;
             Operation::Read { offset: read.offset, size: read.size }
         }
         opcode::STATFS => Operation::Statfs,
         opcode::GETXATTR => {
-            let (wanted, rest) = read_prefix::<wire::GetxattrIn>(body)?;
+            let (wanted, rest) = read_prefix::<GetxattrIn>(body)?;
             Operation::GetXattr { name: parse_name(rest)?, size: wanted.size }
         }
-        opcode::LISTXATTR => {
-            Operation::ListXattr { size: read_prefix::<wire::GetxattrIn>(body)?.0.size }
-        }
+        opcode::LISTXATTR => Operation::ListXattr { size: read_prefix::<GetxattrIn>(body)?.0.size },
         opcode::OPENDIR => Operation::OpenDir,
         opcode::READDIR => {
-            let read = read_prefix::<wire::ReadIn>(body)?.0;
+            let read = read_prefix::<ReadIn>(body)?.0;
             Operation::ReadDir { offset: read.offset, size: read.size }
         }
         opcode::READDIRPLUS => {
-            let read = read_prefix::<wire::ReadIn>(body)?.0;
+            let read = read_prefix::<ReadIn>(body)?.0;
             Operation::ReadDirPlus { offset: read.offset, size: read.size }
         }
         opcode::LSEEK => {
-            let seek = read_prefix::<wire::LseekIn>(body)?.0;
+            let seek = read_prefix::<LseekIn>(body)?.0;
             Operation::Lseek { offset: seek.offset, whence: seek.whence }
         }
         opcode::IOCTL => {
-            let (ioctl, rest) = read_prefix::<wire::IoctlIn>(body)?;
+            let (ioctl, rest) = read_prefix::<IoctlIn>(body)?;
             let input = rest.get(..usize::try_from(ioctl.in_size).ok()?)?;
             Operation::Ioctl { command: ioctl.command, input, out_size: ioctl.out_size }
         }
@@ -230,10 +224,110 @@ pub(crate) fn read_prefix<T: FromBytes + KnownLayout + Immutable + Copy>(
     T::read_from_prefix(bytes).ok()
 }
 
+/// Before each request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct InHeader {
+    pub(crate) len: u32,
+    pub(crate) opcode: u32,
+    pub(crate) unique: u64,
+    pub(crate) node: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) pid: u32,
+    pub(crate) extension_words: u16,
+    pub(crate) padding: u16,
+}
+
+/// Numbers of operations.
+pub(crate) mod opcode {
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const TMPFILE: u32 = 51;
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct ReadIn {
+    handle: u64,
+    offset: u64,
+    size: u32,
+    read_flags: u32,
+    lock_owner: u64,
+    flags: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct GetxattrIn {
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct LseekIn {
+    handle: u64,
+    offset: u64,
+    whence: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+struct IoctlIn {
+    handle: u64,
+    flags: u32,
+    command: u32,
+    argument: u64,
+    in_size: u32,
+    out_size: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+pub(crate) struct InterruptIn {
+    pub(crate) unique: u64,
+}
+
 #[cfg(test)]
 mod tests {
-    use zerocopy::IntoBytes;
-
     use super::*;
 
     fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
@@ -262,6 +356,16 @@ mod tests {
         }
     }
 
+    /// The sizes that the kernel checks.
+    #[test]
+    fn structures_have_the_sizes_of_the_kernel() {
+        let sizes =
+            [(size_of::<InHeader>(), 40), (size_of::<ReadIn>(), 40), (size_of::<IoctlIn>(), 32)];
+        for (ours, theirs) in sizes {
+            assert_eq!(ours, theirs);
+        }
+    }
+
     #[test]
     fn a_lookup_carries_its_name_without_the_nul() {
         let bytes = request(opcode::LOOKUP, b"etc\0");
@@ -278,12 +382,12 @@ mod tests {
     fn body_bytes(code: u32) -> usize {
         match code {
             opcode::LOOKUP => 1,
-            opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<wire::ReadIn>(),
-            opcode::GETXATTR => size_of::<wire::GetxattrIn>() + 1,
-            opcode::LISTXATTR => size_of::<wire::GetxattrIn>(),
-            opcode::LSEEK => size_of::<wire::LseekIn>(),
-            opcode::IOCTL => size_of::<wire::IoctlIn>(),
-            opcode::INTERRUPT => size_of::<wire::InterruptIn>(),
+            opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<ReadIn>(),
+            opcode::GETXATTR => size_of::<GetxattrIn>() + 1,
+            opcode::LISTXATTR => size_of::<GetxattrIn>(),
+            opcode::LSEEK => size_of::<LseekIn>(),
+            opcode::IOCTL => size_of::<IoctlIn>(),
+            opcode::INTERRUPT => size_of::<InterruptIn>(),
             _ => 0,
         }
     }
@@ -317,7 +421,7 @@ mod tests {
     #[test]
     fn an_ioctl_with_less_input_than_it_declares_is_malformed() {
         let ioctl =
-            wire::IoctlIn { handle: 0, flags: 0, command: 7, argument: 0, in_size: 4, out_size: 9 };
+            IoctlIn { handle: 0, flags: 0, command: 7, argument: 0, in_size: 4, out_size: 9 };
         let bytes = request(opcode::IOCTL, &[ioctl.as_bytes(), b"abcd"].concat());
         let wanted = Operation::Ioctl { command: 7, input: b"abcd", out_size: 9 };
         assert_eq!(operation_of(&bytes), wanted);

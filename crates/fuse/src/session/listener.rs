@@ -16,9 +16,8 @@ use crate::channel::Channel;
 use crate::init::REQUEST_BYTES;
 use crate::journal::{JournalSlot, RESENT};
 use crate::reply::Reply;
-use crate::request::{IncomingMessage, MalformedRequest, Request, read_prefix};
+use crate::request::{InHeader, IncomingMessage, MalformedRequest, Request, read_prefix};
 use crate::request_slot::RequestSlot;
-use crate::wire::InHeader;
 
 /// A listener thread.
 pub(super) struct Listener {

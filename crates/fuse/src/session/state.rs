@@ -14,10 +14,9 @@ use super::SessionEvent;
 use super::busy_poll::PollPermit;
 use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
-use crate::channel::Channel;
+use crate::channel::{Channel, StoreOut, notification};
 use crate::journal::{BannedRequests, JournalSlot, RequestJournal, SuspectedRequests};
 use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot, WatchdogParker};
-use crate::wire::{StoreOut, notification};
 
 const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);
 

@@ -16,13 +16,13 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions, Succession};
-use crate::init::{Capabilities, InitRequest, SessionError};
+use crate::channel::OutHeader;
+use crate::init::{Capabilities, InitIn, InitInMore, InitRequest, SessionError};
 use crate::journal::{RequestJournal, ServerEnd};
 use crate::reply::Reply;
-use crate::request::{Operation, Request};
+use crate::request::{GetxattrIn, InHeader, InterruptIn, Operation, Request, opcode};
 use crate::request_slot::MAX_SPARE_LISTENERS;
 use crate::session::SessionEvent;
-use crate::wire::{GetxattrIn, InHeader, InitIn, InitInMore, InterruptIn, OutHeader, opcode};
 
 /// How long to wait for an expected reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
