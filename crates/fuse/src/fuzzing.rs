@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::channel::Channel;
-use crate::reply::Reply;
+use crate::reply::{Channel, Reply};
 use crate::request::{IncomingMessage, MalformedRequest};
 use crate::request_slot::RequestSlot;
 use crate::session::FileSystem;

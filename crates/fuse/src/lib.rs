@@ -36,7 +36,6 @@
 //! ```
 
 pub mod attach;
-mod channel;
 #[cfg(all(feature = "fuzzing", not(loom)))]
 pub mod fuzzing;
 mod init;

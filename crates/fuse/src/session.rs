@@ -17,11 +17,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::channel::Channel;
 use crate::init::{
     Capabilities, InitParameters, InitRequest, Negotiation, REQUEST_BYTES, SessionError, negotiate,
 };
-use crate::reply::Reply;
+use crate::reply::{Channel, Reply};
 use crate::request::Request;
 use listener::Listener;
 use state::{Continued, EventCallback, SessionStart, SessionState, lock, spawn_thread};

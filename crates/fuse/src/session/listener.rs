@@ -12,10 +12,9 @@ use super::busy_poll::BusyPoll;
 use super::growth::RequestTimes;
 use super::start_watchdog;
 use super::state::{SessionState, lock, spawn_thread};
-use crate::channel::Channel;
 use crate::init::REQUEST_BYTES;
 use crate::journal::{JournalSlot, RESENT};
-use crate::reply::Reply;
+use crate::reply::{Channel, Reply};
 use crate::request::{InHeader, IncomingMessage, MalformedRequest, Request, read_prefix};
 use crate::request_slot::RequestSlot;
 

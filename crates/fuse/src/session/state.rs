@@ -14,8 +14,8 @@ use super::SessionEvent;
 use super::busy_poll::PollPermit;
 use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
 use super::{FileSystem, SessionOptions};
-use crate::channel::{Channel, StoreOut, notification};
 use crate::journal::{BannedRequests, JournalSlot, RequestJournal, SuspectedRequests};
+use crate::reply::{Channel, StoreOut, notification};
 use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot, WatchdogParker};
 
 const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);

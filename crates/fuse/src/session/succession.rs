@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::SessionEvent;
 use super::state::{Continued, EventCallback, SessionStart};
-use crate::channel::{Channel, notification};
 use crate::journal::{RequestJournal, ServerEnd, Takeover};
+use crate::reply::{Channel, notification};
 
 /// The place of this process in the row of those that serve a mount.
 #[derive(Clone)]

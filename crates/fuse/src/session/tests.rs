@@ -16,10 +16,9 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions, Succession};
-use crate::channel::OutHeader;
 use crate::init::{Capabilities, InitIn, InitInMore, InitRequest, SessionError};
 use crate::journal::{RequestJournal, ServerEnd};
-use crate::reply::Reply;
+use crate::reply::{OutHeader, Reply};
 use crate::request::{GetxattrIn, InHeader, InterruptIn, Operation, Request, opcode};
 use crate::request_slot::MAX_SPARE_LISTENERS;
 use crate::session::SessionEvent;

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use super::SessionEvent;
 use super::listener::Listener;
 use super::state::{SessionState, SpareListeners, lock};
-use crate::channel::Channel;
 use crate::init::REQUEST_BYTES;
+use crate::reply::Channel;
 use crate::request::{IncomingMessage, MalformedRequest, Request};
 use crate::request_slot::{InFlightRequest, RequestSlot};
 
