@@ -1,8 +1,6 @@
 //! A session: from FUSE_INIT to the end of the mount. It owns all its threads: listeners, which handle requests, and a
 //! watchdog, which looks for requests that hang.
 
-mod busy_poll;
-mod growth;
 mod listener;
 mod state;
 mod succession;
@@ -26,7 +24,6 @@ use listener::Listener;
 use state::{Continued, EventCallback, SessionStart, SessionState, lock, spawn_thread};
 use watchdog::RequestWatchdog;
 
-pub use growth::ListenerGrowth;
 pub use state::{Notifier, SessionStats};
 pub(crate) use succession::is_another_version;
 pub use succession::{Succession, fault_point};
@@ -99,6 +96,18 @@ impl SessionOptions {
         self.busy_poll = longest;
         self
     }
+}
+
+/// When listeners are added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListenerGrowth {
+    /// Never.
+    #[default]
+    Never,
+    /// After requests that waited, up to this number of listeners in all.
+    IfSlow(usize),
+    /// As soon as all listeners are busy, up to this number: every request may wait for a server.
+    AtOnce(usize),
 }
 
 /// With a single listener a request that reads from the mount itself would hang.

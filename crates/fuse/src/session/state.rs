@@ -1,8 +1,9 @@
-//! What the threads of a session share, and the handle by which a file system reaches it. It starts no thread.
+//! What the threads of a session share, and the handle by which a file system reaches it. It starts no thread, but counts
+//! those that were added.
 //! Used by `session`, its listeners and its watchdog.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::SessionEvent;
-use super::busy_poll::PollPermit;
-use super::growth::{AddedListeners, MAX_ADDED_LISTENERS};
-use super::{FileSystem, SessionOptions};
+use super::{FileSystem, ListenerGrowth, SessionEvent, SessionOptions};
 use crate::journal::{BannedRequests, JournalSlot, RequestJournal, SuspectedRequests};
 use crate::reply::{Channel, StoreOut, notification};
 use crate::request_slot::{MAX_SPARE_LISTENERS, RequestSlot, WatchdogParker};
+use crate::sync::{AtomicBool, Ordering};
 
+/// Added listeners at most. They use the slots of spare ones, and leave half of these for requests that hang.
+const MAX_ADDED_LISTENERS: usize = 32;
 const _: () = assert!(MAX_ADDED_LISTENERS <= MAX_SPARE_LISTENERS / 2);
 
 pub(super) type EventCallback = dyn Fn(&SessionEvent) + Send + Sync;
@@ -90,7 +91,9 @@ pub(crate) struct SessionState {
     /// Spare listener threads, ended ones included.
     pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
     pub(super) added: AddedListeners,
-    pub(super) poll_permit: PollPermit,
+    /// Whether a listener polls, and how long at most. For its `PollPermit`.
+    pub(super) is_polled: AtomicBool,
+    pub(super) busy_poll: Duration,
     watchdog: WatchdogParker,
     /// The thread of the watchdog, or the last one.
     pub(super) watchdog_thread: Mutex<Option<JoinHandle<()>>>,
@@ -190,7 +193,8 @@ impl SessionState {
             unused_slots: Mutex::new((listeners..slots).rev().collect()),
             spares: Mutex::default(),
             added: AddedListeners::new(options.growth),
-            poll_permit: PollPermit::new(options.busy_poll),
+            is_polled: AtomicBool::new(false),
+            busy_poll: options.busy_poll,
             watchdog: WatchdogParker::new(),
             watchdog_thread: Mutex::default(),
             time_limit: options.time_limit,
@@ -474,6 +478,46 @@ impl SessionState {
     }
 }
 
+/// The listeners that were added. A session starts with a listener for each CPU, since decoding takes CPU time. If reads wait
+/// instead, as those of a server or of slow storage do, other requests would wait behind them. Then a listener that has no
+/// idle one beside it starts another, up to a limit, and all of them stay.
+#[derive(Debug)]
+pub(super) struct AddedListeners {
+    growth: ListenerGrowth,
+    added: AtomicUsize,
+}
+
+impl AddedListeners {
+    fn new(growth: ListenerGrowth) -> Self {
+        Self { growth, added: AtomicUsize::new(0) }
+    }
+
+    /// How many listeners there may be when a listener has read a request; 0 if none may be added then.
+    pub(super) fn most_before_request(&self) -> usize {
+        if let ListenerGrowth::AtOnce(most) = self.growth { most } else { 0 }
+    }
+
+    /// The same when it has handled a request.
+    pub(super) fn most_after_request(&self, has_waited: impl FnOnce() -> bool) -> usize {
+        match self.growth {
+            ListenerGrowth::IfSlow(most) if has_waited() => most,
+            _ => 0,
+        }
+    }
+
+    /// Takes the right to add one, with `permanent` listeners from the start.
+    pub(super) fn reserve(&self, permanent: usize, most: usize) -> bool {
+        let most = most.saturating_sub(permanent).min(MAX_ADDED_LISTENERS);
+        // Relaxed: a count that publishes nothing.
+        let add = |added: usize| (added < most).then_some(added.saturating_add(1));
+        self.added.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    pub(super) fn give_back(&self) {
+        self.added.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Starts a thread.
 ///
 /// # Errors
@@ -534,5 +578,21 @@ impl Notifier {
         let state = self.state.upgrade().ok_or(Errno::NODEV)?;
         let channel = state.channels.first().ok_or(Errno::NODEV)?;
         channel.notify(notification::STORE, &[head.as_bytes(), bytes])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_listeners_than_the_limit() {
+        let added = AddedListeners::new(ListenerGrowth::AtOnce(5));
+        let count = (0..10).filter(|_| added.reserve(2, 5)).count();
+        assert_eq!(count, 3);
+        added.give_back();
+        assert!(added.reserve(2, 5) && !added.reserve(2, 5));
+        let added = AddedListeners::new(ListenerGrowth::AtOnce(1000));
+        assert_eq!((0..100).filter(|_| added.reserve(2, 1000)).count(), MAX_ADDED_LISTENERS);
     }
 }
