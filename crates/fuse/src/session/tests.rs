@@ -580,3 +580,13 @@ fn threads_that_were_started_before_one_failed_have_ended() {
     // Each listener owns a reference through the state of the session until it ends.
     assert_eq!((started, Arc::strong_count(&file_system)), (3, 1));
 }
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_range_of_servers_dies_at_a_fault_point() {
+    use super::is_asked_for;
+    for (server, dies) in [(1, false), (2, true), (4, true), (5, false)] {
+        assert_eq!(is_asked_for("other:1,resent:2-4", "resent", server), dies, "{server}");
+    }
+    assert!(is_asked_for("ready:1", "ready", 1) && !is_asked_for("ready", "ready", 1));
+}
