@@ -36,8 +36,6 @@
 //! ```
 
 pub mod attach;
-#[cfg(all(feature = "fuzzing", not(loom)))]
-pub mod fuzzing;
 mod init;
 mod journal;
 mod reply;
@@ -52,6 +50,8 @@ pub use reply::{
 };
 pub use request::{Operation, Request};
 pub use rustix::io::Errno;
+#[cfg(all(feature = "fuzzing", not(loom)))]
+pub use session::fuzzing;
 pub use session::{
     FileSystem, ListenerGrowth, NegotiatedSession, Notifier, Session, SessionEvent, SessionOptions,
     SessionStats, Succession, fault_point,

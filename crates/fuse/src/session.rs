@@ -24,6 +24,8 @@ use listener::Listener;
 use state::{Continued, EventCallback, SessionStart, SessionState, lock, spawn_thread};
 use watchdog::RequestWatchdog;
 
+#[cfg(all(feature = "fuzzing", not(loom)))]
+pub use listener::fuzzing;
 pub use state::{Notifier, SessionStats};
 
 /// What handles requests. Several threads call it at a time.
