@@ -11,7 +11,6 @@
 //! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount` and
 //! `unmount_helper`.
 
-mod child;
 mod control;
 mod direct;
 mod error;
@@ -29,9 +28,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-pub use child::{ChildProcess, ProcessEnd, fork_process, run_in_child};
 pub use control::ControlSocket;
 pub use error::AttachError;
+pub use forked::{ChildProcess, ProcessEnd, fork_process, run_in_child};
 pub use handover::{
     HandoverError, HandoverSocket, HeldCounts, HeldRecord, OfferedMount, Reattached, reattach,
 };

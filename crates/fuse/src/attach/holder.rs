@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
-use super::child::{PANICKED, keep_ended_children};
 use super::control::{self, ControlSocket};
+use super::forked::{PANICKED, keep_ended_children};
 use super::handover::{FormerServer, HandoverSocket};
 use super::restart_limiter::{EndedServer, RestartLimiter};
 use super::unmount_helper::{self, UnmountHelper};
