@@ -13,9 +13,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags, unmount as umount2};
 
-use super::error::{AttachError, DEVICE, no_device};
 use super::mount_table::{MountDirectory, MountIdentity, MountTable, proc_path};
 use super::options::{AttachOptions, MountAccess, MountOwner};
+use super::{AttachError, DEVICE, no_device};
 
 /// The type of the root inode, in octal as the kernel expects it: a directory.
 const ROOT_MODE: &str = "40000";

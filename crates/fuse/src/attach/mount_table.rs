@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, open, readlink};
 use rustix::io::Errno;
 
-use super::error::{AttachError, proc_unreadable};
 use super::options::AttachOptions;
+use super::{AttachError, proc_unreadable};
 
 /// An open directory and its path without symlinks.
 #[derive(Debug)]

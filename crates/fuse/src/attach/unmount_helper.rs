@@ -31,8 +31,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::DetachOutcome;
 use super::direct::{DirectUnmount, DirectUnmounted};
-use super::error::{AttachError, errno};
 use super::forked::{self, ParentThread, Wake};
+use super::{AttachError, errno};
 
 /// From the server.
 pub(super) const UNMOUNT: u8 = b'U';
