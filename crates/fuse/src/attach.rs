@@ -9,7 +9,7 @@
 //!
 //! A process that has set "no new privileges" gains nothing by running `fusermount3`, and one that has dropped its
 //! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount` and
-//! `unmount_helper`.
+//! `direct`.
 
 mod control;
 mod direct;
@@ -21,7 +21,6 @@ mod mount_table;
 mod options;
 mod restart_limiter;
 mod service;
-mod unmount_helper;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -45,10 +44,10 @@ pub use mount_table::MountEntry;
 pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
 pub use service::{ServiceManager, kept_descriptors};
 
-use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted};
+use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted, UnmountHelper};
+use forked::AtEnd;
 use fusermount::{Fusermount, Unmounter};
 use mount_table::{MountDirectory, MountIdentity, MountTable};
-use unmount_helper::{AtEnd, UnmountHelper};
 
 /// The device.
 const DEVICE: &str = "/dev/fuse";

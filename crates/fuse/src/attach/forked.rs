@@ -1,7 +1,7 @@
 //! Processes that are forked: from the command, one that goes on as the background process of a mount, and one that looks at
 //! untrusted bytes; and from a server, one that waits until that has ended. The latter leaves behind everything of the
-//! server, and notices also that it was killed and cannot end ([`ParentThread`]). Called by the command, `holder`, `direct`
-//! and `fusermount`.
+//! server, and notices also that it was killed and cannot end ([`ParentThread`]). And the messages between such processes.
+//! Called by the command, `holder`, `direct` and `fusermount`.
 #![allow(
     unsafe_code,
     reason = "fork, descriptors of unknown owners, the signal mask, and signalfd"
@@ -19,9 +19,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use rustix::process::{
     Pid, Signal, Uid, WaitOptions, getppid, set_parent_process_death_signal, waitpid,
 };
+
+use super::{AttachError, DetachOutcome};
 
 /// The exit status of a process that panicked, as Rust has it.
 pub(super) const PANICKED: i32 = 101;
@@ -338,6 +341,64 @@ fn block_signals() -> io::Result<()> {
         libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
     };
     if blocked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Messages between a process and one that was forked from it: a kind, and perhaps a text. From a server to the process that
+/// unmounts for it.
+pub(super) const UNMOUNT: u8 = b'U';
+pub(super) const CANCEL: u8 = b'C';
+/// From that process; from a server to its holder, which is then ready itself.
+pub(super) const READY: u8 = b'R';
+/// From a server to a holder that takes a mount over: it is prepared. From that holder: its turn has come.
+pub(super) const PREPARED: u8 = b'P';
+pub(super) const TURN: u8 = b'O';
+/// Answers to [`UNMOUNT`]; the last one also instead of [`READY`].
+pub(super) const DONE: u8 = b'D';
+pub(super) const ALREADY: u8 = b'A';
+pub(super) const COVERED: u8 = b'V';
+pub(super) const FAILED: u8 = b'F';
+/// The largest message: a kind and an error text.
+pub(super) const MESSAGE_BYTES: usize = 512;
+
+/// What a process that waits to unmount does when the server ends without a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AtEnd {
+    /// It unmounts.
+    Unmount,
+    /// It leaves the dead mount.
+    Leave,
+}
+
+/// The kind of the next message that has arrived; 0 if the other side has closed the socket.
+pub(super) fn next_message(socket: &OwnedFd) -> Option<u8> {
+    let mut message = [0; MESSAGE_BYTES];
+    let flags = RecvFlags::DONTWAIT;
+    loop {
+        match recv(socket, &mut message, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return None,
+            Ok((length, _)) if length > 0 => return message.first().copied(),
+            Ok(_) | Err(_) => return Some(0),
+        }
+    }
+}
+
+/// What a holder answers to [`UNMOUNT`].
+pub(super) fn outcome_message(outcome: Result<DetachOutcome, AttachError>) -> (u8, String) {
+    match outcome {
+        Ok(DetachOutcome::Already) => (ALREADY, String::new()),
+        Ok(DetachOutcome::Clean | DetachOutcome::Lazily) => (DONE, String::new()),
+        Err(AttachError::Covered { .. }) => (COVERED, String::new()),
+        Err(AttachError::StillMounted { message, .. }) => (FAILED, message),
+        Err(error) => (FAILED, error.to_string()),
+    }
+}
+
+/// A server that has ended does not need the message.
+pub(super) fn send(socket: &OwnedFd, kind: u8, text: &str) {
+    let mut message = vec![kind];
+    message.extend(text.bytes().take(MESSAGE_BYTES - 1));
+    rustix::io::write(socket, &message).ok();
 }
 
 #[cfg(test)]

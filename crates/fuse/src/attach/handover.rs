@@ -18,9 +18,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::control::{self, ConnectedHolder, HolderSearch, PeerCredentials};
 use super::direct::DirectUnmount;
+use super::forked::AtEnd;
 use super::fusermount::Unmounter;
 use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
-use super::unmount_helper::AtEnd;
 use super::{Attachment, MountMethod, Unmounting};
 use crate::init::InitParameters;
 

@@ -16,10 +16,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use super::control::{self, ControlSocket};
-use super::forked::{PANICKED, keep_ended_children};
+use super::direct::UnmountHelper;
+use super::forked::{self, PANICKED, keep_ended_children};
 use super::handover::{FormerServer, HandoverSocket};
 use super::restart_limiter::{EndedServer, RestartLimiter};
-use super::unmount_helper::{self, UnmountHelper};
 use super::{Attachment, DetachOutcome, Unmounting};
 use crate::journal::ServerEnd;
 use crate::session::fault_point;
@@ -76,13 +76,13 @@ impl ReadyReport {
         if self.handover.is_none() {
             return Ok(());
         }
-        unmount_helper::send(&self.socket, unmount_helper::PREPARED, "");
+        forked::send(&self.socket, forked::PREPARED, "");
         let mut message = [0];
         loop {
             // The sandbox of a server allows reading only.
             match rustix::io::read(&self.socket, &mut message) {
                 Err(Errno::INTR) => {}
-                Ok(1) if message == [unmount_helper::TURN] => return Ok(()),
+                Ok(1) if message == [forked::TURN] => return Ok(()),
                 _ => return Err(io::Error::other("the mount was not handed over")),
             }
         }
@@ -93,7 +93,7 @@ impl ReadyReport {
         if let Some(former) = &self.handover {
             control::write(former.as_fd(), control::DONE);
         }
-        unmount_helper::send(&self.socket, unmount_helper::READY, "");
+        forked::send(&self.socket, forked::READY, "");
     }
 
     /// The descriptors that it needs.
@@ -620,27 +620,27 @@ impl MountHolder<'_> {
 
     /// Answers the messages of a server. Returns whether more can come.
     fn take_messages(&mut self, server: &mut RunningServer) -> bool {
-        while let Some(message) = unmount_helper::next_message(&server.socket) {
+        while let Some(message) = forked::next_message(&server.socket) {
             match message {
-                unmount_helper::READY => {
+                forked::READY => {
                     server.is_ready = true;
                     self.was_ready = true;
                     // The server has told the former holder.
                     self.commit();
                 }
-                unmount_helper::PREPARED => {
+                forked::PREPARED => {
                     if let Some(taking) = &mut self.taking {
                         fault_point("go", self.number);
                         taking.deadline = Some(Instant::now() + TURN_LIMIT);
                         control::send(taking.from.socket.as_fd(), control::GO, 0, "").ok();
                     }
                 }
-                unmount_helper::UNMOUNT => {
+                forked::UNMOUNT => {
                     self.is_unmounting = true;
-                    let (kind, text) = unmount_helper::outcome_message(self.attachment.detach());
-                    unmount_helper::send(&server.socket, kind, &text);
+                    let (kind, text) = forked::outcome_message(self.attachment.detach());
+                    forked::send(&server.socket, kind, &text);
                 }
-                unmount_helper::CANCEL => self.is_unmounting = true,
+                forked::CANCEL => self.is_unmounting = true,
                 _ => return false,
             }
         }
@@ -665,7 +665,7 @@ impl MountHolder<'_> {
             Some(message) if message.kind == control::HANDED => {
                 fault_point("handed", self.number);
                 taking.is_handed = true;
-                unmount_helper::send(&server.socket, unmount_helper::TURN, "");
+                forked::send(&server.socket, forked::TURN, "");
                 return;
             }
             // It has ended, most likely since the new server has told it to, whose report to this process comes next.
@@ -696,7 +696,7 @@ impl MountHolder<'_> {
     fn advance_orphaned(&mut self, server: &RunningServer) {
         let Some(taking) = &mut self.taking else { return };
         if taking.has_former_server_ended() {
-            unmount_helper::send(&server.socket, unmount_helper::TURN, "");
+            forked::send(&server.socket, forked::TURN, "");
             return self.commit();
         }
         if taking.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
