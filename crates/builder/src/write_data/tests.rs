@@ -17,6 +17,7 @@ use super::*;
 use crate::context::BuildMemory;
 use crate::data_map::FileData;
 use crate::data_map::{CompressedData, InlineExtent};
+use crate::split::{RangeTask, TaskKind};
 use crate::test_source::{content, metadata, shrunk_content, sparse_content};
 use crate::tree::memory_content;
 use crate::tree::{ContentProvider, ContentReader, ContentSource};
@@ -580,4 +581,13 @@ fn a_file_of_many_ranges_is_opened_once_by_each_thread() {
     // Once more for its holes, and for its name.
     let opened = provider.opened.load(Ordering::Relaxed);
     assert!(opened <= threads + 2, "{opened} times");
+}
+
+#[test]
+fn small_files_in_flight_count_with_what_is_kept_for_each() {
+    let content = content("a file", &[7; 100]);
+    let task =
+        RangeTask { file: 0, content, start: 0, bytes: 100, profile: 0, kind: TaskKind::Pack };
+    let batch = TaskBatch { bytes: 25_600, tasks: vec![task; 256], ..TaskBatch::default() };
+    assert_eq!(in_flight_cost(&batch), 25_600 + 256 * TASK_BYTES);
 }
