@@ -8,8 +8,7 @@
 
 pub(crate) mod chunk_tables;
 mod commit;
-mod copy_sources;
-mod file_builder;
+mod copies;
 #[cfg(test)]
 mod tests;
 
@@ -39,7 +38,7 @@ use crate::{
 };
 use chunk_tables::{CHUNK_ENTRY_BYTES, ChunkTableBudget, ChunkTableParams, DeviceReferences};
 use commit::{CommitParams, Committed, CommittedFiles, Committer, INDEX_ENTRY_BYTES};
-use copy_sources::{SOURCE_BYTES, SOURCE_EXTENT_BYTES};
+use copies::{SOURCE_BYTES, SOURCE_EXTENT_BYTES};
 
 /// Writes the data of all regular files of `tree` to `sinks`. What is to lie in the packed inode is gathered
 /// behind `packed_prefix`; [`write_packed`] writes it when all of it is there.

@@ -1,23 +1,22 @@
 //! Commits the results of tasks in the order of the files, on one thread: appends bytes to the image, shares equal
-//! pclusters and chunks, resolves copies, and joins the ranges of each file.
+//! pclusters and chunks, resolves copies, and joins the ranges of each file, of which its index must be able to hold the
+//! extents.
 
 use std::collections::{HashMap, HashSet};
 
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::memory::Charge;
 
-use crate::compress::batch::DataWorker;
-use crate::compress::batch::{BatchOutput, EncodedRange, PlacedExtent, StoredForm};
+use crate::compress::batch::{BatchOutput, DataWorker, EncodedRange, PlacedExtent, StoredForm};
 use crate::context::{BuildContext, DataTables};
-use crate::data_map::{DataExtent, DataMap, DataSinks, FileData, PackedFragment};
+use crate::data_map::{
+    CompressedData, DataExtent, DataMap, DataSinks, FileData, InlineExtent, PackedFragment,
+};
 use crate::digest::Sha256Digest;
 use crate::packed_file::PackedFile;
 use crate::split::{RangeTask, SEGMENT_BYTES, StorageMode, TaskKind};
 use crate::write_data::chunk_tables::{ChunkStore, ChunkTableBudget, ChunkTableParams, table};
-use crate::write_data::copy_sources::{CopySources, DecodedSource};
-use crate::write_data::file_builder::{
-    CopySource, FileBuilder, ResolvedCopy, is_representable, representable_count,
-};
+use crate::write_data::copies::{CopySource, CopySources, DecodedSource, ResolvedCopy};
 use crate::{BlockSink, Error, ErrorKind, Result};
 
 /// Bytes of a block in an index, at least.
@@ -496,6 +495,108 @@ impl<'s> Committer<'s> {
     }
 }
 
+/// A file of which some ranges are committed.
+#[derive(Debug, Default)]
+struct FileBuilder {
+    /// Its extents so far.
+    extents: Vec<DataExtent>,
+    /// Where each of them starts.
+    starts: Vec<u64>,
+    /// Where the next range starts.
+    at: u64,
+    /// Its end, behind its inode.
+    inline: Option<InlineExtent>,
+    /// Its end, in the packed inode.
+    fragment: Option<PackedFragment>,
+    /// The bytes from here on up to `at` have no place yet, since their encoding ends where no
+    /// extent can end.
+    reencode_from: Option<u64>,
+    /// An extent lies at the place of another one, so that the index is a long one.
+    is_shared: bool,
+    /// Where whole blocks of a flat file lie: the first byte, and the one behind the last.
+    flat: Option<(u64, u64)>,
+    /// The end of a flat file.
+    flat_tail: Option<Box<[u8]>>,
+    /// It is nothing but a hole.
+    is_hole: bool,
+    /// It is kept in chunks.
+    is_chunked: bool,
+    /// The blocks of its chunks.
+    chunks: Vec<Option<u64>>,
+}
+
+impl FileBuilder {
+    /// Adds an extent at the end.
+    fn push(&mut self, extent: DataExtent) {
+        self.starts.push(self.at);
+        self.at += extent.bytes;
+        self.extents.push(extent);
+    }
+
+    /// The data of the file, if all of it is compressed or flat.
+    fn finish(&mut self, block: u64, must_have_extents: bool) -> FileData {
+        if self.is_hole {
+            return FileData::Hole;
+        }
+        if self.flat.is_some() || self.flat_tail.is_some() {
+            let start_block = self.flat.map(|(start, _)| start / block);
+            return FileData::Flat { start_block, tail: self.flat_tail.take().unwrap_or_default() };
+        }
+        if !must_have_extents && let Some(start) = self.plain_run(block) {
+            return FileData::Flat { start_block: Some(start / block), tail: Box::default() };
+        }
+        FileData::Compressed(CompressedData {
+            extents: std::mem::take(&mut self.extents),
+            inline: self.inline.take(),
+            fragment: self.fragment.take(),
+        })
+    }
+
+    /// Where the file starts, if it lies there as it is, block by block.
+    fn plain_run(&self, block: u64) -> Option<u64> {
+        let first = self.extents.first()?;
+        if self.inline.is_some() || self.fragment.is_some() {
+            return None;
+        }
+        let mut address = first.address;
+        let (last, others) = self.extents.split_last()?;
+        for extent in others {
+            if extent.algorithm.is_some() || extent.bytes != block || extent.address != address {
+                return None;
+            }
+            address += block;
+        }
+        let ends = last.algorithm.is_none() && last.address == address;
+        ends.then_some(first.address)
+    }
+}
+
+/// Whether an index can hold an extent from `start` on: each needs an lcluster boundary of its own, and
+/// the length of a pcluster of several blocks a second one (docs/format.md F12). The last extent of a
+/// file needs the first one not, but the second: a copy may be shorter than its pcluster.
+pub(super) fn is_representable(start: u64, extent: (u64, u64), block: u64, is_last: bool) -> bool {
+    let (bytes, pcluster_bytes) = extent;
+    let boundaries = (start + bytes) / block - start / block;
+    match pcluster_bytes > block {
+        true => boundaries >= 2,
+        false => is_last || boundaries >= 1,
+    }
+}
+
+/// How many of the extents from `start` on an index can hold, from the first on.
+fn representable_count(extents: &[PlacedExtent], start: u64, block: u64, is_end: bool) -> usize {
+    let mut at = start;
+    for (index, extent) in extents.iter().enumerate() {
+        let is_last = is_end && index + 1 == extents.len();
+        let (bytes, pcluster) = (u64::from(extent.bytes), u64::from(extent.pcluster_bytes));
+        if !is_representable(at, (bytes, pcluster), block, is_last) {
+            return index;
+        }
+        at += bytes;
+    }
+    extents.len()
+}
+
 fn extent_at(extent: &PlacedExtent, address: u64) -> DataExtent {
     DataExtent {
         bytes: u64::from(extent.bytes),
@@ -514,7 +615,7 @@ fn internal_error(what: &'static str) -> Error {
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Appends data to a sink, behind zeros where a file begins.
-pub(crate) struct AlignedSink<'s> {
+struct AlignedSink<'s> {
     sink: &'s mut dyn BlockSink,
     /// Bytes: whole blocks. 0 stands for any place.
     unit: u64,
@@ -524,12 +625,12 @@ pub(crate) struct AlignedSink<'s> {
 
 impl<'s> AlignedSink<'s> {
     /// For data that starts at multiples of `unit` bytes, which are whole blocks; 0 stands for any place.
-    pub(crate) fn new(sink: &'s mut dyn BlockSink, unit: u64) -> Self {
+    fn new(sink: &'s mut dyn BlockSink, unit: u64) -> Self {
         Self { sink, unit, is_due: true }
     }
 
     /// What comes next is of another file.
-    pub(crate) fn begin_file(&mut self) {
+    fn begin_file(&mut self) {
         self.is_due = true;
     }
 
@@ -580,5 +681,21 @@ mod tests {
         assert_eq!(sink.append(&[1; 100]).unwrap(), 6 << 16);
         let mut image = CountingSink(512);
         assert_eq!(AlignedSink::new(&mut image, 0).append(&[1; 100]).unwrap(), 512);
+    }
+
+    #[test]
+    fn an_extent_within_one_lcluster_can_only_be_the_last() {
+        assert!(!is_representable(100, (3000, 4096), 4096, false));
+        assert!(is_representable(100, (3000, 4096), 4096, true));
+        assert!(is_representable(100, (3996, 4096), 4096, false));
+        for is_last in [false, true] {
+            assert!(!is_representable(100, (4096, 8192), 4096, is_last));
+            assert!(is_representable(100, (8192, 8192), 4096, is_last));
+        }
+        let short = PlacedExtent { bytes: 3000, algorithm: None, pcluster_bytes: 4096 };
+        assert_eq!(representable_count(&[short], 100, 4096, true), 1);
+        assert_eq!(representable_count(&[short], 100, 4096, false), 0);
+        assert_eq!(representable_count(&[short, short], 100, 4096, true), 0);
+        assert_eq!(representable_count(&[short, short], 2000, 4096, true), 2);
     }
 }

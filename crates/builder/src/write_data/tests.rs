@@ -12,7 +12,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::CancelToken;
 use proptest::prelude::*;
 
-use super::file_builder::is_representable;
+use super::commit::is_representable;
 use super::*;
 use crate::context::BuildMemory;
 use crate::data_map::FileData;
