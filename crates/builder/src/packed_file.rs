@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::compress::batch::FileTail;
+use crate::compress::FileTail;
 use crate::digest::{DigestIndex, Sha256Digest};
 use crate::spill::SpillStore;
 use crate::spill::paged::PagedArray;

@@ -20,8 +20,8 @@ use ferrofs_workers::cpus::AvailableCpus;
 use ferrofs_workers::jobs::{CallerRole, HelperBudget, OrderedPipeline};
 use ferrofs_workers::memory::{Charge, trim_heap};
 
-use crate::compress::batch::{DataWorker, TaskBatch};
 use crate::compress::profiles::CompressionProfiles;
+use crate::compress::{DataWorker, TaskBatch};
 use crate::context::{BuildContext, DataNeeds};
 use crate::data_map::{DataSinks, InternalFile};
 use crate::dedupe::{DedupeFiles, DedupeOptions, DedupePlan};

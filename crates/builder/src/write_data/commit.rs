@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::memory::Charge;
 
-use crate::compress::batch::{BatchOutput, DataWorker, EncodedRange, PlacedExtent, StoredForm};
+use crate::compress::{BatchOutput, DataWorker, EncodedRange, PlacedExtent, StoredForm};
 use crate::context::{BuildContext, DataTables};
 use crate::data_map::{
     CompressedData, DataExtent, DataMap, DataSinks, FileData, InlineExtent, PackedFragment,
