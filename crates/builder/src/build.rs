@@ -10,11 +10,10 @@ use crate::chunk_index::chunk_index_report;
 use crate::context::{BuildContext, BuildMemory};
 use crate::data_map::{DataMap, DataSinks};
 use crate::image_file::{FilesBeside, ImageWriter};
-use crate::metadata::{MetadataWriter, WaitingData};
+use crate::metadata::{MetadataWriter, SuperblockArea, WaitingData};
 use crate::output::{ExistingOutput, OutputTarget};
 use crate::packed_file::PackedFile;
 use crate::report::{BuildObserver, BuildPhase, BuildReport};
-use crate::superblock::SuperblockArea;
 use crate::tree::{Device, NodeId, Tree};
 use crate::write_data::chunk_tables::is_referable;
 use crate::{

@@ -43,7 +43,6 @@ mod packed_file;
 mod report;
 mod spill;
 mod split;
-mod superblock;
 #[cfg(test)]
 mod test_source;
 pub mod tree;

@@ -35,7 +35,7 @@ mod index;
 mod inode;
 mod inode_order;
 mod placement;
-mod time_base;
+mod superblock;
 mod xattrs;
 
 use ferrofs_ondisk::{FileType, Nid};
@@ -46,6 +46,7 @@ use crate::image_file::ImageWriter;
 use crate::metadata::directory::Directories;
 use crate::metadata::inode::{InodeRecords, InodeTail, SLOT_BYTES};
 use crate::metadata::placement::{InodeAllocator, InodePlacement, MetaboxGenerator, MetadataArea};
+use crate::metadata::superblock::SuperblockTimes;
 use crate::metadata::xattrs::XattrPlan;
 use crate::packed_file::PackedFile;
 use crate::spill::paged::PagedBytes;
@@ -56,7 +57,7 @@ use crate::{BuildOptions, BuildPhase, Error, ErrorKind, Result};
 
 pub(crate) use self::inode::Features;
 pub(crate) use self::inode_order::InodeOrder;
-pub(crate) use self::time_base::SuperblockTimes;
+pub(crate) use self::superblock::SuperblockArea;
 
 /// Inodes between two reads of the token that cancels the build.
 const CANCEL_CHECK_INODES: usize = 1024;
@@ -68,7 +69,7 @@ pub(crate) struct MetadataWriter<'t> {
     options: &'t BuildOptions,
     pub(crate) inode_order: InodeOrder,
     xattrs: XattrPlan<'t>,
-    pub(crate) times: SuperblockTimes,
+    times: SuperblockTimes,
     allocator: InodeAllocator,
     root_at: u64,
     /// Bytes of the head: whole blocks.
