@@ -33,7 +33,6 @@
 mod directory;
 mod index;
 mod inode;
-mod inode_order;
 mod placement;
 mod superblock;
 mod xattrs;
@@ -56,7 +55,7 @@ use crate::write_data::{write_metabox, write_packed};
 use crate::{BuildOptions, BuildPhase, Error, ErrorKind, Result};
 
 pub(crate) use self::inode::Features;
-pub(crate) use self::inode_order::InodeOrder;
+pub(crate) use self::placement::InodeOrder;
 pub(crate) use self::superblock::SuperblockArea;
 
 /// Inodes between two reads of the token that cancels the build.

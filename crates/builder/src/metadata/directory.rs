@@ -3,7 +3,7 @@
 use ferrofs_ondisk::dirent::{DirBlockWriter, NewDirent};
 use ferrofs_ondisk::{BlockSize, Nid};
 
-use crate::metadata::inode_order::InodeOrder;
+use crate::metadata::placement::InodeOrder;
 use crate::tree::{NodeId, Tree};
 use crate::{Error, ErrorKind, Result};
 

@@ -10,7 +10,7 @@ use ferrofs_ondisk::xattr::{
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::metadata::inode_order::InodeOrder;
+use crate::metadata::placement::InodeOrder;
 use crate::options::validate::{long_prefix, prefix_of_digest};
 use crate::spill::paged::PagedArray;
 use crate::spill::paged::Sorter;
