@@ -3,19 +3,22 @@
 //! The importers make it, the rest of the crate reads it. Contents stay where they are until a thread
 //! reads a range of them. Inodes, names and attributes lie in a [`SpillStore`]: a tree takes about 48 bytes an inode,
 //! 16 and its bytes a name, and what says where the content is, and not all of it has to be in memory.
+//! [`Entries`] and [`TreeNames`] hold no more than some entries in memory, however large a directory or how deep the tree
+//! is.
 
 mod content;
-mod names;
 mod node;
 
 use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use ferrofs_ondisk::FileType;
 
 use crate::spill::ordered_map::OrderedMap;
-use crate::spill::paged::{PagedArray, PagedBytes};
+use crate::spill::paged::{PagedArray, PagedBytes, first};
 use crate::spill::{SpillOptions, SpillStore};
 use crate::{Error, ErrorKind, Result};
 
@@ -24,8 +27,6 @@ pub use content::{
 };
 pub(crate) use content::{ContentTable, memory_content, stored_content};
 pub use ferrofs_ondisk::Timestamp;
-pub(crate) use names::shown_path;
-pub use names::{Entries, TreeNames};
 use node::XattrSets;
 pub use node::{Metadata, Node, NodeId, NodeKind, Xattrs};
 pub(crate) use node::{NodeRecord, NodeSet};
@@ -34,6 +35,11 @@ pub(crate) use node::{NodeRecord, NodeSet};
 const NODE_BYTES: u64 = 160;
 /// What a name takes in the store beside its bytes.
 const ENTRY_BYTES: u64 = 24;
+
+/// Entries that are read at once, at most.
+const BATCH_MAX: usize = 128;
+/// Entries that are read at once at first.
+const BATCH_MIN: usize = 8;
 
 /// A file tree. Node 0 is the root, which is a directory.
 #[derive(Debug)]
@@ -225,7 +231,7 @@ impl Tree {
 
     /// The same, with the tag of the name.
     pub(crate) fn tagged_child(&self, parent: NodeId, name: &[u8]) -> Option<(NodeId, u32)> {
-        self.entries.get(&names::entry_key(parent, name)).map(names::split_value)
+        self.entries.get(&entry_key(parent, name)).map(split_value)
     }
 
     /// Gives `child` the name `name` in `parent`, in place of what had it, which is returned.
@@ -257,9 +263,9 @@ impl Tree {
                 name.escape_ascii()
             ))));
         }
-        let value = names::join_value(child);
-        let before = self.entries.insert(&names::entry_key(parent, name), value);
-        let before = before.map(|value| names::split_value(value).0);
+        let value = join_value(child);
+        let before = self.entries.insert(&entry_key(parent, name), value);
+        let before = before.map(|value| split_value(value).0);
         match before {
             Some(before) => self.count_name(before, u32::saturating_sub),
             None => {
@@ -277,8 +283,8 @@ impl Tree {
     /// # Panics
     /// For the id of another tree.
     pub fn unlink(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        let value = self.entries.remove(&names::entry_key(parent, name))?;
-        let (child, _) = names::split_value(value);
+        let value = self.entries.remove(&entry_key(parent, name))?;
+        let (child, _) = split_value(value);
         self.count_name(child, u32::saturating_sub);
         (self.names, self.name_bytes) = (self.names - 1, self.name_bytes - name.len() as u64);
         Some(child)
@@ -286,9 +292,9 @@ impl Tree {
 
     /// Changes the tag of a name.
     pub(crate) fn set_tag(&mut self, parent: NodeId, name: &[u8], tag: u32) {
-        let key = names::entry_key(parent, name);
-        if let Some((child, _)) = self.entries.get(&key).map(names::split_value) {
-            self.entries.insert(&key, names::join_value((child, tag)));
+        let key = entry_key(parent, name);
+        if let Some((child, _)) = self.entries.get(&key).map(split_value) {
+            self.entries.insert(&key, join_value((child, tag)));
         }
     }
 
@@ -480,6 +486,155 @@ impl Drop for NodeMut<'_> {
     }
 }
 
+/// The key of an entry.
+fn entry_key(parent: NodeId, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(4 + name.len() + 1);
+    key.extend_from_slice(&parent.number().to_be_bytes());
+    key.extend_from_slice(name);
+    key
+}
+
+/// The value of an entry: what it names, and its tag.
+fn join_value((child, tag): (NodeId, u32)) -> u64 {
+    u64::from(tag) << 32 | u64::from(child.number())
+}
+
+/// What [`join_value`] joined.
+fn split_value(value: u64) -> (NodeId, u32) {
+    let half = |half: u64| u32::try_from(half & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (NodeId::from_index(half(value)), half(value >> 32))
+}
+
+/// The entries of a directory in byte order.
+#[derive(Debug)]
+pub struct Entries<'t> {
+    entries: &'t OrderedMap,
+    directory: NodeId,
+    batch: std::vec::IntoIter<(Box<[u8]>, NodeId, u32)>,
+    /// Where the next batch starts; none behind the last one.
+    next: Option<Vec<u8>>,
+    batch_bound: usize,
+}
+
+impl<'t> Entries<'t> {
+    fn new(entries: &'t OrderedMap, directory: NodeId) -> Self {
+        Self::from_key(entries, directory, entry_key(directory, b""))
+    }
+
+    /// The entries behind `name`.
+    fn behind(entries: &'t OrderedMap, directory: NodeId, name: &[u8]) -> Self {
+        let mut key = entry_key(directory, name);
+        // No name has a NUL, so that this is the next key.
+        key.push(0);
+        Self::from_key(entries, directory, key)
+    }
+
+    fn from_key(entries: &'t OrderedMap, directory: NodeId, key: Vec<u8>) -> Self {
+        let batch = Vec::new().into_iter();
+        Self { entries, directory, batch, next: Some(key), batch_bound: BATCH_MIN }
+    }
+
+    /// The next entry with its tag.
+    pub(crate) fn next_tagged(&mut self) -> Option<(Box<[u8]>, NodeId, u32)> {
+        if let Some(entry) = self.batch.next() {
+            return Some(entry);
+        }
+        let key = self.next.take()?;
+        let (directory, bound) = (self.directory.number(), self.batch_bound);
+        let mut batch: Vec<(Box<[u8]>, NodeId, u32)> = Vec::with_capacity(bound);
+        self.entries.entries_from(&key, &mut |key, value| {
+            if u32::from_be_bytes(first(key)) != directory || batch.len() == bound {
+                return false;
+            }
+            let (child, tag) = split_value(value);
+            batch.push((key.get(4..).unwrap_or_default().into(), child, tag));
+            true
+        });
+        if batch.len() == bound
+            && let Some((name, ..)) = batch.last()
+        {
+            let mut key = entry_key(self.directory, name);
+            key.push(0);
+            self.next = Some(key);
+        }
+        self.batch_bound = (bound * 2).min(BATCH_MAX);
+        self.batch = batch.into_iter();
+        self.batch.next()
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = (Box<[u8]>, NodeId);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_tagged().map(|(name, child, _)| (name, child))
+    }
+}
+
+/// Every name of a tree in depth-first order.
+#[derive(Debug)]
+pub struct TreeNames<'t> {
+    tree: &'t Tree,
+    /// The path of the name.
+    path: Vec<u8>,
+    /// The directories on the way down, each with the length of its path.
+    open: Vec<(NodeId, usize)>,
+    /// What is left of the innermost one.
+    entries: Option<Entries<'t>>,
+    is_started: bool,
+}
+
+impl<'t> TreeNames<'t> {
+    fn new(tree: &'t Tree) -> Self {
+        Self { tree, path: Vec::new(), open: Vec::new(), entries: None, is_started: false }
+    }
+
+    /// Goes to the next name, and returns what it names. The first one is the root.
+    pub fn advance(&mut self) -> Option<NodeId> {
+        if !self.is_started {
+            self.is_started = true;
+            self.enter(Tree::ROOT);
+            return Some(Tree::ROOT);
+        }
+        loop {
+            let above = self.open.last()?.1;
+            let Some((name, id)) = self.entries.as_mut().and_then(Iterator::next) else {
+                self.leave();
+                continue;
+            };
+            self.path.truncate(above);
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(&name);
+            if self.tree.is_directory(id) {
+                self.enter(id);
+            }
+            return Some(id);
+        }
+    }
+
+    /// The path of the name, relative to the root and without a leading slash; empty for the root.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    fn enter(&mut self, id: NodeId) {
+        self.open.push((id, self.path.len()));
+        self.entries = Some(self.tree.entries(id));
+    }
+
+    /// Goes on in the directory above, behind the one that ends.
+    fn leave(&mut self) {
+        let ended = self.open.pop().map_or(0, |(_, bytes)| bytes);
+        self.path.truncate(ended);
+        let Some(&(above, bytes)) = self.open.last() else { return };
+        let name = self.path.get(bytes + usize::from(bytes > 0)..).unwrap_or_default();
+        self.entries = Some(Entries::behind(&self.tree.entries, above, name));
+    }
+}
+
 /// Visits every regular file that has a name, in the order of [`Tree::walk`], with the first of its names.
 pub(crate) fn files_in_order(tree: &Tree, mut visit: impl FnMut(&[u8], NodeId)) {
     let mut is_seen = PagedBytes::new(&tree.store);
@@ -502,14 +657,15 @@ pub(crate) fn files_in_order(tree: &Tree, mut visit: impl FnMut(&[u8], NodeId)) 
     }
 }
 
+/// A path relative to the root, for messages: that of the root is `/`.
+pub(crate) fn shown_path(path: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(if path.is_empty() { b"/" } else { path }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn metadata() -> Metadata {
-        let mtime = Timestamp { seconds: 0, nanoseconds: 0 };
-        Metadata { permissions: 0o755, uid: 0, gid: 0, mtime, xattrs: [].into() }
-    }
+    use crate::test_source::{content, metadata};
 
     #[test]
     fn names_that_every_directory_has_are_refused() {
@@ -520,25 +676,6 @@ mod tests {
         }
         assert_eq!(tree.link(Tree::ROOT, b"...", child).unwrap(), None);
         assert_eq!(tree.child(Tree::ROOT, b"..."), Some(child));
-    }
-}
-
-#[cfg(test)]
-mod order_tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::test_source::content;
-    use crate::tree::{Metadata, Node, NodeKind, Timestamp};
-
-    fn metadata() -> Metadata {
-        Metadata {
-            permissions: 0o644,
-            uid: 0,
-            gid: 0,
-            mtime: Timestamp { seconds: 0, nanoseconds: 0 },
-            xattrs: BTreeMap::new(),
-        }
     }
 
     #[test]
