@@ -14,7 +14,7 @@ mod archive;
 #[cfg(test)]
 mod archive_tests;
 mod entry_reader;
-mod header;
+mod headers;
 #[cfg(test)]
 mod hostile_tests;
 mod input;
@@ -23,7 +23,6 @@ mod layer_merger;
 mod leading_zeros_tests;
 #[cfg(test)]
 mod limit_tests;
-mod pax;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

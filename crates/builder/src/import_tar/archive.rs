@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::pax::SparseExtent;
+use super::headers::SparseExtent;
 use crate::spill::open_unlinked;
 use crate::spill::paged::{RecordDecoder, RecordEncoder};
 use crate::tree::{

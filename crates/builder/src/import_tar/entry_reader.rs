@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use super::acl::{AccountLookup, AclKind};
 use super::archive::TarArchive;
-use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
+use super::headers::{
+    BLOCK_BYTES, PaxRecords, PaxScope, PaxXattrs, SparseExtent, SparseForm, SparseMap, TarFormat,
+    TarHeader, decimal, parse_number, until_zero,
+};
 use super::input::{StoredHoles, TarInput};
-use super::pax::{PaxRecords, PaxScope, PaxXattrs, SparseExtent, SparseForm, SparseMap, number};
+
 use super::{ForeignNameFn, TarContentMode, TarImportOptions, acl, archive, refused, shown};
 use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
@@ -428,7 +431,7 @@ impl MapLineReader {
             let byte = self.block[self.at];
             self.at += 1;
             match byte {
-                b'\n' => return Ok(number(&digits)),
+                b'\n' => return Ok(decimal(&digits)),
                 _ if digits.len() < 20 => digits.push(byte),
                 _ => return Ok(Err("its map has a line that is not a number".to_owned())),
             }

@@ -12,8 +12,7 @@ use ferrofs_workers::CancelToken;
 use sha2::{Digest as _, Sha256};
 
 use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive};
-use super::header::BLOCK_BYTES;
-use super::pax::SparseExtent;
+use super::headers::{BLOCK_BYTES, SparseExtent};
 use super::{TarContentMode, TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, CorruptStream, CountingReader, WindowMemory};
