@@ -20,13 +20,9 @@ mod hostile_tests;
 mod input;
 mod layer_merger;
 #[cfg(test)]
-mod leading_zeros_tests;
-#[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod whiteout_tests;
 
 pub use acl::AccountFiles;
 pub use archive::SpoolOptions;

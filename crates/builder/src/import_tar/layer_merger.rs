@@ -483,7 +483,12 @@ pub(super) fn whiteout_marker<'a>(path: &[&'a [u8]]) -> Result<WhiteoutMarker<'a
 
 #[cfg(test)]
 mod tests {
+    use ferrofs_workers::CancelToken;
+
+    use super::super::from_tar_layers;
+    use super::super::tests::{ArchiveBuilder, ROOT, import, layer, listing, names, options};
     use super::*;
+    use crate::NoopObserver;
 
     #[test]
     fn marks_are_told_from_names() {
@@ -501,5 +506,236 @@ mod tests {
         ] {
             assert_eq!(whiteout_marker(path), wanted);
         }
+    }
+
+    fn applied(layers: Vec<Vec<u8>>) -> Vec<String> {
+        let layers = layers.into_iter().map(layer).collect();
+        names(
+            &from_tar_layers(
+                layers,
+                &options(WhiteoutPolicy::Apply),
+                &NoopObserver,
+                &CancelToken::new(),
+            )
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn whiteouts_become_those_of_overlayfs() {
+        let archive = ArchiveBuilder::new()
+            .directory("a/")
+            .file("a/.wh.gone", "")
+            .file("b/.wh..wh..opq", "")
+            .directory("b")
+            .end();
+        let tree = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap();
+        let wanted = [
+            ROOT,
+            "a directory 644 0:0 0.000000000 trusted.overlay.origin=",
+            "a/gone character device 0:0 644 0:0 0.000000000",
+            "b directory 644 0:0 0.000000000 trusted.overlay.opaque=y",
+        ];
+        assert_eq!(listing(&tree), wanted);
+    }
+
+    #[test]
+    fn marks_of_whiteouts_stay_where_xattrs_of_entries_are_left_out() {
+        use crate::import::adjust::XattrFilter;
+
+        let records: [(&str, &[u8]); 2] =
+            [("SCHILY.xattr.user.a", b"1"), ("SCHILY.xattr.trusted.overlay.opaque", b"x")];
+        let archive = ArchiveBuilder::new().pax(&records).directory("a").file("a/.wh..wh..opq", "");
+        let archive = archive.pax(&records).directory("b").file("b/.wh.gone", "").end();
+        let named = XattrFilter::Named { include: vec![b"user.*".to_vec()], exclude: Vec::new() };
+        for (xattrs, kept) in [(XattrFilter::None, ""), (named, " user.a=1")] {
+            let options = options(WhiteoutPolicy::ToOverlay).xattrs(xattrs);
+            let wanted = [
+                ROOT.to_owned(),
+                format!("a directory 644 0:0 0.000000000 trusted.overlay.opaque=y{kept}"),
+                format!("b directory 644 0:0 0.000000000 trusted.overlay.origin={kept}"),
+                "b/gone character device 0:0 644 0:0 0.000000000".to_owned(),
+            ];
+            assert_eq!(listing(&import(&archive, &options).unwrap()), wanted);
+        }
+    }
+
+    #[test]
+    fn an_origin_of_the_archive_stays_on_a_directory_with_whiteouts() {
+        let records: [(&str, &[u8]); 1] = [("SCHILY.xattr.trusted.overlay.origin", b"id")];
+        let archive =
+            ArchiveBuilder::new().pax(&records).directory("a").file("a/.wh.gone", "").end();
+        let listing = listing(&import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap());
+        assert_eq!(listing[1], "a directory 644 0:0 0.000000000 trusted.overlay.origin=id");
+    }
+
+    #[test]
+    fn whiteouts_are_kept_as_files_unless_told_otherwise() {
+        let archive = ArchiveBuilder::new().file("a/.wh.gone", "").file(".wh..wh..opq", "").end();
+        let tree = import(&archive, &options(WhiteoutPolicy::Keep)).unwrap();
+        assert_eq!(names(&tree), [".wh..wh..opq", "a", "a/.wh.gone"]);
+    }
+
+    #[test]
+    fn the_order_of_a_whiteout_and_a_new_directory_does_not_matter() {
+        let mark = |archive: ArchiveBuilder| archive.file(".wh.a", "");
+        let wanted = [
+            ROOT,
+            "a directory 644 0:0 0.000000000 trusted.overlay.opaque=y",
+            "a/new file of 1 bytes, sum 120 644 0:0 0.000000000",
+        ];
+        let new = |archive: ArchiveBuilder| archive.directory("a").file("a/new", "x");
+        for archive in [new(mark(ArchiveBuilder::new())), mark(new(ArchiveBuilder::new()))] {
+            let tree = import(&archive.end(), &options(WhiteoutPolicy::ToOverlay)).unwrap();
+            assert_eq!(listing(&tree), wanted);
+        }
+    }
+
+    #[test]
+    fn an_opaque_directory_of_many_names_loses_all_lower_ones() {
+        let file =
+            |archive: ArchiveBuilder, number: u32| archive.file(&format!("d/{number:03}"), "");
+        let lower = (0..400).fold(ArchiveBuilder::new(), file).end();
+        let upper = ArchiveBuilder::new().file("d/new", "").file("d/.wh..wh..opq", "").end();
+        assert_eq!(applied(vec![lower, upper]), ["d", "d/new"]);
+    }
+
+    #[test]
+    fn an_applied_whiteout_takes_away_what_lower_layers_have() {
+        let lower = ArchiveBuilder::new()
+            .file("a/x", "1")
+            .file("a/y", "2")
+            .file("b/z", "3")
+            .file("c", "4")
+            .end();
+        let upper = ArchiveBuilder::new()
+            .file("a/.wh.x", "")
+            .file(".wh.b", "")
+            .file(".wh.not-there", "")
+            .end();
+        assert_eq!(applied(vec![lower, upper]), ["a", "a/y", "c"]);
+    }
+
+    #[test]
+    fn an_applied_whiteout_leaves_what_its_own_layer_has() {
+        let lower = ArchiveBuilder::new().file("a/x", "1").file("a/deep/y", "2").end();
+        for is_first in [true, false] {
+            for mark in [".wh.a", "a/.wh..wh..opq"] {
+                let mut upper = ArchiveBuilder::new();
+                if is_first {
+                    upper = upper.file(mark, "");
+                }
+                upper = upper.file("a/deep/new", "3");
+                if !is_first {
+                    upper = upper.file(mark, "");
+                }
+                let found = applied(vec![lower.clone(), upper.end()]);
+                assert_eq!(found, ["a", "a/deep", "a/deep/new"], "{mark} {is_first}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_opaque_mark_leaves_hard_links_of_its_own_layer() {
+        let lower = ArchiveBuilder::new().file("file", "").directory("d");
+        let lower = lower.link(b'1', "d/link", "file").file("d/gone", "");
+        let upper = ArchiveBuilder::new().link(b'1', "d/link", "file").file("d/.wh..wh..opq", "");
+        assert_eq!(applied(vec![lower.end(), upper.end()]), ["d", "d/link", "file"]);
+    }
+
+    #[test]
+    fn an_upper_layer_replaces_a_directory_by_a_file_and_back() {
+        let directory = ArchiveBuilder::new().file("a/x", "1").end();
+        let file = ArchiveBuilder::new().file("a", "1").end();
+        let empty = ArchiveBuilder::new().directory("a").end();
+        assert_eq!(applied(vec![directory.clone(), file.clone()]), ["a"]);
+        assert_eq!(applied(vec![file, empty, directory]), ["a", "a/x"]);
+    }
+
+    #[test]
+    fn a_hard_link_may_lead_to_a_lower_layer_and_outlive_its_name() {
+        let lower = ArchiveBuilder::new().file("a", "1").end();
+        let upper = ArchiveBuilder::new().link(b'1', "b", "a").file(".wh.a", "").end();
+        assert_eq!(applied(vec![lower, upper]), ["b"]);
+    }
+
+    #[test]
+    fn bookkeeping_of_aufs_is_left_out() {
+        let archive = ArchiveBuilder::new()
+            .directory(".wh..wh.plnk")
+            .file(".wh..wh.plnk/1.2", "x")
+            .file("a", "")
+            .end();
+        for whiteouts in [WhiteoutPolicy::ToOverlay, WhiteoutPolicy::Apply] {
+            assert_eq!(names(&import(&archive, &options(whiteouts)).unwrap()), ["a"]);
+        }
+    }
+
+    #[test]
+    fn strange_whiteouts_are_refused() {
+        for (path, wanted) in [
+            ("a/.wh.", "\"a/.wh.\" is a whiteout without a name"),
+            (".wh.a/b", "\".wh.a/b\" lies below a whiteout"),
+            ("x/.wh...", "\"x/.wh...\" is a whiteout without a name"),
+        ] {
+            let archive = ArchiveBuilder::new().file(path, "").end();
+            let error = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap_err();
+            assert_eq!(error.to_string(), format!("a.tar: byte 0: {wanted}"));
+        }
+    }
+
+    /// Paths and xattrs of the tree of some archives, the root left out; for another name of a file, which it is.
+    fn merged(layers: &[Vec<u8>]) -> Vec<String> {
+        let layers = layers.iter().cloned().map(layer).collect();
+        let options = options(WhiteoutPolicy::ToOverlay);
+        let lines = listing(
+            &from_tar_layers(layers, &options, &NoopObserver, &CancelToken::new()).unwrap(),
+        );
+        assert_eq!(lines[0], ROOT);
+        let shortened = |line: &String| match line.split_once(" 0:0 0.000000000") {
+            Some((kind, xattrs)) => format!("{}{xattrs}", kind.split(' ').next().unwrap()),
+            None => line.clone(),
+        };
+        lines[1..].iter().map(shortened).collect()
+    }
+
+    #[test]
+    fn whiteouts_for_overlayfs_delete_what_lower_layers_have_in_any_order() {
+        let lower = ArchiveBuilder::new().file("a/old", "1").file("a/deep/x", "2");
+        let lower = lower.file("a/.wh.gone", "").file("b", "3").end();
+        for mark in [".wh.a", "a/.wh..wh..opq"] {
+            for position in 0..3 {
+                let mut upper = ArchiveBuilder::new();
+                for step in 0..3 {
+                    upper = if step == position { upper.file(mark, "") } else { upper };
+                    upper = match step {
+                        0 => upper.directory("a"),
+                        1 => upper.file("a/deep/new", "4"),
+                        _ => upper,
+                    };
+                }
+                let found = merged(&[lower.clone(), upper.end()]);
+                let wanted = ["a trusted.overlay.opaque=y", "a/deep", "a/deep/new", "b"];
+                assert_eq!(found, wanted, "{mark} {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_opaque_mark_of_a_lower_layer_deletes_nothing_of_an_upper_one() {
+        let lowest = ArchiveBuilder::new().file("a/old", "1").end();
+        let middle = ArchiveBuilder::new().file("a/.wh..wh..opq", "").file("a/middle", "2").end();
+        let upper = ArchiveBuilder::new().file("a/new", "3").end();
+        let wanted = ["a trusted.overlay.opaque=y", "a/middle", "a/new"];
+        assert_eq!(merged(&[lowest, middle, upper]), wanted);
+    }
+
+    #[test]
+    fn an_opaque_mark_for_overlayfs_leaves_hard_links_of_its_own_layer() {
+        let lower = ArchiveBuilder::new().file("file", "").directory("d");
+        let lower = lower.link(b'1', "d/link", "file").file("d/gone", "");
+        let upper = ArchiveBuilder::new().link(b'1', "d/link", "file").file("d/.wh..wh..opq", "");
+        let wanted = ["d trusted.overlay.opaque=y", "d/link", "file is d/link"];
+        assert_eq!(merged(&[lower.end(), upper.end()]), wanted);
     }
 }

@@ -1,4 +1,5 @@
-//! Whole archives: written_by_others by tars, and written_by_others to be refused.
+//! Whole archives and the trees that they give; and files that begin with the end mark of an archive: archives of nothing,
+//! and images of file systems.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -6,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    AccountFiles, TarContentMode, TarImportOptions, TarSource, WhiteoutPolicy, from_tar,
-    from_tar_layers,
+    AccountFiles, InputLimit, TarContentMode, TarImportOptions, TarSource, WhiteoutPolicy, from_tar,
 };
 use crate::import::{Compression, SpoolOptions};
 use crate::tree::{Content, DeviceAddress, NodeKind, SourceExtent, Tree};
@@ -224,183 +224,12 @@ pub(super) fn options(whiteouts: WhiteoutPolicy) -> TarImportOptions {
     TarImportOptions { whiteouts, ..TarImportOptions::default() }
 }
 
-fn names(tree: &Tree) -> Vec<String> {
+pub(super) fn names(tree: &Tree) -> Vec<String> {
     listing(tree)
         .iter()
         .skip(1)
         .map(|line| line.split(' ').next().unwrap_or("").to_owned())
         .collect()
-}
-
-fn applied(layers: Vec<Vec<u8>>) -> Vec<String> {
-    let layers = layers.into_iter().map(layer).collect();
-    names(
-        &from_tar_layers(
-            layers,
-            &options(WhiteoutPolicy::Apply),
-            &NoopObserver,
-            &CancelToken::new(),
-        )
-        .unwrap(),
-    )
-}
-
-#[test]
-fn whiteouts_become_those_of_overlayfs() {
-    let archive = ArchiveBuilder::new()
-        .directory("a/")
-        .file("a/.wh.gone", "")
-        .file("b/.wh..wh..opq", "")
-        .directory("b")
-        .end();
-    let tree = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap();
-    let wanted = [
-        ROOT,
-        "a directory 644 0:0 0.000000000 trusted.overlay.origin=",
-        "a/gone character device 0:0 644 0:0 0.000000000",
-        "b directory 644 0:0 0.000000000 trusted.overlay.opaque=y",
-    ];
-    assert_eq!(listing(&tree), wanted);
-}
-
-#[test]
-fn marks_of_whiteouts_stay_where_xattrs_of_entries_are_left_out() {
-    use crate::import::adjust::XattrFilter;
-
-    let records: [(&str, &[u8]); 2] =
-        [("SCHILY.xattr.user.a", b"1"), ("SCHILY.xattr.trusted.overlay.opaque", b"x")];
-    let archive = ArchiveBuilder::new().pax(&records).directory("a").file("a/.wh..wh..opq", "");
-    let archive = archive.pax(&records).directory("b").file("b/.wh.gone", "").end();
-    let named = XattrFilter::Named { include: vec![b"user.*".to_vec()], exclude: Vec::new() };
-    for (xattrs, kept) in [(XattrFilter::None, ""), (named, " user.a=1")] {
-        let options = options(WhiteoutPolicy::ToOverlay).xattrs(xattrs);
-        let wanted = [
-            ROOT.to_owned(),
-            format!("a directory 644 0:0 0.000000000 trusted.overlay.opaque=y{kept}"),
-            format!("b directory 644 0:0 0.000000000 trusted.overlay.origin={kept}"),
-            "b/gone character device 0:0 644 0:0 0.000000000".to_owned(),
-        ];
-        assert_eq!(listing(&import(&archive, &options).unwrap()), wanted);
-    }
-}
-
-#[test]
-fn an_origin_of_the_archive_stays_on_a_directory_with_whiteouts() {
-    let records: [(&str, &[u8]); 1] = [("SCHILY.xattr.trusted.overlay.origin", b"id")];
-    let archive = ArchiveBuilder::new().pax(&records).directory("a").file("a/.wh.gone", "").end();
-    let listing = listing(&import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap());
-    assert_eq!(listing[1], "a directory 644 0:0 0.000000000 trusted.overlay.origin=id");
-}
-
-#[test]
-fn whiteouts_are_kept_as_files_unless_told_otherwise() {
-    let archive = ArchiveBuilder::new().file("a/.wh.gone", "").file(".wh..wh..opq", "").end();
-    let tree = import(&archive, &options(WhiteoutPolicy::Keep)).unwrap();
-    assert_eq!(names(&tree), [".wh..wh..opq", "a", "a/.wh.gone"]);
-}
-
-#[test]
-fn the_order_of_a_whiteout_and_a_new_directory_does_not_matter() {
-    let mark = |archive: ArchiveBuilder| archive.file(".wh.a", "");
-    let wanted = [
-        ROOT,
-        "a directory 644 0:0 0.000000000 trusted.overlay.opaque=y",
-        "a/new file of 1 bytes, sum 120 644 0:0 0.000000000",
-    ];
-    let new = |archive: ArchiveBuilder| archive.directory("a").file("a/new", "x");
-    for archive in [new(mark(ArchiveBuilder::new())), mark(new(ArchiveBuilder::new()))] {
-        let tree = import(&archive.end(), &options(WhiteoutPolicy::ToOverlay)).unwrap();
-        assert_eq!(listing(&tree), wanted);
-    }
-}
-
-#[test]
-fn an_opaque_directory_of_many_names_loses_all_lower_ones() {
-    let file = |archive: ArchiveBuilder, number: u32| archive.file(&format!("d/{number:03}"), "");
-    let lower = (0..400).fold(ArchiveBuilder::new(), file).end();
-    let upper = ArchiveBuilder::new().file("d/new", "").file("d/.wh..wh..opq", "").end();
-    assert_eq!(applied(vec![lower, upper]), ["d", "d/new"]);
-}
-
-#[test]
-fn an_applied_whiteout_takes_away_what_lower_layers_have() {
-    let lower = ArchiveBuilder::new()
-        .file("a/x", "1")
-        .file("a/y", "2")
-        .file("b/z", "3")
-        .file("c", "4")
-        .end();
-    let upper =
-        ArchiveBuilder::new().file("a/.wh.x", "").file(".wh.b", "").file(".wh.not-there", "").end();
-    assert_eq!(applied(vec![lower, upper]), ["a", "a/y", "c"]);
-}
-
-#[test]
-fn an_applied_whiteout_leaves_what_its_own_layer_has() {
-    let lower = ArchiveBuilder::new().file("a/x", "1").file("a/deep/y", "2").end();
-    for is_first in [true, false] {
-        for mark in [".wh.a", "a/.wh..wh..opq"] {
-            let mut upper = ArchiveBuilder::new();
-            if is_first {
-                upper = upper.file(mark, "");
-            }
-            upper = upper.file("a/deep/new", "3");
-            if !is_first {
-                upper = upper.file(mark, "");
-            }
-            let found = applied(vec![lower.clone(), upper.end()]);
-            assert_eq!(found, ["a", "a/deep", "a/deep/new"], "{mark} {is_first}");
-        }
-    }
-}
-
-#[test]
-fn an_opaque_mark_leaves_hard_links_of_its_own_layer() {
-    let lower = ArchiveBuilder::new().file("file", "").directory("d");
-    let lower = lower.link(b'1', "d/link", "file").file("d/gone", "");
-    let upper = ArchiveBuilder::new().link(b'1', "d/link", "file").file("d/.wh..wh..opq", "");
-    assert_eq!(applied(vec![lower.end(), upper.end()]), ["d", "d/link", "file"]);
-}
-
-#[test]
-fn an_upper_layer_replaces_a_directory_by_a_file_and_back() {
-    let directory = ArchiveBuilder::new().file("a/x", "1").end();
-    let file = ArchiveBuilder::new().file("a", "1").end();
-    let empty = ArchiveBuilder::new().directory("a").end();
-    assert_eq!(applied(vec![directory.clone(), file.clone()]), ["a"]);
-    assert_eq!(applied(vec![file, empty, directory]), ["a", "a/x"]);
-}
-
-#[test]
-fn a_hard_link_may_lead_to_a_lower_layer_and_outlive_its_name() {
-    let lower = ArchiveBuilder::new().file("a", "1").end();
-    let upper = ArchiveBuilder::new().link(b'1', "b", "a").file(".wh.a", "").end();
-    assert_eq!(applied(vec![lower, upper]), ["b"]);
-}
-
-#[test]
-fn bookkeeping_of_aufs_is_left_out() {
-    let archive = ArchiveBuilder::new()
-        .directory(".wh..wh.plnk")
-        .file(".wh..wh.plnk/1.2", "x")
-        .file("a", "")
-        .end();
-    for whiteouts in [WhiteoutPolicy::ToOverlay, WhiteoutPolicy::Apply] {
-        assert_eq!(names(&import(&archive, &options(whiteouts)).unwrap()), ["a"]);
-    }
-}
-
-#[test]
-fn strange_whiteouts_are_refused() {
-    for (path, wanted) in [
-        ("a/.wh.", "\"a/.wh.\" is a whiteout without a name"),
-        (".wh.a/b", "\".wh.a/b\" lies below a whiteout"),
-        ("x/.wh...", "\"x/.wh...\" is a whiteout without a name"),
-    ] {
-        let archive = ArchiveBuilder::new().file(path, "").end();
-        let error = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap_err();
-        assert_eq!(error.to_string(), format!("a.tar: byte 0: {wanted}"));
-    }
 }
 
 fn lines(archive: ArchiveBuilder) -> Vec<String> {
@@ -889,4 +718,60 @@ fn an_import_that_is_cancelled_ends_within_a_file_and_between_files() {
             from_tar(source, &TarImportOptions::default(), &NoopObserver, &token).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{after}: {error}");
     }
+}
+
+/// Names one kind of file.
+fn foreign_name(start: &[u8]) -> Option<&'static str> {
+    (start.get(1024..1028)? == b"here").then_some("a test")
+}
+
+#[test]
+fn a_file_that_begins_with_an_end_mark_is_an_archive_only_if_all_of_it_is_zero() {
+    let with = |at: usize, bytes: &[u8]| {
+        let mut file = vec![0; 390 * 512];
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    for concatenated in [false, true] {
+        let options = TarImportOptions { concatenated, ..TarImportOptions::default() };
+        let asking = options.clone().foreign_name(Some(foreign_name));
+        for file in [with(1024, b"here"), with(199_679, b"x")] {
+            assert_eq!(import(&file, &options).unwrap().len(), 1);
+        }
+        for zeros in [513, 1024, 1025, 2048, 200_000] {
+            assert_eq!(import(&vec![0; zeros], &asking).unwrap().len(), 1, "{zeros}");
+        }
+        let foreign = with(1024, b"here");
+        // Between concatenated archives, a part of a block is always refused.
+        let shortest = if concatenated { 1536 } else { 1028 };
+        for file in [&foreign[..shortest], &foreign[..2000], &foreign] {
+            let error = import(file, &asking).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Archive(_)), "{error:?}");
+            assert_eq!(
+                error.to_string(),
+                "a.tar: not a tar archive: this is a test; build from an archive or a directory of its files"
+            );
+        }
+        for at in [1025, 70_000, 199_679] {
+            let error = import(&with(at, b"x"), &asking).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("a.tar: byte {at}: not a tar archive: it begins")),
+                "{error}"
+            );
+        }
+        // What follows a whole archive is another matter.
+        let archive = [ArchiveBuilder::new().file("a", "1").end(), with(1024, b"here")].concat();
+        assert_eq!(import(&archive, &asking).unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn zeros_are_read_up_to_the_limit() {
+    let options = TarImportOptions::default().foreign_name(Some(foreign_name));
+    let limited = options.input(InputLimit::Bytes(1 << 20));
+    assert_eq!(import(&vec![0; 1 << 20], &limited).unwrap().len(), 1);
+    let reader = Box::new(std::io::repeat(0));
+    let endless = TarSource::Stream { name: "zeros".into(), reader };
+    let error = from_tar(endless, &limited, &NoopObserver, &CancelToken::new()).unwrap_err();
+    assert!(error.to_string().contains("--max-input"), "{error}");
 }
