@@ -245,12 +245,8 @@ fn report(
 }
 
 #[cfg(test)]
-mod device_tests;
+mod host_tests;
 #[cfg(test)]
 mod option_tests;
-#[cfg(test)]
-mod publish_tests;
-#[cfg(test)]
-mod spill_tests;
 #[cfg(test)]
 pub(crate) mod tests;
