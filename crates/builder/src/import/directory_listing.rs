@@ -1,5 +1,5 @@
 //! The names in a directory, sorted, and the xattrs of its entries. The buffers are used again for
-//! every directory. Called by `directory`.
+//! every directory. Called by `import`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

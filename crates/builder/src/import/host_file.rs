@@ -711,7 +711,7 @@ mod tests {
         let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         if file.spread == DataRanges::Dense || bytes == 8 << 20 {
             let folder = fixture.folder.path().display();
-            crate::import::directory_tests::skip(&format!("{folder} reports no holes"));
+            crate::import::tests::skip(&format!("{folder} reports no holes"));
             return;
         }
         assert!(bytes <= 1 << 20, "{ranges:?}");

@@ -4,20 +4,15 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
-use ferrofs_workers::CancelToken;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
-use rustix::io::Errno;
+use rustix::fs::{CWD, Timespec, Timestamps, XattrFlags};
 use tempfile::TempDir;
 
-use super::directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, from_directory};
-use crate::import::adjust::{
-    Adjustments, ExcludePatterns, ORIGIN_XATTR, OverlayPolicy, OwnerOverrides, XattrFilter,
-};
-use crate::tree::{Node, NodeId, NodeKind, Tree};
-use crate::{BuildObserver, Error, ErrorKind, NoopObserver, Result};
+use super::*;
+use crate::NoopObserver;
+use crate::import::adjust::{ORIGIN_XATTR, OverlayPolicy, OwnerOverrides};
 
 /// Reports that the present test is skipped: on standard error, and in the file that
 /// `FERROFS_SKIPPED` names.
@@ -439,13 +434,9 @@ fn permissions_and_times_are_kept_to_the_bit_and_the_nanosecond() {
         let tree = fixture.tree();
         let found = &node(&tree, name).metadata;
         // What the file system stored: not all keep such times.
-        let stored = rustix::fs::statx(
-            CWD,
-            fixture.at(name),
-            AtFlags::empty(),
-            rustix::fs::StatxFlags::BASIC_STATS,
-        )
-        .unwrap();
+        let stored =
+            rustix::fs::statx(CWD, fixture.at(name), AtFlags::empty(), StatxFlags::BASIC_STATS)
+                .unwrap();
         assert_eq!(u32::from(found.permissions), permissions);
         assert_eq!(found.mtime.seconds, stored.stx_mtime.tv_sec);
         assert_eq!(found.mtime.nanoseconds, stored.stx_mtime.tv_nsec);
@@ -659,4 +650,45 @@ fn a_deep_tree_with_branches_holds_few_directories_open() {
     );
     drop(observer);
     assert!((60..=70).contains(&most_open), "{most_open}");
+}
+
+#[test]
+fn an_entry_that_vanished_after_the_listing_is_told_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = DirectoryOptions::default();
+    let cancel = CancelToken::new();
+    let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver, &cancel).unwrap();
+    let root = Arc::clone(&walk.root);
+    let place = DirectoryPosition { node: Tree::ROOT, number: 0 };
+    push_part(&mut walk.path, b"ghost");
+    let error = walk.add_entry(root.fd(), place, b"ghost").map(drop).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
+    assert_eq!(error.path(), folder.path().join("ghost"));
+    assert_eq!(walk.tree.len(), 1);
+}
+
+#[test]
+fn a_directory_that_was_replaced_is_not_opened_again_as_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("dir")).unwrap();
+    std::fs::create_dir(folder.path().join("other")).unwrap();
+    let options = DirectoryOptions::default();
+    let cancel = CancelToken::new();
+    let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver, &cancel).unwrap();
+    push_part(&mut walk.path, b"dir");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let fd = walk.root.open_below(b"dir", flags).unwrap();
+    walk.pending.append(b"\x03sub");
+    walk.frames.push(WalkFrame {
+        place: DirectoryPosition { node: Tree::ROOT, number: 0 },
+        fingerprint: FileFingerprint::of(&open_status(fd.as_fd()).unwrap()),
+        fd: None,
+        path_bytes: walk.path.len(),
+        pending: 0..4,
+    });
+    walk.closed_frames = 1;
+    std::fs::rename(folder.path().join("other"), folder.path().join("dir")).unwrap();
+    let error = walk.descend(b"sub").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
+    assert_eq!(error.path(), folder.path().join("dir/sub"));
 }
