@@ -11,16 +11,14 @@
 
 mod acl;
 mod archive;
-#[cfg(test)]
-mod archive_tests;
 mod entry_reader;
 mod headers;
 #[cfg(test)]
 mod hostile_tests;
 mod input;
-mod layer_merger;
 #[cfg(test)]
-mod limit_tests;
+mod input_tests;
+mod layer_merger;
 #[cfg(test)]
 mod tests;
 
