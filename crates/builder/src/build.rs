@@ -6,9 +6,9 @@ use std::path::Path;
 use ferrofs_workers::CancelToken;
 
 use crate::BlockSink;
-use crate::chunk_index::chunk_index_report;
 use crate::context::{BuildContext, BuildMemory};
 use crate::data_map::{DataMap, DataSinks};
+use crate::digest::chunk_index_report;
 use crate::image_file::{FilesBeside, ImageWriter};
 use crate::metadata::{MetadataWriter, SuperblockArea, WaitingData};
 use crate::output::{ExistingOutput, OutputTarget};

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use ferrofs_ondisk::BlockSize;
 
 use crate::BlockSink;
-use crate::chunk_index::ChunkDigester;
 use crate::context::BuildContext;
+use crate::digest::ChunkDigester;
 use crate::output::{
     InPlaceFile, NewFile, OutputPlace, OutputTarget, descriptor_path, has_descriptor_path,
 };

@@ -25,7 +25,6 @@ macro_rules! option_setters {
 }
 
 mod build;
-mod chunk_index;
 mod compress;
 mod context;
 mod data_map;
