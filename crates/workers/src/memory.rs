@@ -11,10 +11,8 @@
 //! docs/memory.md writes the budget out as a sum; docs/workers.md numbers the protocols.
 
 mod arena;
-mod block;
 mod budget;
 mod buffer_pool;
-
 mod frame_stack;
 mod mapping;
 mod page_pool;
