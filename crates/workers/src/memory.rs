@@ -10,7 +10,6 @@
 //!
 //! docs/memory.md writes the budget out as a sum; docs/workers.md numbers the protocols.
 
-mod arena;
 mod budget;
 mod buffer_pool;
 mod frame_stack;

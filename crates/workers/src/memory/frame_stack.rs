@@ -1,16 +1,23 @@
-//! Frames on lock-free stacks, last in, first out. It owns the keys of the frames and the links
-//! between them, never the frames' bytes. The page pool has two stacks: the reserve and the vacant
-//! frames.
+//! The frames of a pool: the mapping that they are cut from, their keys, and lock-free stacks of
+//! them, last in, first out. The page pool has two stacks: the reserve and the vacant frames.
+//!
+//! A key is the right to use one frame, and there is one for each. Who has it reads and writes the
+//! frame's bytes through the arena; stacks and chains pass it on and never touch the bytes. Only
+//! this file makes keys, so its unsafe blocks can rely on that.
 //!
 //! docs/workers.md, protocol F.
+#![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 
 use std::num::NonZeroU64;
 
 #[cfg(not(loom))]
 use zerocopy::FromZeros;
 
+use super::FRAME_BYTES;
 #[cfg(not(loom))]
 use super::mapping::ZeroedSlice;
+use super::mapping::{Mapping, PageSize, PopulateMethod, touch};
+use super::system_memory::SystemMemory;
 use crate::Error;
 use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU64, Ordering, PlainAtomicU64};
@@ -21,28 +28,104 @@ const NONE: u32 = u32::MAX;
 /// Arenas so far. Numbers are never used twice: 2^64 arenas are more than a machine can make.
 static ARENAS: PlainAtomicU64 = PlainAtomicU64::new(0);
 
-/// Two 32-bit numbers in a word. The high half is a tag or a depth, the low half an index.
-fn word(high: u32, index: u32) -> u64 {
-    u64::from(high) << 32 | u64::from(index)
+/// The frames of one pool. Each gets whole system pages, since it is returned to the system in
+/// whole pages.
+#[derive(Debug)]
+pub(super) struct Arena {
+    mapping: Mapping,
+    /// Whose keys fit.
+    id: ArenaId,
 }
 
-fn high_of(word: u64) -> u32 {
-    (word >> 32) as u32
-}
+impl Arena {
+    /// Bytes from one frame to the next.
+    pub(super) fn stride() -> usize {
+        FRAME_BYTES.max(rustix::param::page_size())
+    }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
-fn index_of(word: u64) -> u32 {
-    word as u32
-}
+    /// Maps the `frames` frames of `links`; none is resident.
+    pub(super) fn new(
+        system: &SystemMemory,
+        links: &FrameLinks,
+        frames: u32,
+        pages: PageSize,
+    ) -> Result<Self, Error> {
+        let mapping = system.map((frames as usize).saturating_mul(Self::stride()), pages)?;
+        Ok(Self { mapping, id: links.arena })
+    }
 
-/// Which arena a key fits. The links of an arena, its keys and its stacks have the same one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ArenaId(NonZeroU64);
+    /// Makes the first `length` bytes resident, before any frame is leased.
+    pub(super) fn populate_first(
+        &mut self,
+        system: &SystemMemory,
+        length: u64,
+    ) -> Result<(), Error> {
+        system.prefault(&mut self.mapping, length).map(drop)
+    }
 
-impl ArenaId {
-    fn next() -> Self {
-        // Relaxed: each number is given out once, and orders nothing.
-        Self(NonZeroU64::MIN.saturating_add(ARENAS.fetch_add(1, Ordering::Relaxed)))
+    /// Makes a frame resident.
+    pub(super) fn populate(&self, system: &SystemMemory, key: &mut FrameKey) -> Result<(), Error> {
+        let offset = self.offset(key);
+        if system.populate(&self.mapping, offset, Self::stride())? == PopulateMethod::Touch {
+            touch(self.bytes_mut(key));
+        }
+        Ok(())
+    }
+
+    /// Gives the pages of frames back to the system. The frames must be neighbours, in order.
+    pub(super) fn discard(&self, keys: &mut [Option<FrameKey>]) -> Result<(), Error> {
+        let Some(Some(first)) = keys.first() else {
+            return Ok(());
+        };
+        let are_neighbours = keys
+            .iter()
+            .zip(first.index..)
+            .all(|(key, index)| key.as_ref().is_some_and(|key| self.fits(key, index)));
+        assert!(are_neighbours, "only frames that are owned are discarded");
+        let length = keys.len() * Self::stride();
+        // SAFETY: the caller lends the keys of all frames in the range exclusively (the assertion
+        // above: they are this arena's, one for each frame), so nobody has a reference into them.
+        unsafe { self.mapping.discard_range(self.offset(first), length) }
+    }
+
+    /// The bytes of a frame, for as long as its key is borrowed.
+    pub(super) fn bytes<'frame>(&'frame self, key: &'frame FrameKey) -> &'frame [u8] {
+        match self.mapping.address(self.offset(key), FRAME_BYTES) {
+            // SAFETY: inside of the mapping (`address`); the bytes are zero or were written. A
+            // frame of this arena has one key (`offset` checks that it is this arena's), and while
+            // that is borrowed shared, nobody writes: `bytes_mut` borrows it exclusively.
+            Some(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), FRAME_BYTES) },
+            None => &[],
+        }
+    }
+
+    /// The bytes of a frame, for writing.
+    pub(super) fn bytes_mut<'frame>(&'frame self, key: &'frame mut FrameKey) -> &'frame mut [u8] {
+        match self.mapping.address(self.offset(key), FRAME_BYTES) {
+            // SAFETY: as in `bytes`; the one key is borrowed exclusively for as long as the slice
+            // lives.
+            Some(start) => unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), FRAME_BYTES) },
+            None => &mut [],
+        }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn resident_pages(&self) -> usize {
+        self.mapping.resident_pages()
+    }
+
+    fn fits(&self, key: &FrameKey, index: u32) -> bool {
+        key.arena == self.id && key.index == index
+    }
+
+    /// Where the frame of a key of this arena begins.
+    ///
+    /// # Panics
+    ///
+    /// For a key of another arena, which says nothing of who uses the frame here.
+    fn offset(&self, key: &FrameKey) -> usize {
+        assert_eq!(key.arena, self.id, "a key fits its own arena only");
+        key.index as usize * Self::stride()
     }
 }
 
@@ -59,10 +142,16 @@ impl FrameKey {
     pub(super) fn index(&self) -> u32 {
         self.index
     }
+}
 
-    /// The arena that it fits.
-    pub(super) fn arena(&self) -> ArenaId {
-        self.arena
+/// Which arena a key fits. The links of an arena, its keys and its stacks have the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ArenaId(NonZeroU64);
+
+impl ArenaId {
+    fn next() -> Self {
+        // Relaxed: each number is given out once, and orders nothing.
+        Self(NonZeroU64::MIN.saturating_add(ARENAS.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
@@ -80,6 +169,20 @@ pub(super) enum FrameSource {
 impl FrameSource {
     /// The number of sources.
     const COUNT: usize = 3;
+}
+
+/// Two 32-bit numbers in a word. The high half is a tag or a depth, the low half an index.
+fn word(high: u32, index: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(index)
+}
+
+fn high_of(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+fn index_of(word: u64) -> u32 {
+    word as u32
 }
 
 /// What is known of one frame. All zeroes is the state of a frame that was never used, so that memory which the system has
@@ -153,11 +256,6 @@ impl FrameLinks {
         let top = if frames > 0 { 0 } else { NONE };
         let stack = FrameStack::with_head(&links, word(0, top));
         Ok((links, stack))
-    }
-
-    /// Which arena these are the links of.
-    pub(super) fn arena(&self) -> ArenaId {
-        self.arena
     }
 
     /// Puts a frame in front of a chain that the caller owns, and returns the new chain's first.
@@ -420,7 +518,8 @@ mod loom_tests {
         });
     }
 }
-/// The stack by itself: order, bound, count, and many threads at once.
+
+/// The stack by itself (order, bound, count, many threads at once), and keys of another arena.
 #[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(
@@ -532,5 +631,60 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, (0..FRAMES).collect::<Vec<_>>());
         assert!(samples.load(StdOrdering::Relaxed) > 0);
+    }
+
+    /// An arena of four frames with its links and the stack of all of its keys.
+    fn arena() -> (Arena, FrameLinks, FrameStack) {
+        let (links, stack) = FrameLinks::with_stack(4).unwrap();
+        let arena = Arena::new(&SystemMemory::new(), &links, 4, PageSize::Small).unwrap();
+        (arena, links, stack)
+    }
+
+    #[test]
+    fn a_key_fits_the_arena_that_it_was_made_for() {
+        let (arena, links, stack) = arena();
+        let mut key = stack.pop(&links).unwrap();
+        arena.bytes_mut(&mut key).fill(7);
+        assert!(arena.bytes(&key).iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    #[should_panic(expected = "a key fits its own arena only")]
+    fn a_key_of_another_arena_gives_no_bytes() {
+        let (_, links, stack) = arena();
+        let (other, ..) = arena();
+        let _bytes = other.bytes(&stack.pop(&links).unwrap());
+    }
+
+    #[test]
+    #[should_panic(expected = "only frames that are owned are discarded")]
+    fn a_key_of_another_arena_discards_nothing() {
+        let (_, links, stack) = arena();
+        let (other, ..) = arena();
+        let _discarded = other.discard(&mut [stack.pop(&links)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a key fits its own arena only")]
+    fn a_key_of_another_arena_is_pushed_on_no_stack() {
+        let (_, links, stack) = arena();
+        let (_, other_links, other_stack) = arena();
+        let _pushed = other_stack.push(&other_links, stack.pop(&links).unwrap(), 9);
+    }
+
+    #[test]
+    #[should_panic(expected = "a stack is of one arena")]
+    fn a_stack_is_not_read_through_the_links_of_another_arena() {
+        let (_, _, stack) = arena();
+        let (_, other_links, _) = arena();
+        let _key = stack.pop(&other_links);
+    }
+
+    #[test]
+    #[should_panic(expected = "a key fits its own arena only")]
+    fn a_key_of_another_arena_is_put_in_no_chain() {
+        let (_, links, stack) = arena();
+        let (_, other_links, _) = arena();
+        let _chain = other_links.chain(stack.pop(&links).unwrap(), None);
     }
 }

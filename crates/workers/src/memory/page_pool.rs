@@ -9,9 +9,8 @@ use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use super::AllocPolicy;
-use super::arena::Arena;
 use super::budget::{Budget, Charge};
-use super::frame_stack::{FrameKey, FrameLinks, FrameSource, FrameStack};
+use super::frame_stack::{Arena, FrameKey, FrameLinks, FrameSource, FrameStack};
 use super::mapping::PageSize;
 use super::wait_queue::WaitPriority;
 use crate::sync::{Arc, AtomicU32, Ordering, PlainAtomicU64};
