@@ -16,17 +16,15 @@ mod frame_stack;
 mod mapping;
 mod page_pool;
 mod process;
-mod system_memory;
 mod wait_queue;
 
-pub use budget::{Budget, BudgetStats, Charge, DEFAULT_STALL, ReclaimerRegistration};
+pub use budget::{Budget, BudgetStats, Charge, DEFAULT_STALL, FaultPlan, ReclaimerRegistration};
 pub use buffer_pool::{Buffer, BufferPool, BufferPoolStats};
 pub use mapping::{Mapping, PageSize, PopulateMethod, PrefaultReport};
 pub use page_pool::{
     FRAMES_MAX, Frame, PagePool, PagePoolSettings, PagePoolStats, RequestFrameList,
 };
 pub use process::{available_memory_bytes, set_mmap_threshold, trim_heap, trim_stack};
-pub use system_memory::FaultPlan;
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: usize = 4096;

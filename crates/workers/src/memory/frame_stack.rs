@@ -14,10 +14,10 @@ use std::num::NonZeroU64;
 use zerocopy::FromZeros;
 
 use super::FRAME_BYTES;
+use super::budget::SystemMemory;
 #[cfg(not(loom))]
 use super::mapping::ZeroedSlice;
 use super::mapping::{Mapping, PageSize, PopulateMethod, touch};
-use super::system_memory::SystemMemory;
 use crate::Error;
 use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU64, Ordering, PlainAtomicU64};
