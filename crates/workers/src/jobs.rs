@@ -15,7 +15,6 @@
 //! docs/workers.md, protocols J and O.
 
 mod ordered;
-mod reorder_ring;
 mod thread_team;
 
 #[cfg(all(test, not(loom)))]
