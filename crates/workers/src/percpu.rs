@@ -6,7 +6,6 @@
 
 mod hotplug;
 mod inbox;
-mod registry;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -26,9 +25,8 @@ use crate::unbound::{
     current_counters, run_nested,
 };
 
-use hotplug::WaitMode;
+use hotplug::{StartState, WaitMode, WorkerRegistry};
 use inbox::{CpuQueue, PushError};
-use registry::{StartState, WorkerRegistry};
 
 /// How a pool of per-CPU workers is made.
 #[derive(Debug, Clone)]
@@ -163,7 +161,7 @@ impl PerCpuPool {
         let threads = available.parallelism().min(chosen).max(1);
         let mut fallback = UnboundSettings::new(&name).max_threads(threads);
         fallback.spawner = spawner.clone();
-        let numbers = registry::cpu_numbers(&available);
+        let numbers = hotplug::cpu_numbers(&available);
         let itself = |cpu| AtomicU32::new(u32::try_from(cpu).unwrap_or(u32::MAX));
         let shared = PerCpuShared {
             name,
