@@ -6,13 +6,12 @@
 #[path = "../../src/baseline.rs"]
 mod baseline;
 // The sources name each other from the crate's root.
-use workers::{cache_padded, error, sys, wake_event};
 pub use workers::{counters, cpus, jobs, workqueue};
+use workers::{error, sys, wake_event};
 
 /// The modules of ferrofs-workers that run in the model.
 #[path = "../../../crates/workers/src"]
 mod workers {
-    pub(crate) mod cache_padded;
     #[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
     pub mod counters;
     pub mod cpus;

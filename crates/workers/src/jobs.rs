@@ -24,7 +24,7 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::cache_padded::CachePadded;
+use crate::counters::CachePadded;
 use crate::error::TaskFailure;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 

@@ -14,7 +14,6 @@
 //! `docs/workers.md` numbers the steps of the protocols; comments refer to them. `docs/memory.md` writes the
 //! budget out as a sum.
 
-mod cache_padded;
 mod cancel;
 pub mod counters;
 pub mod cpus;

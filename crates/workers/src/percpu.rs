@@ -11,8 +11,7 @@ mod tests;
 
 use std::time::Instant;
 
-use crate::cache_padded::CachePadded;
-use crate::counters::{Counter, HistogramSnapshot};
+use crate::counters::{CachePadded, Counter, HistogramSnapshot};
 use crate::cpus::{self, AvailableCpus, CpuSet};
 use crate::error::CallOutcome;
 use crate::priority::PriorityRequest;

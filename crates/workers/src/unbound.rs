@@ -14,10 +14,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::cache_padded::CachePadded;
 #[cfg(not(loom))]
 use crate::counters::Histogram as WaitHistogram;
-use crate::counters::{Counter, HistogramSnapshot};
+use crate::counters::{CachePadded, Counter, HistogramSnapshot};
 use crate::cpus::{AvailableCpus, CPUS_MAX, CpuSet};
 use crate::error::{CallOutcome, catch_panic};
 use crate::priority::{PriorityLevel, PriorityRequest};

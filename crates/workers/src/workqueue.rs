@@ -46,8 +46,7 @@ mod worker;
 mod worker_queue;
 
 use crate::Error;
-use crate::cache_padded::CachePadded;
-use crate::counters::{Counter, HistogramSnapshot};
+use crate::counters::{CachePadded, Counter, HistogramSnapshot};
 use crate::sync::{Arc, Instant, PlainArc, pause};
 use crate::thread::{OwnedThread, ThreadOptions, start};
 use crate::wake_event::WakeEvent;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use super::or_process_budget;
 use super::thread_team::{self, HelperBudget};
-use crate::cache_padded::CachePadded;
+use crate::counters::CachePadded;
 use crate::error::TaskFailure;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Futex, Mutex, Ordering, fence, lock};
 use crate::wake_event::WakeEvent;

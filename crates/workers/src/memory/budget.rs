@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::AllocPolicy;
 use super::mapping::{Mapping, PageSize, PopulateMethod, PrefaultReport};
 use super::wait_queue::{WaitPriority, WaitQueue};
-use crate::cache_padded::CachePadded;
+use crate::counters::CachePadded;
 use crate::jobs::ParallelFor;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, PlainAtomicU64, lock};
 use crate::{Error, ErrorKind};

@@ -19,7 +19,7 @@ use super::budget::SystemMemory;
 use super::mapping::ZeroedSlice;
 use super::mapping::{Mapping, PageSize, PopulateMethod, touch};
 use crate::Error;
-use crate::cache_padded::CachePadded;
+use crate::counters::CachePadded;
 use crate::sync::{AtomicU64, Ordering, PlainAtomicU64};
 
 /// The index of no frame.

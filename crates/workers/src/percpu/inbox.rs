@@ -9,8 +9,7 @@
 
 use std::ptr;
 
-use crate::cache_padded::CachePadded;
-use crate::counters::Counter;
+use crate::counters::{CachePadded, Counter};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::unbound::WorkItem;
 use crate::wake_event::WakeEvent;

@@ -4,7 +4,7 @@
 
 use super::worker_queue::{SlotBody, WorkerEnd};
 use super::{Handler, NoHandler, RequestOutcome};
-use crate::cache_padded::CachePadded;
+use crate::counters::CachePadded;
 use crate::error::{CallOutcome, catch_panic};
 use crate::sync::{Arc, PlainArc, pause};
 use crate::wake_event::WakeEvent;

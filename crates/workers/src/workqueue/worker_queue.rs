@@ -9,8 +9,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::RequestOutcome;
-use crate::cache_padded::CachePadded;
-use crate::counters::{Counter, Histogram};
+use crate::counters::{CachePadded, Counter, Histogram};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Cell, Instant, Ordering};
 use crate::wake_event::WakeEvent;
 
