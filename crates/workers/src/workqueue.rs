@@ -37,16 +37,17 @@
 //! # Ok::<(), ferrofs_workers::Error>(())
 //! ```
 //!
-//! docs/workers.md, protocol Q, steps Q1 to Q4 and Q10 to Q14.
+//! This file has the submitter and the loop of a worker; `worker_queue` is what they share. docs/workers.md,
+//! protocol Q.
 
 mod settings;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod worker;
 mod worker_queue;
 
 use crate::Error;
 use crate::counters::{CachePadded, Counter, HistogramSnapshot};
+use crate::error::{CallOutcome, catch_panic};
 use crate::sync::{Arc, Instant, PlainArc, pause};
 use crate::thread::{OwnedThread, ThreadOptions, start};
 use crate::wake_event::WakeEvent;
@@ -54,8 +55,7 @@ use crate::wake_event::WakeEvent;
 pub use settings::{ActiveWorkers, DispatchPolicy, WorkQueueSettings};
 
 use settings::ResolvedSettings;
-use worker::{AdaptiveSpin, HandlerCell, Worker};
-use worker_queue::{QueueCounters, SlotBody, SubmitterEnd};
+use worker_queue::{QueueCounters, SlotBody, SubmitterEnd, WorkerEnd};
 
 /// Requests that wake no worker are timed once in this many, so that reading the clock twice does not become part
 /// of the cost of a short request. Requests that wake a worker are always timed.
@@ -468,6 +468,51 @@ impl<H: Handler, D> std::fmt::Debug for ReservedSlot<'_, H, D> {
     }
 }
 
+/// What a queue has counted since it was made.
+#[derive(Debug, Clone, Default)]
+pub struct WorkQueueStats {
+    /// Requests submitted.
+    pub submitted: u64,
+    /// Of these, handled by the submitter when it submitted them.
+    pub handled_inline: u64,
+    /// Of these, handled by the submitter while it waited.
+    pub handled_helping: u64,
+    /// Handlers that panicked on the submitter.
+    pub panics_on_submitter: u64,
+    /// System calls that woke a worker.
+    pub wake_calls: u64,
+    /// Times that the submitter had nothing to do but to spin or sleep.
+    pub waits: u64,
+    /// Workers for which the system gave no thread.
+    pub refused_threads: u64,
+    /// One for each worker.
+    pub workers: Vec<WorkerQueueStats>,
+}
+
+/// What one worker has counted.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerQueueStats {
+    /// Requests handled.
+    pub handled: u64,
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Times that the worker slept.
+    pub sleeps: u64,
+    /// From submission to start: every request that woke the worker, one in 16 of the others.
+    pub start_delay: HistogramSnapshot,
+}
+
+impl WorkerQueueStats {
+    fn of(counters: &QueueCounters) -> Self {
+        Self {
+            handled: counters.handled.value(),
+            panics: counters.panics.value(),
+            sleeps: counters.sleeps.value(),
+            start_delay: counters.start_delay.snapshot(),
+        }
+    }
+}
+
 /// Which workers the submitter cycles through, so that no more of them are kept awake than one submitter can
 /// feed. With one worker more than that, each is asleep by the time its turn comes, and waking it costs the
 /// submitter more than the request. Step Q1.
@@ -514,48 +559,157 @@ impl WorkerSelector {
     }
 }
 
-/// What a queue has counted since it was made.
-#[derive(Debug, Clone, Default)]
-pub struct WorkQueueStats {
-    /// Requests submitted.
-    pub submitted: u64,
-    /// Of these, handled by the submitter when it submitted them.
-    pub handled_inline: u64,
-    /// Of these, handled by the submitter while it waited.
-    pub handled_helping: u64,
-    /// Handlers that panicked on the submitter.
-    pub panics_on_submitter: u64,
-    /// System calls that woke a worker.
-    pub wake_calls: u64,
-    /// Times that the submitter had nothing to do but to spin or sleep.
-    pub waits: u64,
-    /// Workers for which the system gave no thread.
-    pub refused_threads: u64,
-    /// One for each worker.
-    pub workers: Vec<WorkerQueueStats>,
+/// Makes handlers; shared by all threads of a queue.
+type MakeHandler<H> = dyn Fn() -> Result<H, NoHandler> + Send + Sync;
+
+/// What a worker owns and shares on its thread.
+struct Worker<H: Handler> {
+    end: WorkerEnd<H::Request>,
+    finished: Arc<CachePadded<WakeEvent>>,
+    handler: HandlerCell<H>,
+    spin: AdaptiveSpin,
 }
 
-/// What one worker has counted.
-#[derive(Debug, Clone, Default)]
-pub struct WorkerQueueStats {
-    /// Requests handled.
-    pub handled: u64,
-    /// Handlers that panicked.
-    pub panics: u64,
-    /// Times that the worker slept.
-    pub sleeps: u64,
-    /// From submission to start: every request that woke the worker, one in 16 of the others.
-    pub start_delay: HistogramSnapshot,
-}
-
-impl WorkerQueueStats {
-    fn of(counters: &QueueCounters) -> Self {
-        Self {
-            handled: counters.handled.value(),
-            panics: counters.panics.value(),
-            sleeps: counters.sleeps.value(),
-            start_delay: counters.start_delay.snapshot(),
+impl<H: Handler> Worker<H> {
+    /// Handles requests until the submitter shuts the queue down.
+    fn run(mut self) {
+        while !self.end.must_exit() {
+            if self.handle_submitted() {
+                self.spin.work_found();
+            } else if self.spin.keep_spinning() {
+                pause();
+            } else {
+                self.sleep();
+            }
         }
+    }
+
+    /// Clear, look again, sleep (protocol E): what is filled after that look finds the event clear and sets it.
+    fn sleep(&mut self) {
+        self.end.wake().clear();
+        if self.handle_submitted() || self.end.must_exit() {
+            return;
+        }
+        if self.end.wake().wait() {
+            self.end.counters().sleeps.add(1);
+        }
+    }
+
+    /// Handles every slot of one look at the fill word. Returns whether there was any to claim.
+    fn handle_submitted(&mut self) -> bool {
+        let mut submitted = self.end.submitted();
+        let mut has_handled = false;
+        while submitted != 0 && !(has_handled && self.end.must_exit()) {
+            let slot = submitted.trailing_zeros() as usize;
+            submitted &= submitted - 1;
+            has_handled |= self.handle_slot(slot);
+        }
+        has_handled
+    }
+
+    /// Q6 to Q9. A slot that the submitter took back cannot be claimed and does not count as work, so a worker
+    /// sleeps although it may still see the old bit.
+    fn handle_slot(&mut self, slot: usize) -> bool {
+        let Some(mut body) = self.end.claim(slot) else { return false };
+        if let Some(submitted) = body.submitted.take() {
+            body.counters().start_delay.record(submitted.elapsed());
+        }
+        self.handler.handle(&mut body);
+        body.counters().handled.add(1);
+        if body.outcome == RequestOutcome::Panicked {
+            body.counters().panics.add(1);
+        }
+        // Q8.
+        drop(body);
+        // Q9. One load while the submitter does not wait.
+        self.finished.set();
+        true
+    }
+}
+
+/// A thread's handler: made at the first request, dropped after a panic, made again.
+struct HandlerCell<H> {
+    handler: Option<H>,
+    make: PlainArc<MakeHandler<H>>,
+}
+
+impl<H: Handler> HandlerCell<H> {
+    const fn new(make: PlainArc<MakeHandler<H>>) -> Self {
+        Self { handler: None, make }
+    }
+
+    /// What makes the handlers, for a cell on another thread.
+    fn make(&self) -> PlainArc<MakeHandler<H>> {
+        PlainArc::clone(&self.make)
+    }
+
+    /// Handles one request and notes its outcome. It never unwinds.
+    fn handle(&mut self, body: &mut SlotBody<H::Request>) {
+        // A handler that panicked is dropped below and the request is marked, so nobody uses what the panic left
+        // half done.
+        if catch_panic(|| self.handle_or_unwind(body)) == CallOutcome::Panicked {
+            body.outcome = RequestOutcome::Panicked;
+            let handler = self.handler.take();
+            // A second panic stops here, too, and tells nothing new.
+            catch_panic(move || drop(handler));
+        }
+    }
+
+    fn handle_or_unwind(&mut self, body: &mut SlotBody<H::Request>) {
+        let handler = match &mut self.handler {
+            Some(handler) => handler,
+            empty => match (self.make)() {
+                Ok(handler) => empty.insert(handler),
+                Err(NoHandler) => {
+                    body.outcome = RequestOutcome::NoHandler;
+                    return;
+                }
+            },
+        };
+        handler.handle(&mut body.request);
+        body.outcome = RequestOutcome::Done;
+    }
+}
+
+/// The fewest spins of a wait, as a part of the most.
+const MIN_SPINS_DIVISOR: u32 = 64;
+
+/// How often a worker looks for work before it sleeps. Spinning pays off while the submitter runs on another
+/// CPU; if the two share one, it delays the thread that would bring the work. The number of CPUs does not tell
+/// which, so the worker goes by whether its last spins found work.
+#[derive(Debug)]
+struct AdaptiveSpin {
+    max: u32,
+    /// What the next wait may take.
+    budget: u32,
+    /// What this wait has taken.
+    spins: u32,
+}
+
+impl AdaptiveSpin {
+    /// `max` spins to begin with; with 0 the worker sleeps at once, always.
+    const fn new(max: u32) -> Self {
+        Self { max, budget: max, spins: 0 }
+    }
+
+    /// There was work. If spinning found it, the next wait may take twice as long.
+    fn work_found(&mut self) {
+        if self.spins > 0 {
+            self.budget = self.budget.saturating_mul(2).min(self.max);
+            self.spins = 0;
+        }
+    }
+
+    /// There was no work. Returns false if it is time to sleep, and then the next wait takes half as long.
+    fn keep_spinning(&mut self) -> bool {
+        if self.spins < self.budget {
+            self.spins += 1;
+            return true;
+        }
+        // At least one, or no work would ever be found by spinning.
+        self.budget = (self.budget / 2).max(self.max / MIN_SPINS_DIVISOR).max(self.max.min(1));
+        self.spins = 0;
+        false
     }
 }
 
@@ -640,39 +794,5 @@ mod loom_tests {
             queue.reserve().submit();
             drop(queue);
         });
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod selector_tests {
-    use super::WorkerSelector;
-
-    #[test]
-    fn it_grows_while_workers_are_full_and_cycles_through_those_in_use() {
-        let mut selector = WorkerSelector::new();
-        assert_eq!((selector.current(4), selector.next(4)), (0, 0));
-        assert_eq!(selector.grow(4), Some(1));
-        assert_eq!(selector.grow(4), Some(2));
-        let mut cycle = Vec::new();
-        for _ in 0..4 {
-            cycle.push(selector.next(4));
-            selector.select(selector.next(4));
-        }
-        assert_eq!(cycle, [1, 2, 0, 1]);
-        assert_eq!(selector.grow(3), None);
-    }
-
-    #[test]
-    fn it_never_shrinks_to_nothing_and_never_leaves_the_workers_that_it_is_asked_for() {
-        let mut selector = WorkerSelector::new();
-        assert_eq!(selector.grow(2), Some(1));
-        selector.select(1);
-        assert_eq!(selector.current(1), 0);
-        assert_eq!(selector.next(1), 0);
-        for _ in 0..3 {
-            selector.shrink();
-        }
-        assert_eq!((selector.current(2), selector.next(2)), (1, 0));
-        assert_eq!(selector.grow(2), Some(1));
     }
 }

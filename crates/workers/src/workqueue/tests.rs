@@ -1,4 +1,5 @@
-//! The queue from outside: what is handled by whom, slots, panics, its end, and use by several queues at once.
+//! The queue from outside: what is handled by whom, slots, panics, its end, and use by several queues at once; then
+//! the selection of workers and the spinning of a worker by themselves.
 #![allow(clippy::arithmetic_side_effects, reason = "tests count small numbers")]
 
 use std::cell::RefCell;
@@ -9,7 +10,8 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::{
-    ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
+    ActiveWorkers, AdaptiveSpin, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue,
+    WorkQueueSettings, WorkerSelector,
 };
 
 /// Squares numbers, and panics at one of them.
@@ -390,4 +392,90 @@ fn stress_no_request_is_lost_doubled_or_shared() {
         }
     });
     println!("{} requests", total.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_selector_grows_while_workers_are_full_and_cycles_through_those_in_use() {
+    let mut selector = WorkerSelector::new();
+    assert_eq!((selector.current(4), selector.next(4)), (0, 0));
+    assert_eq!(selector.grow(4), Some(1));
+    assert_eq!(selector.grow(4), Some(2));
+    let mut cycle = Vec::new();
+    for _ in 0..4 {
+        cycle.push(selector.next(4));
+        selector.select(selector.next(4));
+    }
+    assert_eq!(cycle, [1, 2, 0, 1]);
+    assert_eq!(selector.grow(3), None);
+}
+
+#[test]
+fn a_selector_never_shrinks_to_nothing_and_never_leaves_the_workers_that_it_is_asked_for() {
+    let mut selector = WorkerSelector::new();
+    assert_eq!(selector.grow(2), Some(1));
+    selector.select(1);
+    assert_eq!(selector.current(1), 0);
+    assert_eq!(selector.next(1), 0);
+    for _ in 0..3 {
+        selector.shrink();
+    }
+    assert_eq!((selector.current(2), selector.next(2)), (1, 0));
+    assert_eq!(selector.grow(2), Some(1));
+}
+
+fn spins_until_sleep(spin: &mut AdaptiveSpin) -> u32 {
+    let mut spins = 0;
+    while spin.keep_spinning() {
+        spins += 1;
+    }
+    spins
+}
+
+#[test]
+fn spinning_in_vain_halves_the_next_wait_down_to_a_floor() {
+    let mut spin = AdaptiveSpin::new(640);
+    let waits: Vec<u32> = (0..8).map(|_| spins_until_sleep(&mut spin)).collect();
+    assert_eq!(waits, [640, 320, 160, 80, 40, 20, 10, 10]);
+}
+
+#[test]
+fn work_found_by_spinning_doubles_it_up_to_the_most() {
+    let mut spin = AdaptiveSpin::new(640);
+    for _ in 0..8 {
+        spins_until_sleep(&mut spin);
+    }
+    for expected in [20, 40, 80, 160, 320, 640, 640] {
+        assert!(spin.keep_spinning());
+        spin.work_found();
+        assert_eq!(spin.budget, expected);
+    }
+}
+
+#[test]
+fn few_spins_come_back_as_many_do() {
+    let mut spin = AdaptiveSpin::new(32);
+    for _ in 0..8 {
+        spins_until_sleep(&mut spin);
+    }
+    for expected in [2, 4, 8, 16, 32, 32] {
+        assert!(spin.keep_spinning());
+        spin.work_found();
+        assert_eq!(spin.budget, expected);
+    }
+}
+
+#[test]
+fn work_that_was_there_at_once_changes_nothing() {
+    let mut spin = AdaptiveSpin::new(640);
+    spins_until_sleep(&mut spin);
+    spin.work_found();
+    assert_eq!(spins_until_sleep(&mut spin), 320);
+}
+
+#[test]
+fn no_spins_mean_no_spins() {
+    let mut spin = AdaptiveSpin::new(0);
+    assert!(!spin.keep_spinning());
+    spin.work_found();
+    assert!(!spin.keep_spinning());
 }
