@@ -6,7 +6,6 @@
 )]
 
 mod node;
-mod partial_pages;
 mod predictor;
 mod prefetch_queue;
 mod read;
@@ -25,10 +24,9 @@ use ferrofs_workers::priority::{self, PriorityLevel};
 
 use crate::settings::{LogCallback, MountLogEvent, MountSettings};
 use crate::stats::{MountMetrics, OperationKind, StatsCollector, is_stats_ioctl, respond};
-use partial_pages::PartialPages;
 use predictor::ReadPredictor;
 use prefetch_queue::{PrefetchQueue, PrefetchTask};
-use read::RecentFiles;
+use read::{PartialPages, RecentFiles};
 use readdir::{AttributeInterest, ReaddirCache, ReaddirKey};
 
 pub(crate) use node::NodeMap;
