@@ -6,8 +6,7 @@
 )]
 
 mod node;
-mod predictor;
-mod prefetch_queue;
+mod prefetch;
 mod read;
 mod readdir;
 mod seek;
@@ -24,8 +23,7 @@ use ferrofs_workers::priority::{self, PriorityLevel};
 
 use crate::settings::{LogCallback, MountLogEvent, MountSettings};
 use crate::stats::{MountMetrics, OperationKind, StatsCollector, is_stats_ioctl, respond};
-use predictor::ReadPredictor;
-use prefetch_queue::{PrefetchQueue, PrefetchTask};
+use prefetch::{PrefetchQueue, PrefetchTask, ReadPredictor};
 use read::{PartialPages, RecentFiles};
 use readdir::{AttributeInterest, ReaddirCache, ReaddirKey};
 

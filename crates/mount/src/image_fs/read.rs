@@ -1,5 +1,5 @@
 //! READ: bytes of a file, and afterwards the data that the reader will want next. That is the data around a small read,
-//! and the files that are predicted to follow (`predictor`). It goes to the kernel's page cache.
+//! and the files that are predicted to follow (`prefetch`). It goes to the kernel's page cache.
 //!
 //! A cluster that is decoded for one page holds many other pages, and random reads will want those, too. Linux's own
 //! EROFS keeps them in the page cache as well. Of a page that two extents share, `PartialPages` keeps the first part until
@@ -14,7 +14,7 @@ use ferrofs_fuse::{Errno, Notifier, Reply};
 use ferrofs_image::{ErrorKind, FileType, Nid, OpenFile, ReadOutcome};
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
-use super::prefetch_queue::PrefetchTask;
+use super::prefetch::PrefetchTask;
 use super::{FsResult, ImageFs};
 
 /// A larger read belongs to a sequential reader, which readahead serves.

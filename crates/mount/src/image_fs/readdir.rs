@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use ferrofs_fuse::{DirentBuffer, DirentName, Reply};
 use ferrofs_image::{DirEntryRef, FileType, Inode};
 
-use super::predictor::ListedFile;
+use super::prefetch::ListedFile;
 use super::{FsResult, ImageFs};
 
 /// The largest page, in bytes; C libraries request 32 KiB.
