@@ -3,7 +3,6 @@
 //! background requests to a daemon with `CAP_SYS_ADMIN`), and before it reports that it is ready. [`SandboxStatus`] is what
 //! the kernel reports of the process afterwards; `--explain` prints it.
 
-mod descriptor;
 mod paths;
 mod privileges;
 #[cfg(all(
@@ -27,9 +26,11 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
 pub use paths::PathConfinement;
-pub use privileges::{UserIds, become_user, clear_environment, is_single_threaded};
+pub use privileges::{
+    DescriptorAccess, OpenDescriptor, StandardStreams, UserIds, become_user, clear_environment,
+    is_single_threaded,
+};
 pub use rustix::thread::CapabilitySet;
 
 /// What the process does in the sandbox, which decides what it keeps.
@@ -178,12 +179,13 @@ impl<'fd> Sandbox<'fd> {
     /// the steps.
     pub fn enter(&self) -> Result<SandboxStatus, SandboxError> {
         rustix::thread::set_no_new_privs(true).map_err(SandboxStep::NoNewPrivileges.failed())?;
-        let replaced = descriptor::replace_all_but(&self.kept, self.streams)
+        let replaced = privileges::replace_descriptors_except(&self.kept, self.streams)
             .map_err(SandboxStep::Descriptors.failed())?;
         self.drop_capabilities()?;
         let is_readable_by_user = protect_memory().map_err(SandboxStep::Memory.failed())?;
         let paths = self.confine_paths().map_err(SandboxStep::Paths.failed())?;
-        let descriptors = descriptor::list().map_err(SandboxStep::Descriptors.failed())?;
+        let descriptors =
+            privileges::list_descriptors().map_err(SandboxStep::Descriptors.failed())?;
         let filter = if self.is_filtered {
             install_filter(self.role, self.may_receive_descriptors)
                 .map_err(SandboxStep::Filter.failed())?
