@@ -1,6 +1,6 @@
 //! What the process gives up before it enters the sandbox: its user, for a user with fewer rights; the credentials in its
 //! environment that it has passed on, which would stay in the memory that decodes hostile images, and in `/proc/PID/environ`;
-//! and the descriptors that it does not need, which it replaces without closing their numbers. What it keeps of a capability
+//! and the descriptors that it does not need, which it replaces without closing a number that may have an owner. What it keeps of a capability
 //! that it loses are limits. Used by [`super::Sandbox::enter`] and the command.
 #![allow(
     unsafe_code,
