@@ -13,7 +13,7 @@ use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use crate::error::ErrorKind;
-use crate::event::ExtractSummary;
+use crate::event::FileBytes;
 use crate::limits::ExtractLimits;
 
 /// Larger files get their size before their contents, so that a file that is too large for the host
@@ -57,40 +57,41 @@ impl ContentWriter {
         Ok(self.buffer.insert(buffer))
     }
 
-    /// Fills the new, empty `file`, and adds the bytes to `counted`.
+    /// Fills the new, empty `file`. Returns how much was written.
     pub(crate) fn write(
         &mut self,
         FileContent { image, inode, cancel, limits }: FileContent<'_>,
         file: &File,
-        counted: &mut ExtractSummary,
-    ) -> Result<(), ErrorKind> {
+    ) -> Result<FileBytes, ErrorKind> {
         let size = inode.size();
         if size > SIZE_FIRST_BYTES {
             set_size(file, size)?;
         }
         let target = OutputFile { file, cancel, limits };
-        let mut part = ExtentWriter::new(self.buffer(image)?, target, counted);
+        let mut part = ExtentWriter::new(self.buffer(image)?, target);
         image.for_each_piece::<ErrorKind>(inode, |piece| part.add(piece, size))?;
         let data_end = part.finish()?;
         let position = part.position.unwrap_or(0);
         if position != size {
             return Err(ErrorKind::Short { delivered: position, size });
         }
-        if data_end < size { set_size(file, size) } else { Ok(()) }
+        if data_end < size {
+            set_size(file, size)?;
+        }
+        Ok(part.written)
     }
 
     /// Writes the pieces that belong to `range` into a file that has its size already. Returns the
-    /// range that these pieces cover.
+    /// range that these pieces cover, and how much was written.
     pub(crate) fn write_range(
         &mut self,
         FileContent { image, inode, cancel, limits }: FileContent<'_>,
         range: Range<u64>,
         file: &File,
-        counted: &mut ExtractSummary,
-    ) -> Result<Range<u64>, ErrorKind> {
+    ) -> Result<(Range<u64>, FileBytes), ErrorKind> {
         let size = inode.size();
         let target = OutputFile { file, cancel, limits };
-        let mut part = ExtentWriter::new(self.buffer(image)?, target, counted);
+        let mut part = ExtentWriter::new(self.buffer(image)?, target);
         let covered =
             image.for_each_piece_in::<ErrorKind>(inode, range, |piece| part.add(piece, size))?;
         part.finish()?;
@@ -98,7 +99,7 @@ impl ContentWriter {
             Some(position) if position != covered.end => {
                 Err(ErrorKind::Short { delivered: position, size })
             }
-            _ => Ok(covered),
+            _ => Ok((covered, part.written)),
         }
     }
 }
@@ -117,7 +118,7 @@ struct ExtentWriter<'a> {
     /// How much of the buffer is in use.
     filled: usize,
     target: OutputFile<'a>,
-    counted: &'a mut ExtractSummary,
+    written: FileBytes,
     /// The offset at which the next piece must start; `None` before the first piece.
     position: Option<u64>,
     /// The offset at which the collected bytes end.
@@ -125,8 +126,9 @@ struct ExtentWriter<'a> {
 }
 
 impl<'a> ExtentWriter<'a> {
-    fn new(buffer: &'a mut [u8], target: OutputFile<'a>, counted: &'a mut ExtractSummary) -> Self {
-        Self { buffer, filled: 0, target, counted, position: None, data_end: 0 }
+    fn new(buffer: &'a mut [u8], target: OutputFile<'a>) -> Self {
+        let written = FileBytes::default();
+        Self { buffer, filled: 0, target, written, position: None, data_end: 0 }
     }
 
     fn add(&mut self, piece: FilePiece<'_>, size: u64) -> Result<(), ErrorKind> {
@@ -144,12 +146,12 @@ impl<'a> ExtentWriter<'a> {
                 bytes.len() as u64
             }
             FilePiece::Hole { length, .. } => {
-                self.counted.hole_bytes = self.counted.hole_bytes.saturating_add(length);
+                self.written.holes = self.written.holes.saturating_add(length);
                 length
             }
         };
         self.position = Some(position.saturating_add(length));
-        self.counted.bytes = self.counted.bytes.saturating_add(length);
+        self.written.bytes = self.written.bytes.saturating_add(length);
         Ok(())
     }
 

@@ -4,8 +4,8 @@
 //! continues. Batches are made by `pool` and `large_file`, and taken apart by `extractor`.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrofs_image::{FileType, Image, Inode, WalkEntry, Xattr};
 use ferrofs_workers::CancelToken;
@@ -13,7 +13,7 @@ use rustix::fs::Stat;
 
 use crate::content::{ContentWriter, FileContent};
 use crate::error::{Error, ErrorKind};
-use crate::event::TaskReport;
+use crate::event::{FileBytes, TaskReport};
 use crate::host_entry::{IncompleteFile, NewEntry, NewHostFile, PinnedEntry};
 use crate::limits::ExtractLimits;
 use crate::links::FirstNameResult;
@@ -33,6 +33,8 @@ pub(crate) struct ExtractContext {
     skip_destination_metadata: bool,
     /// No further entry can succeed: tasks that have not begun are skipped.
     should_stop: AtomicBool,
+    /// The first error after which no further entry can succeed, until the walk takes it.
+    stop_error: Mutex<Option<Error>>,
     /// The token of [`ExtractOptions`].
     pub(crate) cancel: CancelToken,
     pub(crate) limits: ExtractLimits,
@@ -51,16 +53,38 @@ impl ExtractContext {
             skip_devices,
             skip_destination_metadata: options.skip_destination_metadata,
             should_stop: AtomicBool::new(false),
+            stop_error: Mutex::default(),
             cancel,
             limits,
         }
     }
 
-    /// Stops everything if no further entry can succeed after this error.
-    pub(crate) fn record_failure(&self, kind: &ErrorKind) {
-        if kind.stops_everything() {
-            self.stop();
+    /// Returns an error that is to be listed. An error after which no further entry can succeed stops
+    /// everything: the first one is kept for the walk, and later ones would say the same, unless
+    /// they name a file that is left.
+    pub(crate) fn record_failure(&self, error: Error) -> Option<Error> {
+        if !error.kind().stops_everything() {
+            return Some(error);
         }
+        let mut first = self.stop_error();
+        let listed = if first.is_none() {
+            *first = Some(error);
+            None
+        } else {
+            error.kind().leaves_incomplete_file().then_some(error)
+        };
+        self.stop();
+        listed
+    }
+
+    /// The error that stopped everything, once.
+    pub(crate) fn take_stop_error(&self) -> Option<Error> {
+        self.stop_error().take()
+    }
+
+    fn stop_error(&self) -> MutexGuard<'_, Option<Error>> {
+        // No panic can happen while it is held.
+        self.stop_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes all threads skip the tasks that have not begun.
@@ -153,7 +177,7 @@ impl EntryWriter<'_> {
         match place.publish(new) {
             Ok(()) => partial.keep(),
             Err(kind) => {
-                partial.remove()?;
+                self.remove(partial, node);
                 return Err(kind);
             }
         }
@@ -161,18 +185,27 @@ impl EntryWriter<'_> {
         Ok(Some(FileId::of(stat)))
     }
 
-    /// As `finish_file`, for a file that was written in segments.
+    /// As `finish_file`, for a file that was written in segments, which have counted its bytes.
     fn finish(
         &mut self,
         directory: &OpenDirectory,
         file: WrittenFile<'_>,
         node: &WalkEntry,
+        written: FileBytes,
     ) -> WrittenId {
         let place = self.context.place(directory, &node.path);
         self.finish_file(place, file, node).unwrap_or_else(|kind| {
+            self.report.removed.add(written);
             self.fail(kind, node);
             None
         })
+    }
+
+    /// Removes a file that is not whole; a failure is listed beside that of the file.
+    fn remove(&mut self, partial: IncompleteFile<'_>, node: &WalkEntry) {
+        if let Err(kind) = partial.remove() {
+            self.fail(kind, node);
+        }
     }
 
     /// Sets the metadata of a directory in which all entries have been written.
@@ -188,10 +221,10 @@ impl EntryWriter<'_> {
         self.set_metadata(entry, &left.node, left.mode);
     }
 
-    /// Lists a failure.
+    /// Lists a failure, or stops everything.
     pub(crate) fn fail(&mut self, kind: ErrorKind, node: &WalkEntry) {
-        self.context.record_failure(&kind);
-        self.report.failures.push(Error::new(kind, &node.path).about(&node.inode));
+        let error = Error::new(kind, &node.path).about(&node.inode);
+        self.report.failures.extend(self.context.record_failure(error));
     }
 
     fn write_file(
@@ -202,20 +235,22 @@ impl EntryWriter<'_> {
         let inode = &node.inode;
         let new = place.create_file(first_mode(inode, place.foreign_acl))?;
         let partial = IncompleteFile::new(place, &new);
-        let counted = &mut self.report.counted;
         let ExtractContext { image, cancel, limits, .. } = self.context;
         let contents = FileContent { image, inode, cancel, limits };
-        let written = MetadataTarget::Open(new.file.as_fd())
-            .stat()
-            .and_then(|stat| self.content.write(contents, &new.file, counted).map(|()| stat));
+        let written = MetadataTarget::Open(new.file.as_fd()).stat().and_then(|stat| {
+            self.content.write(contents, &new.file).map(|written| (stat, written))
+        });
         match written {
-            Ok(stat) => {
+            Ok((stat, written)) => {
                 // The contents are right, so failures from here on do not remove the file.
                 partial.keep();
-                self.finish_file(place, WrittenFile { new: &new, stat: &stat }, node)
+                let file = WrittenFile { new: &new, stat: &stat };
+                let file_id = self.finish_file(place, file, node)?;
+                self.report.counted.add_bytes(written);
+                Ok(file_id)
             }
             Err(kind) => {
-                partial.remove()?;
+                self.remove(partial, node);
                 Err(kind)
             }
         }
@@ -316,6 +351,7 @@ pub(crate) enum EntryTask {
         directory: Arc<OpenDirectory>,
         file: NewHostFile,
         stat: Box<Stat>,
+        written: FileBytes,
     },
     /// Only release the directory.
     Release(Arc<OpenDirectory>),
@@ -377,9 +413,9 @@ impl EntryBatch {
                 EntryTask::Write { node, directory } => {
                     Some((writer.write(directory, node), node, directory))
                 }
-                EntryTask::Finish { node, directory, file, stat } => {
+                EntryTask::Finish { node, directory, file, stat, written } => {
                     let file = WrittenFile { new: file, stat };
-                    Some((writer.finish(directory, file, node), node, directory))
+                    Some((writer.finish(directory, file, node, *written), node, directory))
                 }
                 EntryTask::Release(_) | EntryTask::ReleaseStaged(_) | EntryTask::Done => None,
             };

@@ -6,6 +6,22 @@ use ferrofs_workers::workqueue::WorkQueueStats;
 
 use crate::error::{Error, Result};
 
+/// Bytes of the contents of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileBytes {
+    /// All of them, holes included.
+    pub(crate) bytes: u64,
+    /// Those in holes.
+    pub(crate) holes: u64,
+}
+
+impl FileBytes {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.holes = self.holes.saturating_add(other.holes);
+    }
+}
+
 /// An event of an extraction.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -27,7 +43,7 @@ pub enum ExtractEvent {
 pub struct ExtractProgress {
     /// Entries that were extracted, failed or skipped.
     pub entries: u64,
-    /// Bytes of file contents, holes included.
+    /// Bytes of file contents, holes included, also of files that failed later.
     pub bytes: u64,
 }
 
@@ -44,7 +60,7 @@ pub struct ExtractSummary {
     pub special: u64,
     /// Hard links: further names of files.
     pub hard_links: u64,
-    /// Bytes of file contents, holes included.
+    /// Bytes of the contents of these files, holes included.
     pub bytes: u64,
     /// How many of these bytes are holes.
     pub hole_bytes: u64,
@@ -61,6 +77,12 @@ impl ExtractSummary {
         self.files + self.directories + self.symlinks + self.special + self.hard_links
     }
 
+    /// Adds the bytes of a file.
+    pub(crate) fn add_bytes(&mut self, FileBytes { bytes, holes }: FileBytes) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.hole_bytes = self.hole_bytes.saturating_add(holes);
+    }
+
     /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Self) {
         let Self { files, directories, symlinks, special, hard_links, .. } = other;
@@ -69,8 +91,7 @@ impl ExtractSummary {
         self.symlinks += symlinks;
         self.special += special;
         self.hard_links += hard_links;
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.hole_bytes = self.hole_bytes.saturating_add(other.hole_bytes);
+        self.add_bytes(FileBytes { bytes: other.bytes, holes: other.hole_bytes });
         self.failures += other.failures;
         self.skipped.add(&other.skipped);
     }
@@ -123,18 +144,23 @@ pub(crate) struct TaskReport {
     /// Counts without failures, which are listed below.
     pub(crate) counted: ExtractSummary,
     pub(crate) failures: Vec<Error>,
+    /// What segments have counted of a file that was removed.
+    pub(crate) removed: FileBytes,
 }
 
 /// Counts, and calls back for each event.
 pub(crate) struct Reporter<'a> {
     pub(crate) summary: ExtractSummary,
+    /// Part of the bytes in the summary: the progress never goes back.
+    removed: FileBytes,
     entries: u64,
     on_event: &'a mut dyn FnMut(ExtractEvent),
 }
 
 impl<'a> Reporter<'a> {
     pub(crate) fn new(on_event: &'a mut dyn FnMut(ExtractEvent)) -> Self {
-        Self { summary: ExtractSummary::default(), entries: 0, on_event }
+        let (summary, removed) = Default::default();
+        Self { summary, removed, entries: 0, on_event }
     }
 
     /// Reports a failure.
@@ -163,14 +189,9 @@ impl<'a> Reporter<'a> {
     }
 
     /// Adds the result of a batch. `progress_marks` has the bytes that were delivered when each
-    /// entry was done. An error after which no further entry can succeed is returned when
-    /// everything else has been added.
-    pub(crate) fn record_batch(
-        &mut self,
-        report: TaskReport,
-        progress_marks: &[u64],
-    ) -> Result<()> {
-        let TaskReport { counted, failures } = report;
+    /// entry was done.
+    pub(crate) fn record_batch(&mut self, report: TaskReport, progress_marks: &[u64]) {
+        let TaskReport { counted, failures, removed } = report;
         let before = self.summary.bytes;
         for mark in progress_marks {
             self.summary.bytes = before.saturating_add(*mark);
@@ -181,12 +202,16 @@ impl<'a> Reporter<'a> {
         if progress_marks.is_empty() {
             self.progress();
         }
-        let mut result = Ok(());
-        for error in failures {
-            let failed = self.fail_or_stop(error);
-            result = result.and(failed);
-        }
-        result
+        self.removed.add(removed);
+        failures.into_iter().for_each(|error| self.fail(error));
+    }
+
+    /// The counts of what is there in the end.
+    pub(crate) fn into_summary(self) -> ExtractSummary {
+        let (mut summary, removed) = (self.summary, self.removed);
+        summary.bytes = summary.bytes.saturating_sub(removed.bytes);
+        summary.hole_bytes = summary.hole_bytes.saturating_sub(removed.holes);
+        summary
     }
 
     /// Counts one more entry.

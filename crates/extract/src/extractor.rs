@@ -287,9 +287,11 @@ impl Extractor<'_> {
                     self.pool.submit(PoolRequest::Segment(segment));
                 }
             }
-            Err(kind) => {
+            Err(kinds) => {
                 self.reporter.entry();
-                self.fail(kind, &node)?;
+                for kind in kinds {
+                    self.fail(kind, &node)?;
+                }
                 self.pool.add(EntryTask::Release(directory));
                 self.resolve(FirstNameResult::failed(&node))?;
             }
@@ -316,7 +318,11 @@ impl Extractor<'_> {
     fn abandon(&mut self) {
         self.pool.wait();
         let finished = self.pool.finished();
-        self.report_incomplete_files(finished);
+        self.report_unhandled(finished);
+        // It came after the error that ended the extraction.
+        let stopped = self.context.take_stop_error();
+        let left = stopped.filter(|error| error.kind().leaves_incomplete_file());
+        left.into_iter().for_each(|error| self.reporter.fail(error));
     }
 
     /// Gives what is still staged its name: the destination, if it was made, and after an error that
@@ -326,10 +332,13 @@ impl Extractor<'_> {
         // They have the last holders.
         drop((pool, links, stack));
         failures.take().into_iter().for_each(|error| reporter.fail(error));
-        reporter.summary
+        reporter.into_summary()
     }
 
-    fn report_incomplete_files(&mut self, finished: Vec<Completion>) {
+    /// Reports the failures of requests that are not handled any more. A cancellation makes entries
+    /// fail; then only files that are left count.
+    fn report_unhandled(&mut self, finished: impl IntoIterator<Item = Completion>) {
+        let is_cancelled = self.context.is_cancelled();
         for Completion { request, .. } in finished {
             let (PoolRequest::Batch(EntryBatch { report, .. }) | PoolRequest::Ended(report)) =
                 request
@@ -337,7 +346,7 @@ impl Extractor<'_> {
                 continue;
             };
             for error in report.failures {
-                if error.kind().leaves_incomplete_file() {
+                if !is_cancelled || error.kind().leaves_incomplete_file() {
                     self.reporter.fail(error);
                 }
             }
@@ -362,16 +371,24 @@ impl Extractor<'_> {
             let finished = self.pool.finished();
             // Read after `finished`: an entry that was cut short by the cancellation has not
             // failed.
-            if self.context.is_cancelled() {
-                self.report_incomplete_files(finished);
-                return Err(Error::new(ErrorKind::Cancelled, b""));
+            let ended = match self.context.is_cancelled() {
+                true => Some(Error::new(ErrorKind::Cancelled, b"")),
+                false => self.context.take_stop_error(),
+            };
+            if let Some(error) = ended {
+                self.report_unhandled(finished);
+                return Err(error);
             }
             if finished.is_empty() {
                 return Ok(is_any);
             }
             is_any = true;
-            for one in finished {
-                self.complete_request(one)?;
+            let mut finished = finished.into_iter();
+            while let Some(one) = finished.next() {
+                if let Err(error) = self.complete_request(one) {
+                    self.report_unhandled(finished);
+                    return Err(error);
+                }
             }
         }
     }
@@ -385,14 +402,14 @@ impl Extractor<'_> {
                 self.pool.submit(PoolRequest::Batch(batch));
             }
             PoolRequest::Batch(batch) => self.complete_batch(batch)?,
-            PoolRequest::Segment(segment) => {
+            PoolRequest::Segment(mut segment) => {
                 segment.mark_panicked();
                 match end_segment(segment) {
-                    PoolRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
+                    PoolRequest::Ended(report) => self.reporter.record_batch(report, &[]),
                     request => self.pool.submit(request),
                 }
             }
-            PoolRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
+            PoolRequest::Ended(report) => self.reporter.record_batch(report, &[]),
             PoolRequest::Nothing if is_whole => {}
             PoolRequest::Nothing => self.reporter.fail(Error::new(ErrorKind::Panicked, b"")),
         }
@@ -400,7 +417,7 @@ impl Extractor<'_> {
     }
 
     fn complete_batch(&mut self, batch: EntryBatch) -> Result<()> {
-        self.reporter.record_batch(batch.report, &batch.progress_marks)?;
+        self.reporter.record_batch(batch.report, &batch.progress_marks);
         self.failures.take().into_iter().for_each(|error| self.reporter.fail(error));
         for first_names in batch.first_names {
             self.resolve(first_names)?;

@@ -11,8 +11,8 @@ use rustix::fs::Stat;
 
 use crate::content::{ContentWriter, FileContent, set_size};
 use crate::entry_writer::{EntryBatch, EntryTask, EntryWriter, ExtractContext, first_mode};
-use crate::error::ErrorKind;
-use crate::event::TaskReport;
+use crate::error::{Error, ErrorKind};
+use crate::event::{FileBytes, TaskReport};
 use crate::host_entry::{IncompleteFile, NewHostFile};
 use crate::links::FirstNameResult;
 use crate::metadata::MetadataTarget;
@@ -46,6 +46,10 @@ struct LargeFileState {
     covered: Vec<Range<u64>>,
     /// The failure of the first segment, in the order of the file, and the start of that segment.
     failure: Option<(u64, ErrorKind)>,
+    /// A segment was not written, or not to its end, because everything stops.
+    is_interrupted: bool,
+    /// What the segments have counted.
+    written: FileBytes,
 }
 
 impl LargeFileState {
@@ -68,15 +72,17 @@ pub(crate) fn is_large(size: u64) -> bool {
 }
 
 impl LargeFile {
-    /// Creates the file with its final size.
+    /// Creates the file with its final size. There may be two errors: that a file is left, and why it
+    /// is not whole.
     pub(crate) fn create(
         context: &Arc<ExtractContext>,
         node: &WalkEntry,
         directory: &Arc<OpenDirectory>,
-    ) -> Result<Arc<Self>, ErrorKind> {
+    ) -> Result<Arc<Self>, Vec<ErrorKind>> {
         let place = context.place(directory, &node.path);
         let size = node.inode.size();
-        let new = place.create_file(first_mode(&node.inode, place.foreign_acl))?;
+        let new = place.create_file(first_mode(&node.inode, place.foreign_acl));
+        let new = new.map_err(|kind| vec![kind])?;
         let partial = IncompleteFile::new(place, &new);
         let made = MetadataTarget::Open(new.file.as_fd()).stat();
         match made.and_then(|stat| set_size(&new.file, size).map(|()| stat)) {
@@ -90,10 +96,7 @@ impl LargeFile {
                     state: Mutex::default(),
                 }))
             }
-            Err(kind) => {
-                partial.remove()?;
-                Err(kind)
-            }
+            Err(kind) => Err(partial.remove().err().into_iter().chain([kind]).collect()),
         }
     }
 
@@ -119,21 +122,28 @@ impl LargeFile {
 
     /// The batch that completes a whole file; a file that is not whole is removed.
     fn into_finish_batch(mut self, report: TaskReport) -> EntryBatch {
-        let state = std::mem::take(&mut *self.state());
-        let failure = state.failure.map(|(_, kind)| kind);
-        let failure = failure.or_else(|| coverage_error(state.covered, &self.node));
+        let LargeFileState { covered, failure, is_interrupted, written } =
+            std::mem::take(&mut *self.state());
+        let failure = match failure {
+            Some((_, kind)) => Some(kind),
+            // The gaps say nothing about the image.
+            None if is_interrupted => None,
+            None => coverage_error(covered, &self.node),
+        };
         let (node, directory) = (self.node.clone(), Arc::clone(&self.directory));
         let Some((new, stat)) = self.file.take() else { return EntryBatch::default() };
-        let Some(kind) = failure else {
-            let task = EntryTask::Finish { node, directory, file: new, stat };
+        if failure.is_none() && !is_interrupted {
+            let task = EntryTask::Finish { node, directory, file: new, stat, written };
             return EntryBatch::of(task, report);
-        };
+        }
         let place = self.context.place(&directory, &node.path);
-        let kind = IncompleteFile::new(place, &new).remove().err().unwrap_or(kind);
+        let left = IncompleteFile::new(place, &new).remove().err();
         let mut batch = EntryBatch::of(EntryTask::Release(Arc::clone(&directory)), report);
-        let mut content = ContentWriter::default();
-        EntryWriter { context: &self.context, content: &mut content, report: &mut batch.report }
-            .fail(kind, &node);
+        batch.report.removed.add(written);
+        let (mut content, context) = (ContentWriter::default(), &*self.context);
+        let report = &mut batch.report;
+        let mut writer = EntryWriter { context, content: &mut content, report };
+        left.into_iter().chain(failure).for_each(|kind| writer.fail(kind, &node));
         if node.inode.nlink() > 1 {
             batch.first_names.push(FirstNameResult::failed(&node));
         }
@@ -171,24 +181,36 @@ impl FileSegment {
     pub(crate) fn write(&mut self, content: &mut ContentWriter) {
         let LargeFile { context, node, file, .. } = &*self.file;
         let Some((NewHostFile { file, .. }, _)) = file else { return };
-        // The first failure in the order of the file is reported, whatever the threads do.
-        if context.should_stop() || self.file.state().has_failed_before(self.range.start) {
+        if context.should_stop() {
+            self.file.state().is_interrupted = true;
             return;
         }
-        let counted = &mut self.report.counted;
+        // The first failure in the order of the file is reported, whatever the threads do.
+        if self.file.state().has_failed_before(self.range.start) {
+            return;
+        }
         let ExtractContext { image, cancel, limits, .. } = &**context;
         let contents = FileContent { image, inode: &node.inode, cancel, limits };
-        let written = content.write_range(contents, self.range.clone(), file, counted);
-        match written {
-            Ok(covered) => self.file.state().covered.push(covered),
-            Err(kind) => {
-                context.record_failure(&kind);
-                self.fail(kind);
+        match content.write_range(contents, self.range.clone(), file) {
+            Ok((covered, written)) => {
+                self.report.counted.add_bytes(written);
+                let mut state = self.file.state();
+                state.covered.push(covered);
+                state.written.add(written);
             }
+            Err(kind) => self.fail(kind),
         }
     }
 
-    fn fail(&self, kind: ErrorKind) {
+    fn fail(&mut self, kind: ErrorKind) {
+        let LargeFile { context, node, .. } = &*self.file;
+        if kind.stops_everything() || matches!(kind, ErrorKind::Cancelled) {
+            // It must not wait for the end of the file, nor yield to another failure of it.
+            let error = Error::new(kind, &node.path).about(&node.inode);
+            self.report.failures.extend(context.record_failure(error));
+            self.file.state().is_interrupted = true;
+            return;
+        }
         let mut state = self.file.state();
         if !state.has_failed_before(self.range.start) {
             state.failure = Some((self.range.start, kind));
@@ -196,7 +218,7 @@ impl FileSegment {
     }
 
     /// A thread panicked while it wrote this segment.
-    pub(crate) fn mark_panicked(&self) {
+    pub(crate) fn mark_panicked(&mut self) {
         self.fail(ErrorKind::Panicked);
     }
 
@@ -217,4 +239,91 @@ pub(crate) enum SegmentEnd {
     OneOfMany(TaskReport),
     /// It was the last segment; the batch completes the file.
     Last(EntryBatch),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    use ferrofs_image::{Image, WalkEvent};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::metadata::{CallerId, MetadataPolicy};
+    use crate::new_directory::open_existing;
+    use crate::options::{ExtractOptions, OwnerPolicy};
+
+    /// The segments of a file, which is made in `folder`.
+    fn segments(folder: &TempDir) -> (Arc<ExtractContext>, Vec<FileSegment>) {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/lz4.erofs");
+        let image = Image::open(data).unwrap();
+        let large = |event| match event {
+            WalkEvent::Leaf(node) if is_large(node.inode.size()) => Some(node),
+            _ => None,
+        };
+        let node = image.walk(b"/").unwrap().find_map(large).unwrap();
+        let (credentials, owners) = (CallerId::current(), OwnerPolicy::Caller);
+        let policy = MetadataPolicy { credentials, owners, masked: 0, skip_set_id: false };
+        let context = Arc::new(ExtractContext::new(image, policy, &ExtractOptions::new()));
+        let directory = Arc::new(open_existing(File::open(folder.path()).unwrap().into()).unwrap());
+        let file = LargeFile::create(&context, &node, &directory).unwrap();
+        let segments: Vec<_> = LargeFile::segments(file).collect();
+        assert!(segments.len() > 1);
+        (context, segments)
+    }
+
+    /// The reports of all segments, and the number of tasks that are left.
+    fn end(segments: Vec<FileSegment>) -> (Vec<TaskReport>, usize) {
+        let mut tasks = 0;
+        let end = |segment: FileSegment| match segment.end() {
+            SegmentEnd::OneOfMany(report) => report,
+            SegmentEnd::Last(batch) => {
+                tasks += batch.tasks.iter().filter(|task| !is_release(task)).count();
+                batch.report
+            }
+        };
+        (segments.into_iter().map(end).collect(), tasks)
+    }
+
+    fn is_release(task: &EntryTask) -> bool {
+        matches!(task, EntryTask::Release(_))
+    }
+
+    #[test]
+    fn an_error_that_stops_everything_is_kept_before_and_after_other_failures_of_the_file() {
+        for is_first in [true, false] {
+            let folder = TempDir::new().unwrap();
+            let (context, mut segments) = segments(&folder);
+            let mut fail = [(1, ErrorKind::OutputLimit { limit: 7 }), (0, ErrorKind::Panicked)];
+            if !is_first {
+                fail.reverse();
+            }
+            fail.into_iter().for_each(|(number, kind)| segments[number].fail(kind));
+            let (reports, tasks) = end(segments);
+            let error = context.take_stop_error().unwrap();
+            assert!(matches!(error.kind(), ErrorKind::OutputLimit { limit: 7 }), "{error}");
+            assert!(context.should_stop() && tasks == 0);
+            let failures: Vec<_> = reports.into_iter().flat_map(|report| report.failures).collect();
+            let [other] = &*failures else { panic!("{failures:?}") };
+            assert!(matches!(other.kind(), ErrorKind::Panicked), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_interrupted_is_removed_and_is_no_failure() {
+        let folder = TempDir::new().unwrap();
+        let (context, mut segments) = segments(&folder);
+        let mut content = ContentWriter::default();
+        segments[0].write(&mut content);
+        segments[1].fail(ErrorKind::OutputLimit { limit: 7 });
+        segments[1..].iter_mut().for_each(|segment| segment.write(&mut content));
+        let (reports, tasks) = end(segments);
+        assert!(reports.iter().all(|report| report.failures.is_empty()), "{reports:?}");
+        let counted: u64 = reports.iter().map(|report| report.counted.bytes).sum();
+        let removed: u64 = reports.iter().map(|report| report.removed.bytes).sum();
+        assert!(counted > 0 && counted == removed && tasks == 0);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(context.take_stop_error().is_some());
+    }
 }

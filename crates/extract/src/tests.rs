@@ -21,6 +21,7 @@ mod faults;
 mod fixture;
 mod rights;
 mod staging;
+mod stopping;
 
 /// An extraction that takes longer hangs. The slowest one here takes a second.
 const WATCHDOG: Duration = Duration::from_secs(120);

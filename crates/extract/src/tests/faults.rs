@@ -278,6 +278,7 @@ fn a_host_without_space_stops_everything_and_keeps_no_partial_file() {
         let extracted = extract_with_watchdog(&made.open(), tiny.0.path(), workers);
         let error = extracted.result.unwrap_err();
         assert!(error.kind().stops_everything(), "{error}");
+        assert!(extracted.failures.is_empty(), "{:?}", extracted.failures);
         for (path, seen) in snapshot_tree(tiny.0.path()) {
             let expected = match path.file_name().and_then(|name| name.to_str()) {
                 Some("small") => 5_000,
