@@ -3,8 +3,9 @@
 //! directories one after the other, so a path is stored as what differs from the one before it.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use rustix::fs::Mode;
 
@@ -12,11 +13,10 @@ use crate::directory_stack::DirectoryStack;
 use crate::error::ErrorKind;
 use crate::new_directory::{open_directory, open_search};
 use crate::open_directory::FileId;
+use crate::waypoints::{OPEN_LEVELS_MAX, Waypoints};
 
 /// Memory is charged in steps of this many bytes.
 const STEP_BYTES: u64 = 64 << 10;
-/// Directories above the present one that stay open, so that few are opened twice.
-const OPEN_MAX: usize = 64;
 
 /// The directories, in the order in which they were left.
 #[derive(Debug)]
@@ -95,21 +95,33 @@ impl DeferredModes {
 
     /// Sets all permissions, in the order of the entries: children come before their parents, so
     /// that each path can still be searched. Calls `failed` for those that cannot be set.
-    pub(crate) fn apply(self, stack: &DirectoryStack, mut failed: impl FnMut(ErrorKind, &[u8])) {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`].
+    pub(crate) fn apply(
+        self,
+        stack: &DirectoryStack,
+        cancel: &CancelToken,
+        mut failed: impl FnMut(ErrorKind, &[u8]),
+    ) -> Result<(), ErrorKind> {
         let (mut path, mut at) = (Vec::new(), 0);
-        let mut open = OpenAncestors { stack, open: VecDeque::new() };
+        let mut open = OpenAncestors::new(stack, cancel);
         for DeferredMode { mode, file_id, shared, suffix } in &self.entries {
             // Both come from lengths of slices.
             let suffix = &self.suffixes[at..at + *suffix as usize];
             at += suffix.len();
             path.truncate(*shared as usize);
             path.extend_from_slice(suffix);
+            check_cancelled(cancel)?;
             let directory = open.directory(&path);
             let set = directory.and_then(|directory| set_mode(&directory, *mode, *file_id));
-            if let Err(kind) = set {
-                failed(kind, &path);
+            match set {
+                Err(ErrorKind::Cancelled) => return Err(ErrorKind::Cancelled),
+                Err(kind) => failed(kind, &path),
+                Ok(()) => {}
             }
         }
+        Ok(())
     }
 }
 
@@ -123,43 +135,104 @@ fn set_mode(directory: &OwnedFd, mode: u32, file_id: FileId) -> Result<(), Error
         .map_err(ErrorKind::output("cannot set the mode"))
 }
 
-/// Directories on the way to the present one, opened for lookups only.
+/// Directories on the way to the present one, opened for lookups only. The deepest ones stay open,
+/// and waypoints among the others, so that the way up from a deep directory is short.
 struct OpenAncestors<'a> {
     stack: &'a DirectoryStack,
-    /// Each with its path; the outermost first.
-    open: VecDeque<(Vec<u8>, OwnedFd)>,
+    cancel: &'a CancelToken,
+    /// The path of the deepest one.
+    path: Vec<u8>,
+    /// Where the path of each of them ends; that of the destination comes first.
+    ends: Vec<usize>,
+    /// The deepest ones.
+    open: VecDeque<OwnedFd>,
+    waypoints: Waypoints,
 }
 
-impl OpenAncestors<'_> {
+impl<'a> OpenAncestors<'a> {
+    fn new(stack: &'a DirectoryStack, cancel: &'a CancelToken) -> Self {
+        let (path, ends, open) = Default::default();
+        Self { stack, cancel, path, ends, open, waypoints: Waypoints::new() }
+    }
+
     fn directory(&mut self, path: &[u8]) -> Result<OwnedFd, ErrorKind> {
         let split = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         let (parent, name) = (&path[..split], path.get(split + 1..).unwrap_or_default());
         if name.is_empty() {
             return self.stack.open(b"/");
         }
-        let is_above = |above: &[u8]| {
-            parent.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        self.leave_to(parent);
+        self.reopen()?;
+        let known = self.path.len();
+        for part in parent[known..].split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            self.enter(part)?;
+        }
+        open_directory(self.deepest()?, name)
+    }
+
+    fn deepest(&self) -> Result<BorrowedFd<'_>, ErrorKind> {
+        self.open.back().map(AsFd::as_fd).ok_or(ErrorKind::UnsafeName)
+    }
+
+    /// Forgets those that are not above what is in `parent`.
+    fn leave_to(&mut self, parent: &[u8]) {
+        let common = if parent.starts_with(&self.path) {
+            self.path.len()
+        } else if self.path.starts_with(parent) {
+            parent.len()
+        } else {
+            let pairs = self.path.iter().zip(parent);
+            pairs.take_while(|(known, new)| known == new).count()
         };
-        while self.open.back().is_some_and(|(above, _)| !is_above(above)) {
+        let is_above =
+            |end: usize| end <= common && parent.get(end).is_none_or(|next| *next == b'/');
+        while self.ends.last().is_some_and(|end| !is_above(*end)) {
+            self.ends.pop();
             self.open.pop_back();
         }
-        if self.open.is_empty() {
-            self.open.push_back((Vec::new(), self.stack.open(b"/")?));
-        }
-        let known = self.open.back().map_or(0, |(above, _)| above.len());
-        let mut at = known;
-        for part in parent[known..].split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-            at += 1 + part.len();
-            let Some((_, above)) = self.open.back() else { break };
-            let next = open_search(above.as_fd(), part)?;
-            self.open.push_back((parent[..at].to_vec(), next));
-            if self.open.len() > OPEN_MAX {
-                self.open.pop_front();
-            }
-        }
-        let above = self.open.back().map(|(_, above)| above.as_fd());
-        open_directory(above.ok_or(ErrorKind::UnsafeName)?, name)
+        self.path.truncate(self.ends.last().copied().unwrap_or(0));
+        self.waypoints.truncate(self.ends.len());
     }
+
+    /// Makes sure that the deepest one is open: starts again at a waypoint or at the destination.
+    fn reopen(&mut self) -> Result<(), ErrorKind> {
+        if !self.open.is_empty() {
+            return Ok(());
+        }
+        let clone_failed =
+            |source| ErrorKind::Output { operation: "cannot open directory", source };
+        let (index, fd) = match self.waypoints.above(self.ends.len()) {
+            Some((index, fd)) => (index, fd.try_clone().map_err(clone_failed)?),
+            None => (0, self.stack.open(b"/")?),
+        };
+        self.ends.truncate(index + 1);
+        if self.ends.is_empty() {
+            self.ends.push(0);
+        }
+        self.path.truncate(self.ends.last().copied().unwrap_or(0));
+        self.open.push_back(fd);
+        Ok(())
+    }
+
+    fn enter(&mut self, name: &[u8]) -> Result<(), ErrorKind> {
+        check_cancelled(self.cancel)?;
+        let directory = open_search(self.deepest()?, name)?;
+        self.path.push(b'/');
+        self.path.extend_from_slice(name);
+        self.ends.push(self.path.len());
+        self.open.push_back(directory);
+        if self.open.len() > OPEN_LEVELS_MAX
+            && let Some(outermost) = self.open.pop_front()
+        {
+            let index = self.ends.len().saturating_sub(self.open.len() + 1);
+            self.waypoints.add(index, outermost.as_fd());
+        }
+        Ok(())
+    }
+}
+
+fn check_cancelled(token: &CancelToken) -> Result<(), ErrorKind> {
+    if token.is_cancelled() { Err(ErrorKind::Cancelled) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -174,6 +247,12 @@ mod tests {
     use crate::destination::open_destination;
     use crate::open_directory::PublishFailures;
     use crate::options::ExistingFiles;
+
+    fn stack(folder: &TempDir) -> DirectoryStack {
+        let (existing, failures) = (ExistingFiles::Keep, PublishFailures::default());
+        let destination = open_destination(folder.path(), existing, &failures).unwrap();
+        DirectoryStack::new(destination.directory, existing, &failures).unwrap()
+    }
 
     fn id_of(path: &Path) -> FileId {
         FileId::of(&rustix::fs::stat(path).unwrap())
@@ -199,7 +278,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let mut paths = Vec::new();
         let mut path = String::new();
-        for _ in 0..3 * OPEN_MAX {
+        for _ in 0..3 * OPEN_LEVELS_MAX {
             path.push_str("/d");
             paths.push(path.clone());
             paths.push(format!("{path}/e"));
@@ -214,13 +293,43 @@ mod tests {
             modes.add(path.as_bytes(), 0o711, file_id).unwrap();
         }
         modes.add(b"/", 0o700, id_of(folder.path())).unwrap();
-        let (existing, failures) = (ExistingFiles::Keep, PublishFailures::default());
-        let destination = open_destination(folder.path(), existing, &failures).unwrap();
-        let stack = DirectoryStack::new(destination.directory, existing, &failures).unwrap();
-        modes.apply(&stack, |kind, path| panic!("{kind}: {path:?}"));
+        let stack = stack(&folder);
+        let failed = |kind: ErrorKind, path: &[u8]| panic!("{kind}: {path:?}");
+        modes.apply(&stack, &CancelToken::new(), failed).unwrap();
         for path in &paths {
             let mode = fs::metadata(folder.path().join(&path[1..])).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o711, "{path}");
         }
+    }
+    #[test]
+    fn the_way_up_from_a_deep_directory_does_not_begin_at_the_destination() {
+        let folder = TempDir::new().unwrap();
+        let deepest = "/d".repeat(5 * OPEN_LEVELS_MAX);
+        fs::create_dir_all(folder.path().join(&deepest[1..])).unwrap();
+        let (stack, cancel) = (stack(&folder), CancelToken::new());
+        let mut open = OpenAncestors::new(&stack, &cancel);
+        open.directory(deepest.as_bytes()).unwrap();
+        assert!(open.open.len() <= OPEN_LEVELS_MAX);
+        // From the destination, nothing is found any more.
+        fs::rename(folder.path().join("d"), folder.path().join("moved")).unwrap();
+        for depth in (OPEN_LEVELS_MAX + 2..5 * OPEN_LEVELS_MAX).rev() {
+            open.directory(&deepest.as_bytes()[..2 * depth]).unwrap();
+            assert!(open.open.len() <= OPEN_LEVELS_MAX);
+        }
+        open.directory(&deepest.as_bytes()[..2]).unwrap_err();
+    }
+
+    #[test]
+    fn a_cancellation_ends_it() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("d")).unwrap();
+        let (file_id, cancel) = (id_of(&folder.path().join("d")), CancelToken::new());
+        let mut modes = DeferredModes::new(&Budget::new(1 << 20));
+        modes.add(b"/d", 0o100, file_id).unwrap();
+        cancel.cancel();
+        let ended = modes.apply(&stack(&folder), &cancel, |kind, _| panic!("{kind}"));
+        assert!(matches!(ended, Err(ErrorKind::Cancelled)));
+        let mode = fs::metadata(folder.path().join("d")).unwrap().permissions().mode();
+        assert_ne!(mode & 0o777, 0o100);
     }
 }

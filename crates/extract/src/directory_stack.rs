@@ -7,7 +7,7 @@
 //!
 //! At most one level is staged: the first that is new, since all below it are new, too.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
@@ -19,10 +19,7 @@ use crate::open_directory::{
     StagingParent, StagingPlace,
 };
 use crate::options::ExistingFiles;
-
-/// How many levels keep a file descriptor. Real trees are rarely deeper, and the usual limit of a
-/// process is 1,024 descriptors.
-const OPEN_LEVELS_MAX: usize = 64;
+use crate::waypoints::{OPEN_LEVELS_MAX, Waypoints};
 
 #[derive(Debug)]
 enum LevelState {
@@ -48,50 +45,6 @@ pub(crate) enum DirectoryFailure {
     Now(Error),
     /// It failed earlier, and the failure was reported then.
     Before,
-}
-
-/// Some of the closed levels, evenly spaced, with a descriptor each: without them the way up from
-/// level n would open n² / 128 directories.
-#[derive(Debug)]
-struct Waypoints {
-    levels: Vec<(usize, OwnedFd)>,
-    spacing: usize,
-}
-
-impl Waypoints {
-    fn new() -> Self {
-        Self { levels: Vec::new(), spacing: OPEN_LEVELS_MAX }
-    }
-
-    /// A level is being closed.
-    fn add(&mut self, index: usize, directory: BorrowedFd<'_>) {
-        let is_next = self.levels.last().is_none_or(|(last, _)| *last < index);
-        if !is_next || !index.is_multiple_of(self.spacing) {
-            return;
-        }
-        // Without a free descriptor the way up is longer.
-        let Ok(fd) = directory.try_clone_to_owned() else { return };
-        self.levels.push((index, fd));
-        if self.levels.len() > OPEN_LEVELS_MAX {
-            self.spacing *= 2;
-            let spacing = self.spacing;
-            self.levels.retain(|(index, _)| index.is_multiple_of(spacing));
-        }
-    }
-
-    /// The deepest one among the first `count` levels.
-    fn above(&self, count: usize) -> Option<(usize, &OwnedFd)> {
-        let mut deepest_first = self.levels.iter().rev();
-        let found = deepest_first.find(|(index, _)| *index < count);
-        found.map(|(index, fd)| (*index, fd))
-    }
-
-    /// Only the first `count` levels are left.
-    fn truncate(&mut self, count: usize) {
-        while self.levels.last().is_some_and(|(index, _)| *index >= count) {
-            self.levels.pop();
-        }
-    }
 }
 
 /// The level that is staged.
@@ -423,27 +376,6 @@ mod tests {
             assert_eq!(stack.path.len(), 2 * depth);
         }
         assert!(folder.path().join("d/d/d/left").is_dir());
-    }
-
-    #[test]
-    fn waypoints_are_few_and_never_far() {
-        const DEPTH: usize = 10_000;
-        let folder = TempDir::new().unwrap();
-        let fd = fs::File::open(folder.path()).unwrap();
-        let mut waypoints = Waypoints::new();
-        for index in 0..DEPTH {
-            waypoints.add(index, fd.as_fd());
-            assert!(waypoints.levels.len() <= OPEN_LEVELS_MAX);
-        }
-        // A level that was opened again and closed again.
-        waypoints.add(0, fd.as_fd());
-        let spacing = DEPTH.div_ceil(OPEN_LEVELS_MAX).next_power_of_two();
-        for count in (1..=DEPTH).rev() {
-            waypoints.truncate(count);
-            let (index, _) = waypoints.above(count).unwrap();
-            assert!(index < count && count - index <= spacing, "{count}: {index}");
-        }
-        assert!(waypoints.above(0).is_none());
     }
 
     #[test]

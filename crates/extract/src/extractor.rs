@@ -144,7 +144,9 @@ impl Extractor<'_> {
         self.drain()?;
         let budget = self.context.image.memory().budget();
         let modes = std::mem::replace(&mut self.deferred_modes, DeferredModes::new(budget));
-        modes.apply(&self.stack, |kind, path| self.reporter.fail(Error::new(kind, path)));
+        let failed = |kind, path: &[u8]| self.reporter.fail(Error::new(kind, path));
+        let applied = modes.apply(&self.stack, &self.context.cancel, failed);
+        applied.map_err(|kind| Error::new(kind, b""))?;
         for pattern in self.selection.unmatched(&self.matches) {
             self.reporter.fail(Error::new(ErrorKind::NothingMatches, pattern));
         }

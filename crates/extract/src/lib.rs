@@ -59,6 +59,7 @@ mod tar;
 mod temporary_name;
 #[cfg(test)]
 mod tests;
+mod waypoints;
 
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{ExtractEvent, ExtractProgress, ExtractSummary, SkippedMetadata};
