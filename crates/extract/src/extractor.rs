@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractSummary, Reporter};
 use crate::large_file::{LargeFile, is_large};
 use crate::limits::ENTRY_WORK;
-use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
+use crate::links::{FirstDirectory, FirstNameResult, LinkAction, LinkTable, PendingName};
 use crate::metadata::{CallerId, MetadataPolicy, permissions};
 use crate::open_directory::{FinalMetadata, PublishFailures};
 use crate::options::ExtractOptions;
@@ -84,6 +84,7 @@ pub(crate) fn extract_with(
         reporter,
         failures,
         links: LinkTable::new(image, &context.limits.work),
+        first_directory: FirstDirectory::default(),
         selection: &options.selection,
         matches: options.selection.matches(),
         deferred_modes: DeferredModes::new(image.memory().budget()),
@@ -109,6 +110,7 @@ struct Extractor<'a> {
     /// Those of staged directories.
     failures: PublishFailures,
     links: LinkTable,
+    first_directory: FirstDirectory,
     selection: &'a Selection,
     matches: MatchedPatterns,
     deferred_modes: DeferredModes,
@@ -256,7 +258,8 @@ impl Extractor<'_> {
             LinkAction::Link(name, first) => (name, first),
         };
         let place = self.context.place(&name.directory, &name.node.path);
-        match link(&self.stack, place, &first) {
+        let work = &self.context.limits.work;
+        match self.first_directory.link(&self.stack, place, &first, work) {
             Ok(true) => {
                 self.links.count(&name.node.inode);
                 self.reporter.summary.hard_links += 1;

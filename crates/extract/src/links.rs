@@ -4,7 +4,7 @@
 //! by `extractor` and by the planner of a tar, on one thread.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ferrofs_image::{FileType, Image, Inode, InodeSet, Nid, WalkEntry, WorkMeter};
@@ -23,6 +23,12 @@ const STAGED_BYTES: usize = 96;
 
 /// Memory is charged in steps of this many bytes.
 const CHARGE_STEP_BYTES: u64 = 256 << 10;
+
+/// Levels above a first name that no work is counted for: trees are rarely deeper.
+const FREE_LEVELS: u64 = 16;
+
+/// Opening a directory on the way to a first name takes about as long as decoding so many bytes.
+const LEVEL_WORK: u64 = 1 << 10;
 
 /// The most names that wait at once: each keeps a directory open.
 const PENDING_MAX: usize = 64;
@@ -282,23 +288,49 @@ impl LinkTable {
     }
 }
 
-/// Makes `target` another name of the file that `first` names; `false` if the host needs a copy.
-pub(crate) fn link(
-    stack: &DirectoryStack,
-    target: NewEntry<'_>,
-    first: &FirstName,
-) -> Result<bool, ErrorKind> {
-    let found = stack.parent_of(&first.path, first.staged.as_deref());
-    let Ok((directory, name)) = found else { return Ok(false) };
-    match target.create_link(directory.as_fd(), name) {
-        Ok(()) => {}
-        Err(LinkError::Copy) => return Ok(false),
-        Err(LinkError::Failed(kind)) => return Err(kind),
+/// The directory of the first name that was linked last. It stays open, since files with further
+/// names are often in one directory, and the way to it can have 32,768 levels.
+#[derive(Debug, Default)]
+pub(crate) struct FirstDirectory {
+    path: Vec<u8>,
+    fd: Option<OwnedFd>,
+}
+
+impl FirstDirectory {
+    /// Makes `target` another name of the file that `first` names; `false` if the host needs a copy.
+    ///
+    /// # Errors
+    /// The host refuses, or the links lead to more deep directories than `work` allows.
+    pub(crate) fn link(
+        &mut self,
+        stack: &DirectoryStack,
+        target: NewEntry<'_>,
+        first: &FirstName,
+        work: &WorkMeter,
+    ) -> Result<bool, ErrorKind> {
+        let end = first.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        let (parent, name) = (&first.path[..end], &first.path[end.saturating_add(1)..]);
+        if self.fd.is_none() || self.path != parent {
+            let levels = parent.iter().filter(|byte| **byte == b'/').count() as u64;
+            let more = levels.saturating_sub(FREE_LEVELS);
+            work.add(more.saturating_mul(LEVEL_WORK), "hard links to files in deep directories")?;
+            self.fd = None;
+            let found = stack.parent_of(&first.path, first.staged.as_deref());
+            let Ok((directory, _)) = found else { return Ok(false) };
+            self.fd = Some(directory);
+            self.path = parent.to_vec();
+        }
+        let Some(directory) = &self.fd else { return Ok(false) };
+        match target.create_link(directory.as_fd(), name) {
+            Ok(()) => {}
+            Err(LinkError::Copy) => return Ok(false),
+            Err(LinkError::Failed(kind)) => return Err(kind),
+        }
+        if target.file_id()? == first.file_id {
+            return Ok(true);
+        }
+        // Another process put another file under the first name.
+        target.remove()?;
+        Ok(false)
     }
-    if target.file_id()? == first.file_id {
-        return Ok(true);
-    }
-    // Another process put another file under the first name.
-    target.remove()?;
-    Ok(false)
 }

@@ -242,6 +242,34 @@ fn every_directory_has_the_time_of_the_image() {
     }
 }
 
+/// Each name led through all levels to the first one: an image of 2 MiB took more than five minutes.
+#[test]
+fn links_to_deep_files_open_the_way_once_for_each_directory_or_count_it_as_work() {
+    for (is_mixed, is_limited) in [(false, false), (true, true)] {
+        let mut made = ImageFixture::new();
+        let mut deep = |top| {
+            let mut parent = made.directory(0, top);
+            (0..100).for_each(|_| parent = made.directory(parent, "d"));
+            [0, 1].map(|number| made.file(parent, &number.to_string(), b"deep"))
+        };
+        let (a, b) = (deep("a"), deep("b"));
+        for number in 0..100 {
+            let other = if is_mixed { b[0] } else { a[1] };
+            made.link(0, &format!("z{number:03}-first"), a[0]);
+            made.link(0, &format!("z{number:03}-other"), other);
+        }
+        let folder = new_folder();
+        let options = ExtractOptions::new().max_work(Some(1 << 20));
+        let run = extract_with_options(&made.open(), folder.path(), 0, options);
+        if is_limited {
+            let error = run.result.unwrap_err().to_string();
+            assert!(error.contains("hard links to files in deep directories"), "{error}");
+        } else {
+            assert_eq!(run.result.unwrap().hard_links, 200);
+        }
+    }
+}
+
 /// Names that no sound image has made an image of 64 KiB write 16 GiB. As many names as there are links are
 /// free.
 #[test]
