@@ -139,9 +139,7 @@ impl NewEntry<'_> {
             match rustix::fs::renameat_with(directory, temporary, directory, name, flags) {
                 // The kernel or the file system does not have the flag.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                    let flags = AtFlags::empty();
-                    rustix::fs::linkat(directory, temporary, directory, name, flags)
-                        .and_then(|()| rustix::fs::unlinkat(directory, temporary, flags))
+                    self.rename_without_flags(temporary)
                 }
                 renamed => renamed,
             }
@@ -151,6 +149,24 @@ impl NewEntry<'_> {
             Err(Errno::ISDIR) => Err(ErrorKind::DirectoryInTheWay),
             renamed => renamed.map_err(ErrorKind::output(NAME_FILE)),
         }
+    }
+
+    /// As a rename that replaces nothing, on a file system that has no such call.
+    fn rename_without_flags(self, temporary: &[u8]) -> io::Result<()> {
+        let (directory, name, flags) = (self.directory, self.name, AtFlags::empty());
+        match rustix::fs::linkat(directory, temporary, directory, name, flags) {
+            Err(errno) if has_no_links(errno) => self.rename_over_empty_file(temporary),
+            linked => linked.and_then(|()| rustix::fs::unlinkat(directory, temporary, flags)),
+        }
+    }
+
+    /// The same without hard links: an empty file takes the name first.
+    fn rename_over_empty_file(self, temporary: &[u8]) -> io::Result<()> {
+        let (directory, name) = (self.directory, self.name);
+        drop(self.open_new(name, Mode::RUSR | Mode::WUSR)?);
+        rustix::fs::renameat(directory, temporary, directory, name).inspect_err(|_| {
+            rustix::fs::unlinkat(directory, name, AtFlags::empty()).ok();
+        })
     }
 
     /// Creates a symlink.
@@ -172,7 +188,7 @@ impl NewEntry<'_> {
         let (major, minor) = inode.device().unwrap_or((0, 0));
         let number = makedev(major, minor);
         match self.create(|name| rustix::fs::mknodat(self.directory, name, kind, mode, number))? {
-            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => return Ok(None),
+            Err(errno) if has_no_special_files(errno) => return Ok(None),
             made => made.map_err(ErrorKind::output("cannot create special file"))?,
         }
         let is_device = matches!(inode.file_type(), FileType::CharDevice | FileType::BlockDevice);
@@ -212,10 +228,7 @@ impl NewEntry<'_> {
             rustix::fs::linkat(first_directory, first_name, self.directory, name, flags)
         });
         match made.map_err(LinkError::Failed)? {
-            // ACCESS: the file belongs to another user. The others: no hard link is possible here.
-            Err(Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::ACCESS) => {
-                Err(LinkError::Copy)
-            }
+            Err(errno) if has_no_links(errno) => Err(LinkError::Copy),
             other => other.map_err(|errno| {
                 LinkError::Failed(ErrorKind::output("cannot create hard link")(errno))
             }),
@@ -251,6 +264,21 @@ impl NewEntry<'_> {
         self.remove_name(&temporary)?;
         renamed.map(|()| Ok(made))
     }
+}
+
+/// Whether no hard link is possible here, after this error of linkat(2). ACCESS: the file belongs to
+/// another user. NOSYS: FUSE servers without the call.
+fn has_no_links(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::ACCESS | Errno::NOSYS
+    )
+}
+
+/// Whether the caller or the file system cannot have a special file here, after this error of
+/// mknodat(2).
+fn has_no_special_files(errno: Errno) -> bool {
+    matches!(errno, Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS)
 }
 
 /// A new symlink, device node, FIFO or socket, held by a descriptor.
@@ -329,6 +357,77 @@ impl Drop for IncompleteFile<'_> {
         if let Some(name) = self.name {
             // A panic is unwinding, and is reported; this second failure cannot be.
             self.place.remove_name(name).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn names(folder: &TempDir) -> Vec<String> {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn place(directory: &File) -> NewEntry<'_> {
+        NewEntry {
+            directory: directory.as_fd(),
+            name: b"name",
+            existing: ExistingFiles::Keep,
+            foreign_acl: ForeignAcl::None,
+            is_staged: false,
+        }
+    }
+
+    #[test]
+    fn without_the_flag_of_rename_a_file_gets_a_free_name_and_replaces_none() {
+        for has_links in [true, false] {
+            let folder = TempDir::new().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            let directory = File::open(folder.path()).unwrap();
+            let rename = |temporary: &[u8]| match has_links {
+                true => place(&directory).rename_without_flags(temporary),
+                false => place(&directory).rename_over_empty_file(temporary),
+            };
+            fs::write(path("first"), "first").unwrap();
+            rename(b"first").unwrap();
+            assert_eq!(names(&folder), ["name"]);
+            fs::write(path("second"), "second").unwrap();
+            assert_eq!(rename(b"second"), Err(Errno::EXIST));
+            assert_eq!(names(&folder), ["name", "second"]);
+            assert_eq!(fs::read(path("name")).unwrap(), b"first");
+            fs::remove_file(path("name")).unwrap();
+            assert_eq!(rename(b"gone"), Err(Errno::NOENT));
+            assert_eq!(names(&folder), ["second"]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_linked_is_renamed_over_an_empty_file() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("directory")).unwrap();
+        let directory = File::open(folder.path()).unwrap();
+        // A directory cannot be linked, nor take the place of a file: this error is of the second call.
+        let renamed = place(&directory).rename_without_flags(b"directory");
+        assert_eq!(renamed, Err(Errno::NOTDIR));
+        assert_eq!(names(&folder), ["directory"]);
+    }
+
+    #[test]
+    fn a_file_system_without_a_call_gets_copies_and_no_special_files() {
+        for errno in [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS] {
+            assert!(has_no_links(errno) && has_no_special_files(errno), "{errno}");
+        }
+        for errno in [Errno::NOSPC, Errno::EXIST, Errno::NOENT] {
+            assert!(!has_no_links(errno) && !has_no_special_files(errno), "{errno}");
         }
     }
 }

@@ -16,8 +16,9 @@ use crate::error::{ErrorKind, SET_XATTR};
 use crate::event::SkippedMetadata;
 use crate::options::OwnerPolicy;
 
-/// The times, in seconds, that every file system can store.
-const COMMON_SECONDS: Range<i64> = 0..1 << 31;
+/// The times, in seconds, that every file system can store: FAT begins with 1980, and ext3 ends with
+/// 2038.
+const COMMON_SECONDS: Range<i64> = 315_532_800..1 << 31;
 
 pub(crate) const ACL_DEFAULT: &str = "system.posix_acl_default";
 pub(crate) const ACL_ACCESS: &str = "system.posix_acl_access";
@@ -379,5 +380,19 @@ impl CallerId {
             OwnerPolicy::Image => true,
             OwnerPolicy::Caller => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_fat_cannot_store_are_looked_at() {
+        // 1979-12-31 23:59:59, the second after it, and the last one of 32 bits.
+        let last = i64::from(i32::MAX);
+        let is_common =
+            [315_532_799, 315_532_800, last, last + 1].map(|at| COMMON_SECONDS.contains(&at));
+        assert_eq!(is_common, [false, true, true, false]);
     }
 }
