@@ -262,7 +262,7 @@ impl DirectoryStack {
         let parent = self.directory(index).ok_or(ErrorKind::Replaced)?;
         let name = &self.levels[index].name;
         let made = if parent.staged().is_some() {
-            let made = make_directory(parent, name, self.existing)?;
+            let made = make_directory(parent, name)?;
             made.within(parent.staged().map(Arc::clone))
         } else {
             let place = StagingPlace {
@@ -475,6 +475,21 @@ mod tests {
         }
         assert!(folder.path().join("a/b").is_dir());
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    /// As on a host that takes `A` and `a` for one name.
+    #[test]
+    fn a_name_that_exists_in_a_new_directory_is_an_error_even_if_files_may_be_replaced() {
+        for existing in [ExistingFiles::Keep, ExistingFiles::Replace] {
+            let folder = TempDir::new().unwrap();
+            let mut stack = stack(&folder, existing);
+            stack.push(b"new");
+            let directory = stack.ready().unwrap();
+            rustix::fs::mkdirat(directory, "a", WORKING_MODE).unwrap();
+            stack.push(b"a");
+            let Err(DirectoryFailure::Now(error)) = stack.ready() else { panic!("it exists") };
+            assert!(matches!(error.kind(), ErrorKind::Exists), "{error}");
+        }
     }
 
     #[test]

@@ -111,12 +111,14 @@ impl ExtractContext {
     pub(crate) fn place<'a>(&self, directory: &'a OpenDirectory, path: &'a [u8]) -> NewEntry<'a> {
         // The walk has checked that this is one safe name.
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let is_staged = directory.staged().is_some();
         NewEntry {
             directory: directory.as_fd(),
             name,
-            existing: self.existing,
+            // What is there was extracted before: the host takes two names for one, as `A` and `a`.
+            existing: if is_staged { ExistingFiles::Refuse } else { self.existing },
             foreign_acl: directory.origin.acl_of_entries(),
-            is_staged: directory.staged().is_some(),
+            is_staged,
         }
     }
 }

@@ -79,34 +79,17 @@ fn open_at(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd
     }
 }
 
-/// Makes the directory `name` in one that is staged, or opens the one that exists.
+/// Makes the directory `name` in one that is staged. What exists there was extracted before: the host
+/// takes two names for one, as `A` and `a`.
 pub(crate) fn make_directory(
     parent: &OpenDirectory,
     name: &[u8],
-    existing: ExistingFiles,
 ) -> Result<OpenDirectory, ErrorKind> {
-    let make = || rustix::fs::mkdirat(parent, name, WORKING_MODE);
-    let open = || open_directory(parent.as_fd(), name);
-    let parent_acl = parent.origin.acl_of_entries();
-    match make() {
-        Err(Errno::EXIST) if existing != ExistingFiles::Refuse => {}
+    match rustix::fs::mkdirat(parent, name, WORKING_MODE) {
         Err(Errno::EXIST) => return Err(ErrorKind::Exists),
-        made => {
-            made.map_err(ErrorKind::output(CREATE))?;
-            return open_new(open()?, parent_acl);
-        }
+        made => made.map_err(ErrorKind::output(CREATE))?,
     }
-    match open() {
-        Err(ErrorKind::Replaced) if existing == ExistingFiles::Keep => {
-            return Err(ErrorKind::Exists);
-        }
-        Err(ErrorKind::Replaced) => {}
-        opened => return open_existing(opened?),
-    }
-    rustix::fs::unlinkat(parent, name, AtFlags::empty())
-        .map_err(ErrorKind::output("cannot remove the existing entry"))?;
-    make().map_err(ErrorKind::output(CREATE))?;
-    open_new(open()?, parent_acl)
+    open_new(open_directory(parent.as_fd(), name)?, parent.origin.acl_of_entries())
 }
 
 /// Makes a staged directory in one that is not staged, or opens the one that exists. `level` is the

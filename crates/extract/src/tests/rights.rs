@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_image::Xattr;
 use rustix::fs::Mode;
@@ -12,13 +14,14 @@ use rustix::fs::Mode;
 use super::completion::{acl, inode_of, make_fifo, mode_of, set_mode};
 use super::faults::skip;
 use super::fixture::ImageFixture;
+use super::staging::WatchedSource;
 use super::{extract_with_options, new_folder};
 use crate::event::SkippedMetadata;
 use crate::host_entry::NewEntry;
 use crate::metadata::{
     ACL_ACCESS, CallerId, ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata,
 };
-use crate::{ExistingFiles, ExtractOptions, OwnerPolicy};
+use crate::{ErrorKind, ExistingFiles, ExtractOptions, OwnerPolicy};
 
 /// An image of a file with a mode and an owner.
 fn image_of_file(mode: u16, (uid, gid): (u32, u32)) -> ferrofs_image::Image {
@@ -133,6 +136,35 @@ fn a_destination_without_metadata_of_the_image_keeps_its_own() {
             assert_ne!(own.mtime(), 1_000_000_000);
             assert_eq!(mode_of(&tree.join("directory")), 0o500);
         }
+    }
+}
+
+/// As on a host that takes `A` and `a` for one name.
+#[test]
+fn nothing_in_a_new_directory_is_replaced() {
+    let mut made = ImageFixture::new();
+    let names = ["file", "large"];
+    for (name, bytes) in [("file", 100), ("large", 40_000)] {
+        made.file(0, name, &vec![b'x'; bytes]);
+    }
+    for workers in [0, 2] {
+        let folder = new_folder();
+        let target = folder.path().join("tree");
+        let (staged, is_done) = (folder.path().join(".tree.part"), AtomicBool::new(false));
+        let image = made.open_as(|bytes| {
+            let hook = move || {
+                if staged.exists() && !is_done.swap(true, Ordering::Relaxed) {
+                    names.iter().for_each(|name| fs::write(staged.join(name), "first").unwrap());
+                }
+            };
+            Arc::new(WatchedSource { bytes, hook })
+        });
+        let options = ExtractOptions::new().existing(ExistingFiles::Replace);
+        let run = extract_with_options(&image, &target, workers, options);
+        run.result.unwrap();
+        assert_eq!(run.failures.len(), 2, "{:?}", run.failures);
+        assert!(run.failures.iter().all(|error| matches!(error.kind(), ErrorKind::Exists)));
+        names.iter().for_each(|name| assert_eq!(fs::read(target.join(name)).unwrap(), b"first"));
     }
 }
 

@@ -18,9 +18,9 @@ use crate::temporary_name::is_temporary;
 use crate::{ErrorKind, ExistingFiles, ExtractOptions};
 
 /// Calls a hook at every read.
-struct WatchedSource<F> {
-    bytes: Vec<u8>,
-    hook: F,
+pub(super) struct WatchedSource<F> {
+    pub(super) bytes: Vec<u8>,
+    pub(super) hook: F,
 }
 
 impl<F> std::fmt::Debug for WatchedSource<F> {
