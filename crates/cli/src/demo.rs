@@ -126,7 +126,7 @@ impl<'a> Demo<'a> {
     fn compare(&self, found: &FileTree, number: &mut u64) -> anyhow::Result<()> {
         let name = self.expected.name();
         self.announce(&format!("comparing every byte and attribute with {name}"))?;
-        let total = measure(&self.image, &Selection::default()).into();
+        let total = measure(&self.image, &Selection::default(), self.stop.token()).into();
         let style = self.arguments.progress.progress;
         let mut progress = ProgressDisplay::new(style, "compare", || total);
         let (expected, user, stop) = (&self.expected, self.user, self.stop);
@@ -150,7 +150,7 @@ impl<'a> Demo<'a> {
 
     /// Measures fresh mounts, whose page cache is empty.
     fn measure_mounts(&self) -> anyhow::Result<()> {
-        let total = measure(&self.image, &Selection::default()).into();
+        let total = measure(&self.image, &Selection::default(), self.stop.token()).into();
         let files = choose_files(&self.image, total, self.stop)?;
         let count = counted(files.len() as u64, "file", "files");
         self.print(&format!("reading {count}, each time from a fresh mount"))?;

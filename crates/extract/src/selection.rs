@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ferrofs_image::{FileType, Image, Inode, InodeSet, WalkEvent};
+use ferrofs_workers::CancelToken;
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::event::ExtractProgress;
@@ -328,14 +329,16 @@ fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// only.
 ///
 /// Damaged names and directories that cannot be read are not counted, so the result is an estimate
-/// for damaged images.
+/// for damaged images. When `cancel` is cancelled, the result is what has been counted until then.
 #[must_use]
-pub fn measure(image: &Image, selection: &Selection) -> ExtractProgress {
+pub fn measure(image: &Image, selection: &Selection, cancel: &CancelToken) -> ExtractProgress {
     let mut total = ExtractProgress::default();
     let mut linked = InodeSet::new(image.memory().budget());
     let mut matches = selection.matches();
     let Ok(mut walk) = image.walk(b"/") else { return total };
-    while let Some(visit) = walk.next() {
+    while !cancel.is_cancelled()
+        && let Some(visit) = walk.next()
+    {
         let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = &visit else { continue };
         match selection.classify(&node.path, &mut matches) {
             SelectionMatch::Outside if matches!(visit, WalkEvent::Enter(_)) => walk.skip_children(),

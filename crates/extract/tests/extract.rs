@@ -148,7 +148,7 @@ fn the_summary_counts_everything_once() {
 fn what_is_measured_is_what_gets_extracted() {
     for name in ["plain.erofs", "lz4-dedupe.erofs", "lz4.erofs"] {
         let folder = TempDir::new().unwrap();
-        let total = measure(&open(name), &Selection::default());
+        let total = measure(&open(name), &Selection::default(), &CancelToken::new());
         let mut last = None;
         extract(&open(name), folder.path(), &ExtractOptions::default(), &mut |event| {
             if let ExtractEvent::Progress(now) = event {
@@ -163,8 +163,16 @@ fn what_is_measured_is_what_gets_extracted() {
 #[test]
 fn a_part_is_measured_as_a_part() {
     let selection = Selection::new(["sub/more", "x"]);
-    let total = measure(&open("plain.erofs"), &selection);
+    let total = measure(&open("plain.erofs"), &selection, &CancelToken::new());
     assert_eq!((total.entries, total.bytes), (10, 40 + 160 + 360 + 640 + 1000 + 1440 + 1960 + 1));
+}
+
+#[test]
+fn a_cancellation_ends_the_measurement() {
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let total = measure(&open("plain.erofs"), &Selection::default(), &cancel);
+    assert_eq!(total.entries, 0);
 }
 
 #[test]

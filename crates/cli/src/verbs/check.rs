@@ -76,7 +76,7 @@ pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Res
     let image = source::open_for_work(&request.image, &request.read, &resources)?;
     let stop = signals.into_stop_request(SecondSignal::Exits)?;
     let path = request.image.as_os_str().as_bytes();
-    let whole = || measure(&image, &Selection::default()).into();
+    let whole = || measure(&image, &Selection::default(), stop.token()).into();
     let mut progress = ProgressDisplay::new(request.progress, "check", whole);
     let (mut problems, mut done) = (DiagnosticList::default(), WorkAmount::default());
     let mut messages = MessageLimiter::default();

@@ -257,8 +257,12 @@ impl OpenedExtraction {
             stop.exit_on_signals()?;
         }
         let started = Instant::now();
-        let total = || measure(&image, &selection).into();
+        let total = || measure(&image, &selection, stop.token()).into();
         let mut events = Events::new(request, stop, total);
+        if let Err(stopped) = stop.check() {
+            events.progress.finish(events.done);
+            return Err(stopped.into());
+        }
         let (summary, stdout_is_free) = match (&request.target, tar) {
             (ExtractTarget::Tar { path, holes }, Some(tar)) => {
                 let file = tar.create().map_err(|refusal| tar_error(path, &refusal))?;
