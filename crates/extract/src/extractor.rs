@@ -435,6 +435,10 @@ impl Extractor<'_> {
             return Ok(());
         }
         self.reporter.fail_or_stop(Error::new(error.into(), path))
+        // A read that fails after a cancellation, as of a server that is gone, is no damage.
+        if self.context.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, b""));
+        }
     }
 
     fn fail(&mut self, kind: ErrorKind, node: &WalkEntry) -> Result<()> {

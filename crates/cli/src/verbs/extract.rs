@@ -396,10 +396,9 @@ impl<'a> Events<'a> {
                 self.done = now.into();
                 self.progress.update(self.done);
             }
-            // An item that fails because the work was stopped is not a failure.
-            ExtractEvent::Failed(error)
-                if self.stop.is_requested()
-                    && !matches!(error.kind(), ErrorKind::NotPublished { .. }) => {}
+            // An item that fails because the work was stopped is not a failure. All others are, also
+            // then: a file that is left must be named.
+            ExtractEvent::Failed(error) if matches!(error.kind(), ErrorKind::Cancelled) => {}
             ExtractEvent::Failed(error) => {
                 let suggestion = diagnostics::for_extract_error(&error);
                 let text = format_args!("{}{suggestion}", error.reason());
@@ -561,5 +560,39 @@ impl From<&SkippedMetadata> for SkippedReport {
             times: skipped.times,
             copied_links: skipped.copied_links,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_after_a_signal_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/plain.erofs");
+        let request = ExtractRequest {
+            image: data.clone(),
+            read: ReadArguments::default(),
+            selected: SelectedParts::default(),
+            target: ExtractTarget::Tar { path: "unused".into(), holes: HolePolicy::Sparse },
+            metadata: MetadataRequest::default(),
+            json: true,
+            limit: WorkLimitArguments::default(),
+            max_output: None,
+            progress: ProgressStyle::None,
+            work: WorkArguments::default(),
+        };
+        let stop = StopRequest::default();
+        stop.token().cancel();
+        let mut events = Events::new(&request, &stop, WorkAmount::default);
+        let options = ExtractOptions::new().selection(Selection::of_paths(["/missing"]));
+        let image = Image::open(data).unwrap();
+        let summary = extract(&image, &folder.path().join("tree"), &options, &mut |event| {
+            events.handle(event);
+        });
+        assert_eq!(summary.unwrap().failures, 1);
+        let text = output::json_text(&events.problems).unwrap();
+        assert!(text.contains("nothing in the image matches"), "{text}");
     }
 }
