@@ -2,9 +2,10 @@
 //! files for Android, are published as images are: no symlink of another user is followed, and the file
 //! gets its name when it is complete and on stable storage. Those that it reads have a bounded length.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
@@ -43,10 +44,26 @@ impl<'a> InputFiles<'a> {
 
     /// The words for the file that `target` would replace, if it is one of these.
     pub(crate) fn replaced_by(&self, target: &OutputTarget) -> Option<String> {
-        if target.is_file(self.image) {
+        self.find(|input| target.is_file(input))
+    }
+
+    /// The words for the file that a write into the existing file `output` would change, if it is one
+    /// of these. A block device is the same under each of its names.
+    pub(crate) fn changed_by(&self, output: &Metadata) -> Option<String> {
+        let is_block_device = |file: &Metadata| file.file_type().is_block_device();
+        self.find(|input| {
+            let Ok(input) = fs::metadata(input) else { return false };
+            let is_same_device = is_block_device(&input) && is_block_device(output);
+            (input.dev(), input.ino()) == (output.dev(), output.ino())
+                || (is_same_device && input.rdev() == output.rdev())
+        })
+    }
+
+    fn find(&self, is_it: impl Fn(&Path) -> bool) -> Option<String> {
+        if is_it(self.image) {
             return Some("the image".to_owned());
         }
-        let device = self.devices.iter().find(|device| target.is_file(device))?;
+        let device = self.devices.iter().find(|device| is_it(device))?;
         Some(format!("{}, a device of the image", escape(device.as_os_str().as_bytes())))
     }
 }

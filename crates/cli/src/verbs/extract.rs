@@ -265,7 +265,8 @@ impl OpenedExtraction {
         }
         let (summary, stdout_is_free) = match (&request.target, tar) {
             (ExtractTarget::Tar { path, holes }, Some(tar)) => {
-                let file = tar.create().map_err(|refusal| tar_error(path, &refusal))?;
+                let inputs = InputFiles::new(&request.image, &request.read.devices);
+                let file = tar.create(&inputs).map_err(|refusal| tar_error(path, &refusal))?;
                 let is_stream = file.is_stream();
                 let options = WriteTarOptions::new()
                     .selection(selection)

@@ -2,7 +2,7 @@
 //! when it is complete. An archive that ends between two members looks complete to most programs,
 //! so one that could not be finished is removed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -50,13 +50,16 @@ impl TarTarget {
         if path == Path::new("-") {
             let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(TarOutputError::Io)?;
             let stdout = File::from(stdout);
-            return if stdout.is_terminal() {
-                Err(TarOutputError::Terminal)
-            } else {
-                Ok(Self::Stdout(stdout))
-            };
+            if stdout.is_terminal() {
+                return Err(TarOutputError::Terminal);
+            }
+            check_input(&stdout.metadata().map_err(TarOutputError::Io)?, inputs)?;
+            return Ok(Self::Stdout(stdout));
         }
-        if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
+        if let Ok(existing) = fs::metadata(path)
+            && !existing.is_file()
+        {
+            check_input(&existing, inputs)?;
             return Ok(Self::Stream(path.to_owned()));
         }
         let target = OutputTarget::open(path, ExistingOutput::Replace);
@@ -78,8 +81,8 @@ impl TarTarget {
     /// Creates the file, or opens the stream: a FIFO waits here for its reader.
     ///
     /// # Errors
-    /// The system refuses, or it is a terminal.
-    pub(crate) fn create(self) -> Result<TarOutput, TarOutputError> {
+    /// The system refuses, it is a terminal, or the name has come to lead to one of the files that are read.
+    pub(crate) fn create(self, inputs: &InputFiles<'_>) -> Result<TarOutput, TarOutputError> {
         let file = match self {
             Self::Name(target) => {
                 let new = target.create().map_err(TarOutputError::Target)?;
@@ -88,7 +91,9 @@ impl TarTarget {
             Self::Stdout(file) => file,
             Self::Stream(path) => {
                 let file = OpenOptions::new().write(true).open(path).map_err(TarOutputError::Io)?;
-                if file.metadata().map_err(TarOutputError::Io)?.is_file() {
+                let opened = file.metadata().map_err(TarOutputError::Io)?;
+                check_input(&opened, inputs)?;
+                if opened.is_file() {
                     let replaced = io::Error::other("another process replaced it");
                     return Err(TarOutputError::Io(replaced));
                 }
@@ -100,6 +105,11 @@ impl TarTarget {
         }
         Ok(TarOutput::Stream(file))
     }
+}
+
+/// Refuses an output that is read: the archive would be written over it.
+fn check_input(output: &Metadata, inputs: &InputFiles<'_>) -> Result<(), TarOutputError> {
+    inputs.changed_by(output).map_or(Ok(()), |input| Err(TarOutputError::Input(input)))
 }
 
 impl TarOutput {

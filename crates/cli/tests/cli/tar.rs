@@ -3,11 +3,14 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use crate::manifest::{Host, differences, images};
-use crate::support::{CommandOutput, Dir, data, ferrofs, is_root, skip};
+use crate::support::{CommandOutput, Dir, TestCommand, data, ferrofs, is_root, skip};
 
 /// A program with its arguments, if it is installed.
 fn installed(program: &str) -> Option<Command> {
@@ -216,4 +219,58 @@ fn a_file_that_cannot_be_read_is_named_and_left_out() {
     let ended = ferrofs().args(["extract", "--tar=-"]).arg(cut).ends_with(1);
     assert!(ended.stdout.len() < sound.len() && ended.stdout.len().is_multiple_of(10_240));
     assert!(ended.stderr.lines().count() >= 2, "{}", ended.stderr);
+}
+
+/// A file as a block device.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn attach(file: &Path) -> Option<Self> {
+        let attached = Command::new("losetup").args(["-f", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(attached.stdout).unwrap();
+        attached.status.success().then(|| Self(name.trim().into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        Command::new("losetup").arg("-d").arg(&self.0).status().unwrap();
+    }
+}
+
+/// The archive would have been written over the image.
+#[test]
+fn the_image_is_refused_as_standard_output_and_as_a_block_device_under_each_of_its_names() {
+    let dir = Dir::new();
+    let image = dir.readable("plain.erofs");
+    let bytes = fs::read(&image).unwrap();
+    let mut shell = Command::new("sh");
+    let line = "exec \"$0\" extract \"$1\" --tar=- >>\"$1\"";
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_ferrofs")]).arg(&image);
+    let refused = "the tar archive would replace the image";
+    let ended = TestCommand::new(shell).ends_with(2);
+    assert!(ended.stderr.contains(refused), "{}", ended.stderr);
+    assert_eq!(fs::read(&image).unwrap(), bytes);
+    let blob = dir.readable("chunk-blob.blob");
+    let (Some(device), Some(blob)) = (LoopDevice::attach(&image), LoopDevice::attach(&blob)) else {
+        return skip("it needs loop devices");
+    };
+    let (other, mode) = (dir.join("other"), Mode::RUSR | Mode::WUSR);
+    let number = fs::metadata(&device.0).unwrap().rdev();
+    mknodat(CWD, &other, FileType::BlockDevice, mode, number).unwrap();
+    let extract = |image: &Path, output: &Path| {
+        ferrofs().arg("extract").arg(image).arg(format!("--tar={}", output.display()))
+    };
+    let given = format!("--device={}", blob.0.display());
+    for (refused, command) in [
+        ("the image", extract(&device.0, &device.0)),
+        ("the image", extract(&device.0, &other)),
+        ("a device of the image", extract(&data("chunk-blob.erofs"), &blob.0).arg(given)),
+    ] {
+        let stderr = command.ends_with(2).stderr;
+        assert!(stderr.contains("the tar archive would replace"), "{stderr}");
+        assert!(stderr.contains(refused), "{stderr}");
+    }
+    drop(device);
+    assert_eq!(fs::read(&image).unwrap(), bytes);
 }
