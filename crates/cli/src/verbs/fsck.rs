@@ -56,7 +56,7 @@ pub(super) fn run(
     if status == CommandStatus::Success && arguments.xattr_inode_digest {
         status = check_digests(&source::open(&arguments.image, &read)?, &stop)?;
     }
-    report(arguments, &read, status)?;
+    report(arguments, &read, status, &stop)?;
     Ok(status)
 }
 
@@ -65,6 +65,7 @@ fn report(
     arguments: &FsckArguments,
     read: &ReadArguments,
     status: CommandStatus,
+    stop: &StopRequest,
 ) -> anyhow::Result<()> {
     let is_check = arguments.directory().is_none();
     match (status, is_check) {
@@ -77,7 +78,7 @@ fn report(
         (_, false) => output::print_line("<E> erofs: Failed to extract filesystem"),
     }
     if status == CommandStatus::Success && arguments.ratio && arguments.is_verbose() {
-        let ratio = stored_percent(&source::open(&arguments.image, read)?)?;
+        let ratio = stored_percent(&source::open(&arguments.image, read)?, stop)?;
         output::print_line(format_args!("<I> erofs: Compression ratio: {ratio}(%)"));
     }
     Ok(())
@@ -439,12 +440,16 @@ fn umask(arguments: &FsckArguments) -> u32 {
 }
 
 /// The stored size of all data, including the packed inode, in percent of all file sizes.
-fn stored_percent(image: &Image) -> anyhow::Result<String> {
+///
+/// # Errors
+/// The root cannot be read, there is no memory, or a signal arrived.
+fn stored_percent(image: &Image, stop: &StopRequest) -> anyhow::Result<String> {
     let packed = image.superblock().packed.and_then(|nid| image.inode(nid).ok());
     let mut stored = packed.map_or(0, |inode| stored_bytes(image, &inode));
     let mut total = 0u64;
     let mut linked = InodeSet::new(image.memory().budget());
     for visit in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
+        stop.check()?;
         let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = visit else { continue };
         let is_counted = node.inode.nlink() > 1 && !linked.insert(node.inode.nid())?;
         if !is_counted {
@@ -458,6 +463,15 @@ fn stored_percent(image: &Image) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_ends_the_computation_of_the_ratio() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/plain.erofs");
+        let (image, stop) = (Image::open(data).unwrap(), StopRequest::default());
+        stored_percent(&image, &stop).unwrap();
+        stop.token().cancel();
+        assert!(stored_percent(&image, &stop).unwrap_err().is::<Stopped>());
+    }
 
     #[test]
     fn a_normal_path_has_single_names_only() {
