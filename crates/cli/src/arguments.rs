@@ -378,7 +378,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) sidecar: Option<PathBuf>,
 
-    /// Print a summary as one JSON object
+    /// Print a summary as one JSON object; on standard error if a tar archive goes to standard
+    /// output, a FIFO or a device
     #[arg(long)]
     pub(crate) json: bool,
 
