@@ -45,7 +45,7 @@ pub(crate) fn open_destination(
         Err(Errno::NOENT) => make(path, failures),
         Err(errno) => Err(ErrorKind::output("cannot open directory")(errno)),
     };
-    opened.map_err(|kind| Error::new(kind, path.as_os_str().as_bytes()))
+    opened.map_err(|kind| Error::of_destination(kind, path.as_os_str().as_bytes()))
 }
 
 fn open(path: &Path) -> rustix::io::Result<OwnedFd> {

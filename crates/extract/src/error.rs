@@ -16,6 +16,7 @@ pub struct Error {
     path: Vec<u8>,
     /// The inode that was being extracted, and its offset in the image.
     inode: Option<(Nid, u64)>,
+    is_about_destination: bool,
 }
 
 /// What kind of error it is.
@@ -109,7 +110,12 @@ pub(crate) fn catch_panic<T>(read: impl FnOnce() -> Result<T, ErrorKind>) -> Res
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, path: &[u8]) -> Self {
-        Self { kind, path: path.to_vec(), inode: None }
+        Self { kind, path: path.to_vec(), inode: None, is_about_destination: false }
+    }
+
+    /// An error of the destination itself, with its path.
+    pub(crate) fn of_destination(kind: ErrorKind, path: &[u8]) -> Self {
+        Self { is_about_destination: true, ..Self::new(kind, path) }
     }
 
     /// The same error with an inode.
@@ -124,11 +130,18 @@ impl Error {
         &self.kind
     }
 
-    /// The path of the error: a path in the image, with a leading `/`; the destination; or a
-    /// pattern as it was given. It is empty for the image as a whole.
+    /// The path of the error: a path in the image, with a leading `/`, that counts from
+    /// [`ExtractOptions::source_directory`](crate::ExtractOptions::source_directory); the
+    /// destination; or a pattern as it was given. It is empty for the image as a whole.
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
+    }
+
+    /// Whether the path is that of the destination, and not one in the image.
+    #[must_use]
+    pub fn is_about_destination(&self) -> bool {
+        self.is_about_destination
     }
 
     /// The inode of the error, if there is one.

@@ -67,7 +67,8 @@ pub(crate) fn extract_with(
 ) -> Result<ExtractSummary> {
     let source: &[u8] =
         if options.source_directory.is_empty() { b"/" } else { &options.source_directory };
-    let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, source))?;
+    // Paths of errors count from the source directory.
+    let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, b"/"))?;
     let failures = PublishFailures::default();
     let opened = open_destination(destination, options.existing, &failures)?;
     let credentials = CallerId::current();
@@ -434,11 +435,11 @@ impl Extractor<'_> {
         if self.selection.classify(path, &mut self.matches) == SelectionMatch::Outside {
             return Ok(());
         }
-        self.reporter.fail_or_stop(Error::new(error.into(), path))
         // A read that fails after a cancellation, as of a server that is gone, is no damage.
         if self.context.is_cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, b""));
         }
+        self.reporter.fail_or_stop(Error::new(error.into(), path))
     }
 
     fn fail(&mut self, kind: ErrorKind, node: &WalkEntry) -> Result<()> {

@@ -220,7 +220,11 @@ impl StagedDirectory {
         if let Err(source) = self.rename() {
             let (source, temporary) = (Box::new(source), self.name.temporary.to_vec());
             let kind = ErrorKind::NotPublished { source, temporary };
-            self.place.failures.add(Error::new(kind, &self.place.path));
+            let path = &self.place.path;
+            self.place.failures.add(match self.place.parent {
+                StagingParent::Entered(_) => Error::new(kind, path),
+                StagingParent::Outside(_) => Error::of_destination(kind, path),
+            });
         }
     }
 

@@ -443,15 +443,19 @@ impl<'a> Events<'a> {
     fn path_of(&self, error: &Error) -> Vec<u8> {
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         match (&self.request.target, error.path()) {
+            _ if error.is_about_destination() => error.path().to_vec(),
             (ExtractTarget::Tar { path, .. }, _)
                 if matches!(error.kind(), ErrorKind::Output { .. }) =>
             {
                 bytes(path)
             }
             (_, []) => bytes(&self.request.image),
-            (ExtractTarget::Directory { path: target, source_directory, .. }, path)
-                if path.starts_with(b"/") && !path.starts_with(target.as_os_str().as_bytes()) =>
+            (ExtractTarget::Directory { source_directory, .. }, b"/")
+                if !source_directory.is_empty() =>
             {
+                source_directory.clone()
+            }
+            (ExtractTarget::Directory { source_directory, .. }, path) if path.starts_with(b"/") => {
                 [source_directory, path].concat()
             }
             (_, path) => path.to_vec(),

@@ -294,6 +294,30 @@ fn fsck_extracts_one_file_under_a_new_name() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
 }
 
+/// The path of the entry begins with that of the target.
+#[test]
+fn fsck_names_failures_with_their_whole_path_in_the_image() {
+    let dir = Dir::new();
+    let (source, image, target) = (dir.join("source"), dir.join("image"), dir.join("t"));
+    let below = target.strip_prefix("/").unwrap();
+    fs::create_dir_all(source.join("a").join(below)).unwrap();
+    fs::write(source.join("a").join(below).join("x"), "x").unwrap();
+    ferrofs().args(["build", "-q"]).args([&image, &source]).succeeds();
+    // A directory is never replaced.
+    fs::create_dir_all(target.join(below).join("x")).unwrap();
+    let extract = format!("--extract={}", target.display());
+    let ended = named("fsck.erofs").args(["--path=/a", "--overwrite", &extract]).arg(&image);
+    let stderr = ended.ends_with(1).stderr;
+    let expected = format!("/a{}/x: a directory is in the way", target.display());
+    assert!(stderr.contains(&expected), "{stderr}");
+    // The path of the target itself stays as it is.
+    let file = dir.write("file", b"");
+    let extract = format!("--extract={}", file.display());
+    let ended = named("fsck.erofs").args(["--path=/a", &extract]).arg(&image).ends_with(1);
+    let expected = format!(" {}: cannot open directory", file.display());
+    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
+}
+
 /// The parent of the file is closed in the image, and the name of the target is a long one.
 #[test]
 fn fsck_extracts_one_file_whatever_rights_its_parent_has() {
