@@ -160,7 +160,7 @@ impl NewEntry<'_> {
         }
     }
 
-    /// The same without hard links: an empty file takes the name first.
+    /// The same without hard links: an empty file takes the name first. SIGKILL in between leaves it.
     fn rename_over_empty_file(self, temporary: &[u8]) -> io::Result<()> {
         let (directory, name) = (self.directory, self.name);
         drop(self.open_new(name, Mode::RUSR | Mode::WUSR)?);
