@@ -1,5 +1,6 @@
 //! The `all` verb: builds what experiments are run on, runs each of them in a process of its own with the arguments of its
-//! case, and writes one page on all of them. An experiment that fails, or lacks something, is named there.
+//! case, and writes one page on all of them: one HTML file with its plots and styles, without scripts and without anything
+//! from a network, made by the template `page.html`. An experiment that fails, or lacks something, is named there.
 
 use std::fs;
 use std::io::Write;
@@ -7,18 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
+use minijinja::Environment;
+use minijinja::value::Serde;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::case::{Case, Values, fill};
 use crate::image_info::ImageInfo;
 use crate::machine::{catch_signals, check_stop};
-use crate::page::{self, Section};
 use crate::process;
 use crate::programs::{ProgramArguments, squashfs_of};
-use crate::report::plot_name;
+use crate::report::{Claim, Report, Verdict, plot_name};
 use crate::trees::copy_part;
-use crate::{EXPERIMENTS, experiment_names};
+use crate::{EXPERIMENTS, experiment_names, missing_for};
 
 /// No experiment starts after this.
 const START_LIMIT: Duration = Duration::from_secs(14 * 60);
@@ -57,14 +61,10 @@ pub(crate) struct AllArguments {
     only: Vec<String>,
 }
 
-/// Answers which requirements of a command line are not met.
-type MissingFor = fn(&[String]) -> Result<Option<String>>;
-
 /// What every experiment gets.
 struct Runner {
     values: Values,
     is_quick: bool,
-    missing_for: MissingFor,
 }
 
 /// Runs all experiments and writes `report.html` beside their results. Failed experiments are named on the page and make
@@ -73,7 +73,6 @@ pub(crate) fn run(
     arguments: &AllArguments,
     is_quick: bool,
     folder: Option<&Path>,
-    missing_for: MissingFor,
     out: &mut dyn Write,
 ) -> Result<()> {
     catch_signals()?;
@@ -88,7 +87,7 @@ pub(crate) fn run(
     let experiments: Vec<&str> = experiment_names().into_iter().filter(is_wanted).collect();
     let made = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
     let (values, notes) = make_inputs(arguments, is_quick, &experiments, made.path())?;
-    let runner = Runner { values, is_quick, missing_for };
+    let runner = Runner { values, is_quick };
     let mut sections = Vec::new();
     for (number, name) in experiments.iter().enumerate() {
         write!(out, "[{}/{}] {name}: ", number + 1, experiments.len())?;
@@ -122,7 +121,7 @@ pub(crate) fn run(
     }
     let sections: Vec<Section> = sections.into_iter().map(|(section, _)| section).collect();
     let path = folder.join("report.html");
-    let html = page::render(&sections, &notes, start.elapsed())?;
+    let html = render(&sections, &notes, start.elapsed())?;
     fs::write(&path, html).with_context(|| format!("writing {}", path.display()))?;
     writeln!(out, "{} s, {}", start.elapsed().as_secs(), path.display())?;
     let failed = sections.iter().filter(|section| section.notice.starts_with("failed: "));
@@ -144,7 +143,7 @@ impl Runner {
     /// Runs an experiment in a process of its own; its results go to the folder and are read from there.
     fn section(&self, experiment: &'static str, folder: &Path) -> Result<Section> {
         let without = |why: String| Section::without_report(experiment, why);
-        let words = match self.words(experiment)? {
+        let words = match self.words(experiment) {
             Ok(words) => words,
             Err(why) => return without(format!("left out: {why}")),
         };
@@ -164,24 +163,23 @@ impl Runner {
         without(format!("failed: {}: {last}", output.status))
     }
 
-    /// The command line of an experiment, or why it is left out.
-    fn words(&self, experiment: &str) -> Result<Result<Vec<String>, String>> {
+    /// The command line of an experiment. The error is why it is left out.
+    fn words(&self, experiment: &str) -> Result<Vec<String>> {
         let case = Case::of(experiment)?;
         let mut words = vec![experiment.to_owned()];
         for word in &case.run {
-            match fill(word, &self.values) {
-                Ok(word) => words.extend(word),
-                Err(name) => {
-                    let what = INPUTS.iter().find(|(input, _)| *input == name);
-                    let what = what.map_or(name.as_str(), |(_, what)| what);
-                    return Ok(Err(format!("needs {what}")));
-                }
-            }
+            let missing = |name: String| {
+                let what = INPUTS.iter().find(|(input, _)| *input == name);
+                anyhow!("needs {}", what.map_or(name.as_str(), |(_, what)| what))
+            };
+            words.extend(fill(word, &self.values).map_err(missing)?);
         }
         words.extend(self.is_quick.then(|| "--quick".to_owned()));
-        let Some(missing) = (self.missing_for)(&words)? else { return Ok(Ok(words)) };
-        words.extend(case.otherwise);
-        Ok(if (self.missing_for)(&words)?.is_none() { Ok(words) } else { Err(missing) })
+        if let Some(missing) = missing_for(&words)? {
+            words.extend(case.otherwise);
+            ensure!(missing_for(&words)?.is_none(), "{missing}");
+        }
+        Ok(words)
     }
 }
 
@@ -259,30 +257,128 @@ fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     Ok(())
 }
 
+/// The mails that results are compared with, by subject.
+const ORIGINS: [(&str, &str); 5] = [
+    ("000", "workers bound to CPUs"),
+    ("001", "reserve of pages"),
+    ("002", "work queue with per-thread state"),
+    ("003", "multithreaded jobs"),
+    ("004", "best effort for readahead"),
+];
+
+/// An experiment and what it wrote.
+#[derive(Debug, Default, Serialize)]
+struct Section {
+    experiment: &'static str,
+    /// Of the case; the page shows what people read.
+    case: Value,
+    origins: Vec<String>,
+    report: Option<Report>,
+    /// SVG.
+    plots: Vec<String>,
+    /// Why there is no report: "failed: ..." or "left out: ...".
+    notice: String,
+}
+
+impl Section {
+    fn without_report(experiment: &'static str, notice: String) -> Result<Self> {
+        let Case { title, measures, shape, why, origins, .. } = Case::of(experiment)?;
+        let case = json!({ "title": title, "measures": measures, "shape": shape, "why": why });
+        Ok(Self { experiment, case, origins, notice, ..Self::default() })
+    }
+
+    /// From the folder that the experiment wrote to.
+    fn read(experiment: &'static str, folder: &Path) -> Result<Self> {
+        let path = folder.join(format!("{experiment}.json"));
+        let what = || format!("reading {}", path.display());
+        let report = serde_json::from_slice(&fs::read(&path).with_context(what)?);
+        let plots = (0..).map(|index| folder.join(plot_name(experiment, index)));
+        let plots = plots.take_while(|path| path.exists()).map(fs::read_to_string);
+        let plots = plots.collect::<Result<_, _>>().context("reading plots")?;
+        let empty = Self::without_report(experiment, String::new())?;
+        Ok(Self { report: Some(report.with_context(what)?), plots, ..empty })
+    }
+
+    fn is_noisy(&self) -> bool {
+        self.report.as_ref().is_some_and(Report::is_too_noisy)
+    }
+
+    /// Its claims, with what makes them doubtful; those of an experiment without a report are not measured.
+    fn claims(&self) -> Vec<Claim> {
+        let Some(report) = &self.report else {
+            let claim = self.case["title"].as_str().unwrap_or_default();
+            let of = |origin: &String| Claim::unmeasured(origin, claim, &self.notice);
+            return self.origins.iter().map(of).collect();
+        };
+        let doubt = match (self.is_noisy(), report.command.iter().any(|word| word == "--quick")) {
+            (true, _) => "the run was too noisy",
+            (_, true) => "a quick run",
+            _ => "",
+        };
+        let mut claims = report.claims.clone();
+        for claim in claims.iter_mut().filter(|claim| claim.verdict != Verdict::NotMeasured) {
+            let remarks = [doubt, &claim.remark].into_iter().filter(|text| !text.is_empty());
+            claim.remark = remarks.collect::<Vec<_>>().join("; ");
+        }
+        claims
+    }
+}
+
+/// All claims by origin, with their experiments; those of experiments without an origin come last.
+fn claims(sections: &[Section]) -> Vec<(Claim, &str)> {
+    let of = |one: &Section| one.claims().into_iter().zip(std::iter::repeat(one.experiment));
+    let mut rows: Vec<(Claim, &str)> = sections.iter().flat_map(of).collect();
+    for (origin, about) in ORIGINS {
+        if rows.iter().all(|(claim, _)| claim.origin != origin) {
+            let remark = "no experiment of this run";
+            rows.push((Claim::unmeasured(origin, about, remark), ""));
+        }
+    }
+    let place = |claim: &Claim| ORIGINS.iter().position(|(origin, _)| claim.origin == *origin);
+    rows.sort_by_key(|(claim, _)| place(claim).unwrap_or(ORIGINS.len()));
+    rows
+}
+
+/// The whole page. `notes` describe the inputs.
+fn render(sections: &[Section], notes: &[String], took: Duration) -> Result<String> {
+    let mut environment = Environment::new();
+    // The name of the template decides that text is escaped.
+    environment.add_template("page.html", include_str!("page.html"))?;
+    let machine = sections.iter().find_map(|section| Some(&section.report.as_ref()?.machine));
+    let (minutes, seconds) = (took.as_secs() / 60, took.as_secs() % 60);
+    let values = json!({
+        "sections": sections, "machine": machine, "minutes": minutes, "seconds": seconds, "notes": notes,
+        "claims": claims(sections),
+    });
+    Ok(environment.get_template("page.html")?.render(Serde(values))?)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{INPUTS, Runner};
-    use crate::case::{Values, fill};
-    use crate::{experiment_names, missing_for};
+    use super::*;
+    use crate::statistics::Measured;
 
     /// Everything is the same file.
     fn inputs() -> Values {
         INPUTS.map(|(name, _)| (name.to_owned(), vec!["/proc/self/stat".to_owned()])).into()
     }
 
-    fn words(experiment: &str, values: Values, is_quick: bool) -> Result<Vec<String>, String> {
-        Runner { values, is_quick, missing_for }.words(experiment).unwrap()
+    fn words(experiment: &str, values: Values, is_quick: bool) -> Result<Vec<String>> {
+        Runner { values, is_quick }.words(experiment)
     }
 
     #[test]
     fn the_arguments_of_every_case_are_a_command() {
         for experiment in experiment_names() {
             for is_quick in [false, true] {
-                // FUSE, for one, is not everywhere.
-                let words = words(experiment, inputs(), is_quick);
-                let last = words.ok().and_then(|words| words.last().cloned());
-                let is_option = last.is_none_or(|word| word.starts_with("--"));
-                assert!(!is_quick || is_option, "{experiment}");
+                match words(experiment, inputs(), is_quick) {
+                    Ok(words) => {
+                        let is_option = words.last().is_some_and(|word| word.starts_with("--"));
+                        assert!(!is_quick || is_option, "{experiment}");
+                    }
+                    // FUSE, for one, is not everywhere.
+                    Err(why) => assert!(why.to_string().starts_with("needs "), "{why:#}"),
+                }
             }
         }
     }
@@ -292,8 +388,67 @@ mod tests {
         let none = Values::new();
         assert_eq!(fill("--peers={peers}", &none), Ok(vec![]));
         assert_eq!(fill("-c", &none), Ok(vec!["-c".to_owned()]));
-        assert_eq!(words("reads", none, true), Err("needs an image".to_owned()));
+        assert_eq!(words("reads", none, true).unwrap_err().to_string(), "needs an image");
         let words = words("reads", inputs(), true).unwrap();
         assert_eq!([&words[1], &words[words.len() - 1]], ["/proc/self/stat", "--quick"]);
+    }
+
+    fn written() -> Section {
+        let mut report = Report::new("jobs").unwrap();
+        let spec = "title = 'A <b>table</b>'\nnames = 'way'\nplots = [['bars', 'wall']]";
+        report.case.tables.insert("faults".to_owned(), toml::from_str(spec).unwrap());
+        let one = Measured::new("one & two", vec![("wall", 3.0)]);
+        report.add("faults", "", "", &[one]).unwrap();
+        report.remark("a <script> that is none");
+        report.judge("two-threads", "", -12.0);
+        report.explain("two-threads", "memory");
+        report.peer_command("mkfs", vec!["mkfs.erofs".to_owned(), "-z'lz4'".to_owned()]);
+        report.finish().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        report.write_folder(folder.path()).unwrap();
+        Section::read("jobs", folder.path()).unwrap()
+    }
+
+    #[test]
+    fn a_doubt_stands_beside_its_claim() {
+        for doubt in ["a quick run", "the run was too noisy"] {
+            let mut section = written();
+            let report = section.report.as_mut().unwrap();
+            match doubt {
+                "a quick run" => report.command.push("--quick".to_owned()),
+                _ => report.noise.push("noise".to_owned()),
+            }
+            let page = render(&[section], &[], Duration::ZERO).unwrap();
+            assert!(page.contains(&format!("not met</td><td>{doubt}; memory</td>")), "{page}");
+        }
+    }
+
+    #[test]
+    fn every_origin_has_its_verdict_or_why_it_has_none_and_text_is_escaped() {
+        let without =
+            |name, notice: &str| Section::without_report(name, notice.to_owned()).unwrap();
+        let failed = without("workqueue", "failed: no memory");
+        let sections = [written(), without("launches", "left out: needs root"), failed];
+        let page = render(&sections, &["A note.".to_owned()], Duration::from_secs(61)).unwrap();
+        for text in [
+            "<td>-12.0 %</td><td class=\"not-met\">not met</td><td>memory</td>",
+            "<td class=\"not-measured\">not measured</td><td>left out: needs root</td>",
+            "<td class=\"not-measured\">not measured</td><td>failed: no memory</td>",
+            "<td class=\"not-measured\">not measured</td><td>no experiment of this run</td>",
+            "This experiment was not measured: left out: needs root",
+            "All experiments took 1 min 1 s.",
+            "<p>A note.</p>",
+            "mkfs.erofs -z&#x27;lz4&#x27;",
+            "A &lt;b&gt;table&lt;",
+            "one &amp; two",
+            "a &lt;script&gt; that is none",
+        ] {
+            assert!(page.contains(text), "{text} is missing in {page}");
+        }
+        assert!(!page.contains("<script") && page.matches("<svg").count() == 1);
+        let without_namespace = page.replace("http://www.w3.org/2000/svg", "");
+        for asks in ["http:", "https:", "url(", "@import", "src=", "<link"] {
+            assert!(!without_namespace.contains(asks), "{asks}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use ferrofs_image::{Image, Inode};
 use serde::Deserialize;
 
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Candidate, Context, Experiment};
 use crate::image_info::regular_files;
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
@@ -20,7 +20,6 @@ use crate::process;
 use crate::programs::{ImageArguments, Invocation, OURS};
 use crate::reader::{read_front, read_together};
 use crate::reads::{BLOCK_BYTES, FileArguments, ReadPass, open, read_all};
-use crate::rounds::Candidate;
 use crate::statistics::Figures;
 use crate::trees::read_in;
 

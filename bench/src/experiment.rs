@@ -17,17 +17,32 @@
 //!     Ok(()) // each threshold of the case becomes a claim by its worst figure
 //! }
 //! ```
+//!
+//! The loop of all experiments is here, too. Candidates take turns at the same work in each round, so that a change of the
+//! machine affects all of them; whoever is first in a round is last in the next one. Warm-ups do not count, a deadline ends
+//! the loop after a round, and samples from which a hypervisor took CPU time are taken again.
 
-use std::fmt::{Debug, Display};
+use std::fmt::{self, Debug, Display};
 use std::io::Write;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use clap::Args;
 use clap::builder::RangedI64ValueParser;
 
-use crate::machine::Requirement;
+use crate::case::Case;
+use crate::machine::{MOST_STEAL, Requirement, Steal, StealDelta, check_stop};
 use crate::report::Report;
-use crate::rounds::{Candidate, RoundOptions, Schedule, StealFilter};
-use crate::statistics::Measured;
+use crate::statistics::{Figures, Measured};
+
+/// A quick experiment starts nothing new after this; what runs then ends within a minute in all.
+const QUICK: Duration = Duration::from_secs(30);
+/// Attempts at one sample.
+const ATTEMPTS: usize = 4;
+/// One in this many samples of each candidate may be taken again, so that a busy host does not multiply the run time.
+const AGAIN_DIVISOR: usize = 3;
+/// First samples may use this share of the time; the rest is for samples that are taken again.
+const FIRST_SHARE: f64 = 0.8;
 
 pub(crate) trait Experiment: Debug {
     /// What must be there before it starts.
@@ -114,5 +129,323 @@ impl<'a> Context<'a> {
         }
         self.report.finish()?;
         Ok(self.report)
+    }
+}
+
+/// How often an experiment measures, for `#[command(flatten)]` in its arguments.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct RoundOptions {
+    /// Rounds; the number of the experiment's case (`describe`) if not given, and fewer with --quick
+    #[arg(short = 'c', short_alias = 'i', long, value_name = "N", alias = "iterations")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    rounds: Option<u16>,
+    /// Start nothing new after this many seconds; every part gets its share, and something is measured of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: Option<u32>,
+}
+
+/// A way to do the work: a program with its options, or a closure of this process.
+pub(crate) struct Candidate<'a> {
+    name: String,
+    is_ours: bool,
+    run: Box<dyn FnMut() -> Result<Figures> + 'a>,
+}
+
+impl<'a> Candidate<'a> {
+    /// One that must not fail. `run` does the work once and answers its figures.
+    pub(crate) fn ours(name: impl Into<String>, run: impl FnMut() -> Result<Figures> + 'a) -> Self {
+        Self { name: name.into(), is_ours: true, run: Box::new(run) }
+    }
+
+    /// One that is left out, with the reason, when it fails.
+    pub(crate) fn peer(name: impl Into<String>, run: impl FnMut() -> Result<Figures> + 'a) -> Self {
+        Self { is_ours: false, ..Self::ours(name, run) }
+    }
+}
+
+/// Who failed, and how.
+type Failures = Vec<(String, String)>;
+
+/// How often is measured, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schedule {
+    pub(crate) rounds: u16,
+    warm_ups: u16,
+    pub(crate) least_rounds: u16,
+    pub(crate) deadline: Deadline,
+}
+
+impl Schedule {
+    /// By the case of the experiment. A quick one has no warm-up, few rounds, and a limited time from now on.
+    pub(crate) fn new(options: RoundOptions, case: &Case, is_quick: bool) -> Self {
+        let rounds = options.rounds.unwrap_or(case.rounds);
+        let (warm_ups, least_rounds) = (case.warm_ups, case.least_rounds);
+        let seconds = options.seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        if is_quick {
+            let limit = seconds.unwrap_or(QUICK).min(QUICK);
+            return Self::within(rounds.min(case.quick_rounds), 1, Some(limit));
+        }
+        Self { rounds, warm_ups, least_rounds, deadline: Deadline::after(seconds) }
+    }
+
+    /// Without warm-ups, and no longer than `limit` from now on.
+    pub(crate) fn within(rounds: u16, least_rounds: u16, limit: Option<Duration>) -> Self {
+        Self { rounds, warm_ups: 0, least_rounds, deadline: Deadline::after(limit) }
+    }
+
+    /// One of this many parts that are left, which share the time.
+    pub(crate) fn part(self, parts: usize) -> Self {
+        Self { deadline: self.deadline.share(1.0 / parts.max(1) as f64), ..self }
+    }
+
+    /// Runs all candidates in every round.
+    pub(crate) fn measure(
+        self,
+        mut candidates: Vec<Candidate<'_>>,
+        filter: &mut StealFilter,
+    ) -> Result<(Vec<Measured>, Failures)> {
+        let count = candidates.len();
+        let measured = |one: &Candidate<'_>| Measured::new(&one.name, Figures::new());
+        let mut all: Vec<(Measured, Option<String>)> =
+            candidates.iter().map(|one| (measured(one), None)).collect();
+        let samples = self.sample(count, filter, |place| {
+            let (one, failure) = (&mut candidates[place], &mut all[place].1);
+            let before = Steal::now();
+            let figures = if failure.is_some() { Ok(Figures::new()) } else { (one.run)() };
+            // The same signal may have ended it.
+            check_stop()?;
+            let figures = match figures {
+                Err(error) if one.is_ours => return Err(error).context(one.name.clone()),
+                Err(error) => {
+                    *failure = Some(format!("{error:#}"));
+                    Figures::new()
+                }
+                Ok(figures) => figures,
+            };
+            Ok((figures, Steal::now().since(before)))
+        })?;
+        samples.into_iter().for_each(|(place, figures)| all[place].0.add(figures));
+        let (failed, found): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, failure)| failure.is_some());
+        let failed = failed.into_iter().filter_map(|(one, failure)| Some((one.name, failure?)));
+        Ok((found.into_iter().map(|(one, _)| one).collect(), failed.collect()))
+    }
+
+    /// Takes a sample of each candidate in each round, and then those with most steal time again, the worst first, of each
+    /// candidate at most a third. Of each sample the attempt with least steal time counts. `run` answers a value and the
+    /// steal time.
+    fn sample<T>(
+        self,
+        count: usize,
+        filter: &mut StealFilter,
+        mut run: impl FnMut(usize) -> Result<(T, StealDelta)>,
+    ) -> Result<Vec<(usize, T)>> {
+        let first = self.deadline.share(FIRST_SHARE);
+        let (mut samples, mut longest, mut rounds) = (Vec::new(), Duration::ZERO, 0);
+        for round in 0..usize::from(self.warm_ups) + usize::from(self.rounds) {
+            let is_warm_up = round < self.warm_ups.into();
+            if rounds >= usize::from(self.least_rounds) && !first.has_time_for(longest) {
+                filter.left_out += (usize::from(self.rounds) - rounds) * count;
+                break;
+            }
+            rounds += usize::from(!is_warm_up);
+            for place in (0..count).map(|place| (round + place) % count) {
+                let begin = Instant::now();
+                let (value, steal) = run(place)?;
+                if !is_warm_up {
+                    longest = longest.max(begin.elapsed());
+                    samples.push(Sample { place, value, steal, attempts: 1 });
+                }
+            }
+        }
+        let mut allowed = vec![rounds.div_ceil(AGAIN_DIVISOR); count];
+        while !self.deadline.is_over() {
+            let may_again = |sample: &&mut Sample<T>| {
+                sample.steal.is_much() && sample.attempts < ATTEMPTS && allowed[sample.place] > 0
+            };
+            let worst = samples.iter_mut().filter(may_again);
+            let worst = worst.max_by(|a, b| a.steal.share.total_cmp(&b.steal.share));
+            let Some(worst) = worst else { break };
+            let (value, steal) = run(worst.place)?;
+            worst.attempts += 1;
+            allowed[worst.place] -= 1;
+            filter.again += 1;
+            if steal.share < worst.steal.share {
+                (worst.value, worst.steal) = (value, steal);
+            }
+        }
+        filter.samples += samples.len();
+        filter.worst = samples.iter().map(|sample| sample.steal.share).fold(filter.worst, f64::max);
+        Ok(samples.into_iter().map(|sample| (sample.place, sample.value)).collect())
+    }
+}
+
+struct Sample<T> {
+    place: usize,
+    value: T,
+    steal: StealDelta,
+    attempts: usize,
+}
+
+impl Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = if self.deadline.0.is_some() { ", fewer where time runs out" } else { "" };
+        write!(f, "rounds: {} after {} warm-ups, in turn{limit}", self.rounds, self.warm_ups)
+    }
+}
+
+/// A moment, or never.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) fn after(time: Option<Duration>) -> Self {
+        Self(time.and_then(|time| Instant::now().checked_add(time)))
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        !self.has_time_for(Duration::ZERO)
+    }
+
+    pub(crate) fn has_time_for(self, time: Duration) -> bool {
+        self.left().is_none_or(|left| time < left)
+    }
+
+    /// None without a limit.
+    pub(crate) fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// After this share, of 1, of the time that is left.
+    pub(crate) fn share(self, share: f64) -> Self {
+        Self::after(self.left().map(|left| left.mul_f64(share)))
+    }
+}
+
+/// How many samples were taken, and taken again where steal time was high.
+#[derive(Debug, Default)]
+pub(crate) struct StealFilter {
+    pub(crate) samples: usize,
+    /// Samples that the deadline left out.
+    left_out: usize,
+    again: usize,
+    /// The highest steal time of the samples that count.
+    worst: f64,
+}
+
+impl Display for StealFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} samples", self.samples)?;
+        if self.left_out > 0 {
+            write!(f, ", {} fewer than requested, as the time was over", self.left_out)?;
+        }
+        let (most, worst) = (MOST_STEAL * 100.0, self.worst * 100.0);
+        write!(f, "; {} taken again for steal time above {most:.0} %; ", self.again)?;
+        write!(f, "the samples that count had {worst:.1} % at most")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use anyhow::ensure;
+
+    use super::*;
+
+    fn schedule(rounds: u16, warm_ups: u16, seconds: Option<u64>) -> Schedule {
+        let deadline = Deadline::after(seconds.map(Duration::from_secs));
+        Schedule { rounds, warm_ups, least_rounds: 1, deadline }
+    }
+
+    #[test]
+    fn a_part_has_its_share_of_the_time() {
+        for (parts, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
+            let part = schedule(1000, 0, Some(100)).part(parts).deadline;
+            assert!(part.has_time_for(Duration::from_secs(fits)), "{parts}");
+            assert!(!part.has_time_for(Duration::from_secs(not)), "{parts}");
+        }
+        assert!(!schedule(1, 0, None).part(2).deadline.is_over());
+    }
+
+    #[test]
+    fn the_worst_samples_are_taken_again_and_the_least_disturbed_count() {
+        for (count, shares, expected, again) in [
+            (2, &[0.01, 0.03][..], &[(0, 0), (1, 1)][..], 0),
+            // Of four samples two may be taken again: the worst, and the one that is then the worst.
+            (1, &[0.05, 0.2, 0.0, 0.3, 0.1, 0.02], &[(0, 0), (0, 5), (0, 2), (0, 4)], 2),
+            // The second candidate loses most, and takes no chance from the first.
+            (2, &[0.1, 0.5, 0.0, 0.0], &[(0, 3), (1, 2)], 2),
+        ] {
+            let mut filter = StealFilter::default();
+            let rounds = u16::try_from(expected.len() / count).unwrap();
+            let mut coming = shares.iter().map(|&share| StealDelta { ticks: 9, share }).enumerate();
+            let taken = schedule(rounds, 0, None)
+                .sample(count, &mut filter, |_| Ok(coming.next().unwrap()));
+            assert_eq!((taken.unwrap().as_slice(), filter.again), (expected, again));
+        }
+        for (ticks, again) in [(9, 10), (1, 0)] {
+            let mut busy = StealFilter::default();
+            let run = |_| Ok(((), StealDelta { ticks, share: 0.5 }));
+            schedule(30, 0, None).sample(1, &mut busy, run).unwrap();
+            assert_eq!(busy.again, again, "none is tried for ever, and a single tick says nothing");
+        }
+    }
+
+    #[test]
+    fn at_the_deadline_every_candidate_has_as_many_samples() {
+        let mut filter = StealFilter::default();
+        let over = Schedule { least_rounds: 3, ..schedule(5, 0, Some(0)) };
+        let found =
+            over.sample(3, &mut filter, |_| Ok(((), StealDelta { ticks: 9, share: 0.5 }))).unwrap();
+        let of_place = |place| found.iter().filter(|(of, ())| *of == place).count();
+        assert_eq!([0, 1, 2].map(of_place), [3, 3, 3]);
+        let said = filter.to_string();
+        assert!(
+            said.starts_with("9 samples, 6 fewer than requested, as the time was over; 0 taken"),
+            "{said}"
+        );
+    }
+
+    /// Three candidates, of which only `ours` must not fail.
+    fn measure(
+        run: &dyn Fn(&str) -> Result<f64>,
+        schedule: Schedule,
+    ) -> Result<(Vec<Measured>, Failures)> {
+        let candidates = ["a", "b", "ours"].map(|name| {
+            let run = move || Ok(vec![("wall", run(name)?)]);
+            if name == "ours" { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+        });
+        schedule.measure(candidates.into(), &mut StealFilter::default())
+    }
+
+    #[test]
+    fn the_first_of_a_round_rotates_and_warm_ups_do_not_count() {
+        let turns = RefCell::new(String::new());
+        let run = |name: &str| {
+            turns.borrow_mut().push_str(&name[..1]);
+            Ok(turns.borrow().len() as f64)
+        };
+        let (all, _) = measure(&run, schedule(2, 1, None)).unwrap();
+        assert_eq!(all[0].samples("wall").0, [6.0, 8.0]);
+        assert_eq!(turns.into_inner(), "aboboaoab");
+    }
+
+    #[test]
+    fn a_peer_that_fails_is_left_out_and_ours_must_not_fail() {
+        let calls = RefCell::new(0);
+        let failing = |who: &'static str| {
+            let calls = &calls;
+            move |name: &str| {
+                *calls.borrow_mut() += u32::from(name == "b");
+                ensure!(name != who, "refused");
+                Ok(1.0)
+            }
+        };
+        let (all, failed) = measure(&failing("b"), schedule(3, 0, None)).unwrap();
+        assert_eq!((all.len(), *calls.borrow()), (2, 1));
+        assert_eq!(failed, [("b".to_owned(), "refused".to_owned())]);
+        let error = measure(&failing("ours"), schedule(1, 0, None)).unwrap_err();
+        assert_eq!(format!("{error:#}"), "ours: refused");
     }
 }

@@ -15,10 +15,9 @@ use ferrofs_workers::jobs::ParallelFor;
 use ferrofs_workers::memory::{Mapping, PageSize};
 
 use crate::daemon::{Daemon, ThreadPolicy, listeners, mount_folder};
-use crate::experiment::{Context, Experiment, up_to};
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
 use crate::machine::{Requirement, Usage, available_kib, missing};
 use crate::page_store::PAGE_BYTES;
-use crate::rounds::{Candidate, RoundOptions};
 use crate::statistics::{Figures, Measured, Samples, difference_percent, find};
 
 const GIB: usize = 1 << 30;

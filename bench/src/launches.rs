@@ -16,11 +16,10 @@ use procfs::process::{Process, Task};
 
 use crate::child::start_load;
 use crate::daemon::{Daemon, Launcher, ThreadPolicy, mount_folder};
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions};
 use crate::machine::Requirement;
 use crate::mounted::{Mounter, System};
 use crate::programs::ProgramArguments;
-use crate::rounds::{Candidate, RoundOptions};
 use crate::statistics::{Figures, Measured, Statistic};
 use crate::trees::read_in;
 

@@ -1,16 +1,16 @@
 //! The machine that an experiment runs on: its description, what an experiment requires of it, requests to stop, and what
-//! `/proc` tells of it and of this process.
+//! `/proc` tells of it and of this process: CPU time, and CPU time that a hypervisor took (steal time).
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use std::{fmt, fs};
 
 use anyhow::{Context, Result, ensure};
 use ferrofs_workers::cpus::AvailableCpus;
 use procfs::process::Process;
-use procfs::{CpuInfo, Current, LoadAverage, Meminfo};
+use procfs::{CpuInfo, Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use rustix::system::uname;
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -51,26 +51,18 @@ pub(crate) enum Requirement<'a> {
 }
 
 impl Requirement<'_> {
-    fn is_met(&self) -> bool {
-        match self {
-            Self::Root => is_root(),
-            Self::Cgroup(controller) => has_controller(controller),
-            Self::Fuse => fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok(),
-            Self::KernelErofs => knows_erofs(),
-            Self::File(path) => path.is_file(),
-        }
-    }
-}
-
-impl fmt::Display for Requirement<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => write!(f, "needs root"),
-            Self::Cgroup(controller) => write!(f, "needs a {controller} cgroup"),
-            Self::Fuse => write!(f, "needs /dev/fuse, to be opened by this user"),
-            Self::KernelErofs => write!(f, "needs a kernel with EROFS"),
-            Self::File(path) => write!(f, "needs the file {}", path.display()),
-        }
+    /// In words; none if it is met.
+    fn missing(&self) -> Option<String> {
+        let (is_met, what) = match self {
+            Self::Root => (is_root(), "root".to_owned()),
+            Self::Cgroup(controller) => {
+                (has_controller(controller), format!("a {controller} cgroup"))
+            }
+            Self::Fuse => (opens_fuse(), "/dev/fuse, to be opened by this user".to_owned()),
+            Self::KernelErofs => (knows_erofs(), "a kernel with EROFS".to_owned()),
+            Self::File(path) => (path.is_file(), format!("the file {}", path.display())),
+        };
+        (!is_met).then(|| format!("needs {what}"))
     }
 }
 
@@ -80,13 +72,16 @@ pub(crate) fn files(paths: &[PathBuf]) -> impl Iterator<Item = Requirement<'_>> 
 
 /// The requirements that are not met, in words; none if all are met.
 pub(crate) fn missing(requirements: &[Requirement<'_>]) -> Option<String> {
-    let missing = requirements.iter().filter(|one| !one.is_met()).map(ToString::to_string);
-    let missing = missing.collect::<Vec<_>>().join(", ");
-    (!missing.is_empty()).then_some(missing)
+    let missing: Vec<_> = requirements.iter().filter_map(Requirement::missing).collect();
+    (!missing.is_empty()).then(|| missing.join(", "))
 }
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+fn opens_fuse() -> bool {
+    File::options().read(true).write(true).open("/dev/fuse").is_ok()
 }
 
 /// Built in, or a module that the first mount loads.
@@ -118,6 +113,60 @@ pub(crate) fn check_stop() -> Result<()> {
 pub(crate) fn available_kib() -> u64 {
     let memory = Meminfo::current().ok();
     memory.and_then(|memory| memory.mem_available).unwrap_or(0) / 1024
+}
+
+/// A sample counts as it is while steal time is at most this share of the wanted CPU time. Counters have steps of 10 ms,
+/// so less cannot be told from nothing in half a second.
+pub(crate) const MOST_STEAL: f64 = 0.03;
+/// One tick of 10 ms says of a short sample only that there was some steal time.
+const MOST_TICKS: u64 = 1;
+/// A run is judged by its steal time above this many ticks.
+const MOST_TICKS_OF_A_RUN: u64 = 10;
+
+/// CPU ticks since the machine started: stolen by the hypervisor, and wanted, which leaves out idle ones.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Steal {
+    stolen: u64,
+    wanted: u64,
+}
+
+impl Steal {
+    pub(crate) fn now() -> Self {
+        let Ok(KernelStats { total, .. }) = KernelStats::current() else { return Self::default() };
+        let stolen = total.steal.unwrap_or(0);
+        let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
+        Self { stolen, wanted: total.user + total.nice + total.system + interrupts + stolen }
+    }
+
+    pub(crate) fn since(self, before: Self) -> StealDelta {
+        let ticks = self.stolen.saturating_sub(before.stolen);
+        let wanted = self.wanted.saturating_sub(before.wanted);
+        StealDelta { ticks, share: ticks as f64 / wanted.max(ticks).max(1) as f64 }
+    }
+}
+
+/// The steal time of a sample or a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StealDelta {
+    pub(crate) ticks: u64,
+    /// Of the wanted time, of 1.
+    pub(crate) share: f64,
+}
+
+impl StealDelta {
+    pub(crate) fn percent(self) -> f64 {
+        self.share * 100.0
+    }
+
+    /// Whether it is above that, and more than a few ticks.
+    pub(crate) fn is_beyond(self, percent: f64) -> bool {
+        self.percent() > percent && self.ticks > MOST_TICKS_OF_A_RUN
+    }
+
+    /// Whether a sample is taken again.
+    pub(crate) fn is_much(self) -> bool {
+        self.share > MOST_STEAL && self.ticks > MOST_TICKS
+    }
 }
 
 /// Resources that all threads of this process used, since it started or between two looks.
@@ -160,9 +209,7 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::{Requirement, Usage, describe, missing};
+    use super::*;
 
     #[test]
     fn a_machine_has_a_kernel_and_memory() {
@@ -178,6 +225,14 @@ mod tests {
         assert_eq!(missing(&[there]), None);
         let said = missing(&[there, gone]);
         assert_eq!(said.as_deref(), Some("needs the file /proc/self/no such thing"));
+    }
+
+    #[test]
+    fn steal_time_is_a_share_of_the_wanted_time() {
+        let before = Steal { stolen: 10, wanted: 163 };
+        let after = Steal { stolen: 30, wanted: 263 };
+        assert!((after.since(before).percent() - 20.0).abs() < 1e-9);
+        assert_eq!(after.since(after).percent(), 0.0);
     }
 
     #[test]

@@ -17,7 +17,6 @@ mod machine;
 mod mounted;
 mod mounts;
 mod ours;
-mod page;
 mod page_pool;
 mod page_store;
 mod pages;
@@ -27,7 +26,6 @@ mod programs;
 mod reader;
 mod reads;
 mod report;
-mod rounds;
 mod scheduling;
 mod simulation;
 mod statistics;
@@ -176,9 +174,7 @@ fn main() -> ExitCode {
 fn run(line: &CommandLine) -> Result<ExitCode> {
     let mut out = stdout();
     match &line.verb {
-        Verb::All(settings) => {
-            all::run(settings, line.quick, line.out.as_deref(), missing_for, &mut out)?;
-        }
+        Verb::All(settings) => all::run(settings, line.quick, line.out.as_deref(), &mut out)?,
         Verb::Describe(DescribeArguments { experiments }) => {
             let is_meant =
                 |name: &str| experiments.is_empty() || experiments.iter().any(|one| one == name);

@@ -12,14 +12,13 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
 
-use crate::experiment::{Context, Experiment, up_to};
+use crate::experiment::{Candidate, Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::Requirement;
 use crate::mounted::{Mounted, Mounter, System};
 use crate::programs::{ImageArguments, OURS, squashfs_of};
 use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
 use crate::report::Report;
-use crate::rounds::Candidate;
 use crate::statistics::{Figures, Measured, find};
 use crate::trees::read_in;
 

@@ -14,10 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Group;
 use crate::child::{Role, run_in};
 use crate::daemon::{Daemon, Launcher, ThreadPolicy, listeners, mount_folder};
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions, Schedule, StealFilter};
 use crate::machine::{Requirement, files};
 use crate::pages::{DirtyPages, FILE_BYTES, GroupMemory, REFILL_BYTES};
-use crate::rounds::{Candidate, RoundOptions, Schedule, StealFilter};
 use crate::statistics::{Figures, Measured};
 use crate::trees::read_in;
 

@@ -20,10 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::child::{Role, run_in};
-use crate::experiment::{Context, Experiment, up_to};
+use crate::experiment::{
+    Candidate, Context, Deadline, Experiment, RoundOptions, Schedule, StealFilter, up_to,
+};
 use crate::machine::{Requirement, Usage};
 use crate::report::Report;
-use crate::rounds::{Candidate, Deadline, RoundOptions, Schedule, StealFilter};
 use crate::statistics::{Figures, Measured};
 
 /// Pairs of one timed loop.

@@ -14,11 +14,11 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
 use tempfile::TempDir;
 
+use crate::experiment::{Candidate, RoundOptions};
 use crate::image_info::ImageInfo;
 use crate::machine::catch_signals;
 use crate::process;
 use crate::report::Report;
-use crate::rounds::{Candidate, RoundOptions};
 use crate::statistics::Figures;
 use crate::trees::{is_in_memory, remove};
 

@@ -8,11 +8,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrofs_image::{Image, Inode};
 
-use crate::experiment::{Context, Experiment, up_to};
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
 use crate::image_info::files_up_to;
 use crate::machine::Requirement;
 use crate::reader::{Seen, read_together};
-use crate::rounds::{Candidate, RoundOptions};
 use crate::trees::read_in;
 
 /// Bytes of one read.

@@ -11,8 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Case, Threshold};
-use crate::machine::{describe, load_average};
-use crate::rounds::{Steal, StealDelta};
+use crate::machine::{Steal, StealDelta, describe, load_average};
 use crate::statistics::{Measured, Samples};
 use crate::table::Table;
 

@@ -15,8 +15,7 @@ use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use ferrofs_workers::unbound::{self, UnboundPool};
 
 use crate::child::start_load;
-use crate::experiment::{Context, Experiment, up_to};
-use crate::rounds::{Candidate, RoundOptions};
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
 use crate::statistics::Figures;
 
 /// Items of one launch.

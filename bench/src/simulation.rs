@@ -18,10 +18,9 @@ use ferrofs_workers::memory::{Mapping, PageSize};
 use procfs::process::Process;
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 
-use crate::experiment::{Context, Experiment};
+use crate::experiment::{Candidate, Context, Experiment};
 use crate::ours::{PoolShape, Row};
 use crate::page_store::PageStore;
-use crate::rounds::Candidate;
 use crate::statistics::{Figures, Measured, difference_percent, find};
 use crate::workqueue;
 

@@ -17,12 +17,11 @@ use rayon::slice::ParallelSlice;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::baseline::queue;
-use crate::experiment::{Context, Experiment, up_to};
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
 use crate::machine::Usage;
 use crate::ours::{Ours, PassStats, PoolShape, Row};
 use crate::page_store::{Deflater, PAGE_BYTES, PAGES_PER_GIB, Page, PageStore};
 use crate::report::Report;
-use crate::rounds::{Candidate, RoundOptions};
 use crate::statistics::{Figures, Measured, find};
 use crate::sync::queue::{ActiveWorkers, DispatchPolicy};
 use crate::sync::start;
