@@ -2,7 +2,6 @@
 //! Parses the command line, runs one experiment, prints and writes its report.
 
 mod all;
-mod baseline;
 mod case;
 mod cgroup;
 mod child;
@@ -16,13 +15,13 @@ mod launches;
 mod machine;
 mod mounted;
 mod mounts;
-mod ours;
 mod page_pool;
 mod page_store;
 mod pages;
 mod plot;
 mod process;
 mod programs;
+mod queues;
 mod reader;
 mod reads;
 mod report;

@@ -19,8 +19,8 @@ use procfs::process::Process;
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 
 use crate::experiment::{Candidate, Context, Experiment};
-use crate::ours::{PoolShape, Row};
 use crate::page_store::PageStore;
+use crate::queues::{PoolShape, Row};
 use crate::statistics::{Figures, Measured, difference_percent, find};
 use crate::workqueue;
 

@@ -16,14 +16,12 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSlice;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::baseline::queue;
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
 use crate::machine::Usage;
-use crate::ours::{Ours, PassStats, PoolShape, Row};
 use crate::page_store::{Deflater, PAGE_BYTES, PAGES_PER_GIB, Page, PageStore};
+use crate::queues::{PassStats, PoolShape, Row, queue};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured, find};
-use crate::sync::queue::{ActiveWorkers, DispatchPolicy};
 use crate::sync::start;
 
 const QUICK_PAGES: usize = PAGES_PER_GIB / 8;
@@ -214,13 +212,11 @@ pub(crate) fn build(name: &str, pages: &Arc<PageStore>, shape: PoolShape) -> Res
     fn boxed<R: Row + 'static>(row: Result<R>) -> Result<Box<dyn Row>> {
         Ok(Box::new(row?))
     }
-    let (policy, active) = (DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu);
     let built = match name {
         "inline" => boxed(inline(Arc::clone(pages))),
         "rayon" => boxed(spawning(Arc::clone(pages), shape.workers)),
         "rayon-iter" => boxed(iterating(Arc::clone(pages), shape.workers)),
         "crossbeam" => boxed(Channel::new(pages, shape)),
-        "ours-round-robin" => boxed(Ours::new(pages, shape, None, policy, active)),
         _ => queue(name, pages, shape, None),
     };
     built.with_context(|| format!("row {name}"))

@@ -3,8 +3,6 @@
 //! their paths; only the `sync` module behind them is another one. Called by the `model` experiments of
 //! ferrofs-bench. ARCHITECTURE.md says why this is a crate.
 
-#[path = "../../src/baseline.rs"]
-mod baseline;
 // The sources name each other from the crate's root.
 pub use workers::{counters, cpus, jobs, workqueue};
 use workers::{error, sys, wake_event};
@@ -29,12 +27,11 @@ pub mod faults;
 mod fiber;
 pub mod machine;
 mod memory;
-#[allow(dead_code, reason = "the bench sums bytes, too")]
-#[path = "../../src/ours.rs"]
-mod ours;
 mod page_store;
+#[allow(dead_code, reason = "the bench sums bytes, too")]
+#[path = "../../src/queues.rs"]
+mod queues;
 pub mod stream;
-#[allow(dead_code, reason = "this has the names of the other backends, whoever uses them here")]
 mod sync;
 mod thread;
 

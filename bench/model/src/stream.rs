@@ -4,10 +4,9 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::baseline;
 use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
-use crate::ours::PoolShape;
 use crate::page_store::PageStore;
+use crate::queues::{self, PoolShape};
 use crate::sync::Arc;
 
 /// The queues.
@@ -73,7 +72,7 @@ fn pass(queue: &'static str, shape: Shape, load: Load) -> Result<(Moment, Moment
     let part = load.warm_up..load.warm_up + load.requests;
     let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
     let pool = PoolShape { workers: (shape.cpus - 1).max(1), slots: load.slots };
-    let mut row = baseline::queue(queue, &pages, pool, Some(shape.cpus))?;
+    let mut row = queues::queue(queue, &pages, pool, Some(shape.cpus))?;
     let stats = row.pass()?;
     drop(row);
     ensure!(stats.pages == count as u64, "{} requests done, {count} were sent", stats.pages);

@@ -16,16 +16,8 @@ use std::time::Duration;
 
 use crate::machine::{self, Access, access, picoseconds};
 pub(crate) use crate::machine::{pause, place as placed};
-pub(crate) use crate::thread;
+pub(crate) use crate::thread::{self, start_worker as start};
 pub(crate) use crate::workqueue as queue;
-
-/// Starts a thread of a baseline.
-pub(crate) fn start(
-    _worker: usize,
-    body: impl FnOnce() + 'static,
-) -> anyhow::Result<thread::JoinHandle<()>> {
-    thread::JoinHandle::start(body, machine::Wakes::Preempting)
-}
 
 /// Locks without looking at poison, as the other backends do.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,10 +114,10 @@ macro_rules! atomic {
     };
 }
 
-atomic!(AtomicBool, bool, swap);
+atomic!(AtomicBool, bool);
 atomic!(AtomicU32, u32, swap, fetch_or, fetch_add, fetch_sub);
-atomic!(AtomicU64, u64, swap, fetch_or, fetch_xor, fetch_add, fetch_sub, fetch_max);
-atomic!(AtomicUsize, usize, swap, fetch_or, fetch_add, fetch_sub, fetch_max);
+atomic!(AtomicU64, u64, swap, fetch_xor, fetch_add);
+atomic!(AtomicUsize, usize, fetch_add, fetch_sub);
 
 /// A word that threads can sleep on.
 #[derive(Debug)]
@@ -141,11 +133,6 @@ impl Futex {
     /// Sleeps while the word is `expected`.
     pub(crate) fn wait(&self, expected: u32) {
         machine::sleep_on(&raw const self.word, || self.word.load(Ordering::SeqCst) == expected);
-    }
-
-    /// The same: as in loom's backend, no time runs out.
-    pub(crate) fn wait_for(&self, expected: u32, _limit: Duration) {
-        self.wait(expected);
     }
 
     /// Wakes one sleeper.

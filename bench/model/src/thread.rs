@@ -12,19 +12,22 @@ use crate::error::{Error, ErrorKind};
 use crate::machine::{self, ThreadNumber, Wakes};
 use crate::priority::PriorityRequest;
 
-/// Waits for its end when asked to.
+/// A thread of a queue to beat. Waits for its end when asked to.
 #[derive(Debug)]
 pub(crate) struct JoinHandle<T>(ThreadNumber, PhantomData<T>);
 
-impl JoinHandle<()> {
-    /// A thread that does `body`.
-    ///
-    /// # Errors
-    /// When there is no memory for a stack, or no machine.
-    pub(crate) fn start(body: impl FnOnce() + 'static, wakes: Wakes) -> anyhow::Result<Self> {
-        Ok(Self(machine::spawn(Box::new(body), wakes)?, PhantomData))
-    }
+/// Starts a thread of a queue to beat.
+///
+/// # Errors
+/// When there is no memory for a stack, or no machine.
+pub(crate) fn start_worker(
+    _worker: usize,
+    body: impl FnOnce() + 'static,
+) -> anyhow::Result<JoinHandle<()>> {
+    Ok(JoinHandle(machine::spawn(Box::new(body), Wakes::Preempting)?, PhantomData))
+}
 
+impl JoinHandle<()> {
     pub(crate) fn join(self) -> std::thread::Result<()> {
         machine::join(self.0);
         Ok(())

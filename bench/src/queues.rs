@@ -1,18 +1,26 @@
-//! The queues to beat, made anew from the description of QEMU's threaded workqueue (Xiao Guangrong, 2018, with Emilio
-//! Cota's changes), neither improved nor worsened. The bench runs them on this machine; the model includes this file and
-//! runs them over simulated CPUs.
+//! The queues of the workqueue experiment: the queues to beat, and that of ferrofs-workers, each a row. The bench runs them on
+//! this machine; the model includes this file and runs them over simulated CPUs.
+//!
+//! The queues to beat are made anew from the description of QEMU's threaded workqueue (Xiao Guangrong, 2018, with Emilio
+//! Cota's changes), neither improved nor worsened:
 //!
 //! * [`SharedState`]: version 2. One array of slots, two bitmaps and one completion event for all workers.
 //! * [`PerThreadState`]: slots, bitmaps and completion event of each worker on cache lines of their own (version 3, and
 //!   Cota's branch).
 //!
-//! Either takes an [`Assignment`]: round robin as posted, or Cota's batching.
+//! Either takes an [`Assignment`]: round robin as posted, or Cota's batching. Ours runs with a submitter that works when all
+//! workers that have a CPU are busy, as the engine uses it, and with one that only submits and waits, over all workers, as
+//! the other queues do.
 
-use anyhow::{Result, bail, ensure};
+use std::cell::Cell;
+use std::rc::Rc;
 
-use crate::ours::{Ours, PassStats, PoolShape, Row};
+use anyhow::{Context, Result, bail, ensure};
+
 use crate::page_store::{Deflater, PageStore};
-use crate::sync::queue::{ActiveWorkers, DispatchPolicy};
+use crate::sync::queue::{
+    ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
+};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Futex, Ordering, fence, pause, placed,
@@ -20,8 +28,58 @@ use crate::sync::{
 };
 
 const WORD_BITS: usize = 64;
-/// Looks of an idle worker before it sleeps.
+/// Looks of an idle worker of a queue to beat before it sleeps.
 const POLLS: usize = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolShape {
+    pub(crate) workers: usize,
+    /// Requests that each worker may have before it.
+    pub(crate) slots: usize,
+}
+
+/// What the done-callbacks saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PassStats {
+    pub(crate) pages: u64,
+    pub(crate) bytes: u64,
+}
+
+impl PassStats {
+    /// A page that became this many bytes; none when it failed.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.pages += u64::from(bytes > 0);
+        self.bytes += bytes;
+    }
+}
+
+/// A way to have all pages touched, submitted and compressed.
+pub(crate) trait Row {
+    /// Each page once, in the order of addresses; returns when all are done.
+    fn pass(&mut self) -> Result<PassStats>;
+}
+
+/// A queue with its threads started; ours on this many `cpus`, on the available ones if none is given.
+pub(crate) fn queue(
+    name: &str,
+    pages: &Arc<PageStore>,
+    shape: PoolShape,
+    cpus: Option<usize>,
+) -> Result<Box<dyn Row>> {
+    let shared = |assignment| BaselineQueue::<SharedState>::new(pages, shape, assignment);
+    let own = |assignment| BaselineQueue::<PerThreadState>::new(pages, shape, assignment);
+    let ours = |policy, active| Ours::new(pages, shape, cpus, policy, active);
+    Ok(match name {
+        "original" => Box::new(shared(Assignment::RoundRobin)?),
+        "batching" => Box::new(shared(Assignment::UntilFull)?),
+        "per-thread" => Box::new(own(Assignment::UntilFull)?),
+        "round-robin" => Box::new(own(Assignment::RoundRobin)?),
+        "ours-waiting" => Box::new(ours(DispatchPolicy::FillFirst, ActiveWorkers::All)?),
+        "ours-round-robin" => Box::new(ours(DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu)?),
+        "ours" => Box::new(ours(DispatchPolicy::FillFirst, ActiveWorkers::OnePerCpu)?),
+        _ => bail!("no such queue"),
+    })
+}
 
 /// Which worker gets the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -472,25 +530,86 @@ impl<S: QueueState> Drop for BaselineQueue<S> {
     }
 }
 
-/// A queue with its threads started; ours on this many `cpus`, on the available ones if none is given.
-pub(crate) fn queue(
-    name: &str,
-    pages: &Arc<PageStore>,
-    shape: PoolShape,
-    cpus: Option<usize>,
-) -> Result<Box<dyn Row>> {
-    let shared = |assignment| BaselineQueue::<SharedState>::new(pages, shape, assignment);
-    let own = |assignment| BaselineQueue::<PerThreadState>::new(pages, shape, assignment);
-    let ours = |active| Ours::new(pages, shape, cpus, DispatchPolicy::FillFirst, active);
-    Ok(match name {
-        "original" => Box::new(shared(Assignment::RoundRobin)?),
-        "batching" => Box::new(shared(Assignment::UntilFull)?),
-        "per-thread" => Box::new(own(Assignment::UntilFull)?),
-        "round-robin" => Box::new(own(Assignment::RoundRobin)?),
-        "ours-waiting" => Box::new(ours(ActiveWorkers::All)?),
-        "ours" => Box::new(ours(ActiveWorkers::OnePerCpu)?),
-        _ => bail!("no such queue"),
-    })
+#[derive(Debug, Default)]
+struct PageRequest {
+    page: usize,
+    bytes: u64,
+}
+
+/// The state of a worker.
+#[derive(Debug)]
+struct Compressor {
+    pages: Arc<PageStore>,
+    deflater: Deflater,
+}
+
+impl Handler for Compressor {
+    type Request = PageRequest;
+
+    fn handle(&mut self, request: &mut PageRequest) {
+        let page = self.pages.page(request.page);
+        request.bytes = page.and_then(|page| self.deflater.compress(page).ok()).unwrap_or(0);
+    }
+}
+
+type OnDone = Box<dyn FnMut(&mut PageRequest, RequestOutcome)>;
+
+struct Ours {
+    queue: WorkQueue<Compressor, OnDone>,
+    pages: Arc<PageStore>,
+    stats: Rc<Cell<PassStats>>,
+    active_workers: ActiveWorkers,
+}
+
+impl Ours {
+    /// On this many `cpus`; on the available ones if none is given. The submitter works if not all workers are active.
+    fn new(
+        pages: &Arc<PageStore>,
+        shape: PoolShape,
+        cpus: Option<usize>,
+        dispatch_policy: DispatchPolicy,
+        active_workers: ActiveWorkers,
+    ) -> Result<Self> {
+        let settings = WorkQueueSettings::new("queue")
+            .workers(shape.workers)
+            .slots(shape.slots)
+            .dispatch_policy(dispatch_policy)
+            .active_workers(active_workers);
+        let settings = match cpus {
+            Some(cpus) => settings.cpus(cpus),
+            None => settings,
+        };
+        let stats = Rc::new(Cell::new(PassStats::default()));
+        let (counted, own_pages) = (Rc::clone(&stats), Arc::clone(pages));
+        let make = move || {
+            let deflater = Deflater::new().map_err(|_| NoHandler)?;
+            Ok(Compressor { pages: Arc::clone(&own_pages), deflater })
+        };
+        let on_done: OnDone = Box::new(move |request: &mut PageRequest, outcome| {
+            let mut sum = counted.get();
+            sum.add(if outcome == RequestOutcome::Done { request.bytes } else { 0 });
+            counted.set(sum);
+        });
+        let queue = WorkQueue::new(&settings, PageRequest::default, make, on_done);
+        let queue = queue.context("making a queue")?;
+        Ok(Self { queue, pages: Arc::clone(pages), stats, active_workers })
+    }
+}
+
+impl Row for Ours {
+    fn pass(&mut self) -> Result<PassStats> {
+        for page in 0..self.pages.count() {
+            self.pages.touch(page);
+            let mut slot = match self.active_workers {
+                ActiveWorkers::All => self.queue.reserve(),
+                _ => self.queue.reserve_or_inline(),
+            };
+            slot.request().page = page;
+            slot.submit();
+        }
+        self.queue.wait();
+        Ok(self.stats.take())
+    }
 }
 
 #[cfg(test)]
