@@ -7,7 +7,6 @@ mod cgroup;
 mod child;
 mod commands;
 mod daemon;
-mod decodes;
 mod experiment;
 mod image_info;
 mod jobs;
@@ -99,7 +98,7 @@ experiments! {
     "memory": Memory(commands::CheckArguments),
     "mount-memory": MountMemory(mounts::MountMemoryArguments),
     "quota": Quota(commands::CheckArguments),
-    "decodes": Decodes(decodes::DecodesArguments),
+    "decodes": Decodes(reads::DecodesArguments),
 }
 
 /// Experiments that measure ferrofs beside its peers

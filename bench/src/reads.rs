@@ -1,40 +1,52 @@
-//! The reads experiment: the files of an image read front to back in equal blocks through the library, by one reader and by
-//! many at the same time, and what that makes the library decode.
+//! Experiments that read the files of an image front to back in equal blocks, by one reader and by many at the same time:
+//! `reads` through the library, and what that makes it decode; `decodes`, how often each cluster is decoded, by our library
+//! and by peers whose decoder calls are counted (`bench/count_decodes.c`, preloaded). Clusters that are touched are the
+//! compressed extents of the files that are read, each place once.
 
 use std::cell::Cell;
+use std::collections::HashSet;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrofs_image::{Image, Inode};
+use serde::Deserialize;
 
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
-use crate::image_info::files_up_to;
-use crate::machine::Requirement;
-use crate::reader::{Seen, read_together};
+use crate::image_info::{files_up_to, regular_files};
+use crate::machine::{Requirement, files};
+use crate::mounted::{Mounter, System};
+use crate::process::{self, Cost};
+use crate::programs::{ImageArguments, Invocation, OURS};
+use crate::reader::{Seen, read_front, read_together};
+use crate::statistics::Figures;
 use crate::trees::read_in;
 
 /// Bytes of one read.
-pub(crate) const BLOCK_BYTES: usize = 128 << 10;
+const BLOCK_BYTES: usize = 128 << 10;
 const MIB: f64 = 1_048_576.0;
+const FSCK: &str = "fsck.erofs";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReadsArguments {
     /// The image
     image: PathBuf,
     #[command(flatten)]
-    pub(crate) files: FileArguments,
+    files: FileArguments,
     #[command(flatten)]
     rounds: RoundOptions,
 }
 
 /// What is read, and by how many.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct FileArguments {
+struct FileArguments {
     /// Readers, one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64")]
     #[arg(value_parser = up_to(1024))]
-    pub(crate) readers: Vec<u16>,
+    readers: Vec<u16>,
     /// Only files of at least so many bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     at_least: u64,
@@ -44,14 +56,14 @@ pub(crate) struct FileArguments {
 }
 
 impl FileArguments {
-    pub(crate) fn of(&self, image: &Image) -> Result<(Vec<PathBuf>, Vec<Inode>)> {
+    fn of(&self, image: &Image) -> Result<(Vec<PathBuf>, Vec<Inode>)> {
         let files = files_up_to(image, self.at_least, self.most_bytes)?;
         ensure!(!files.is_empty(), "no file of {} bytes or more", self.at_least);
         Ok(files.into_iter().unzip())
     }
 }
 
-pub(crate) fn open(path: &Path) -> Result<Image> {
+fn open(path: &Path) -> Result<Image> {
     Image::open(path).with_context(|| format!("opening {}", path.display()))
 }
 
@@ -61,29 +73,26 @@ impl Experiment for ReadsArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        let (_, files) = self.files.of(&open(&self.image)?)?;
         let first_sum = Cell::new(None);
         context.plan(self.rounds, 1);
         let candidates = self.files.readers.iter().map(|&readers| {
-            let first_sum = &first_sum;
+            let (files, first_sum) = (&files, &first_sum);
             Candidate::ours(readers.to_string(), move || {
-                // Else the first number of readers alone would wait for the disk.
-                read_in(&self.image)?;
-                // An image of its own, so that nothing is decoded before the first read.
-                let image = open(&self.image)?;
-                let (_, files) = self.files.of(&image)?;
-                let pass = read_all(&image, &files, BLOCK_BYTES, readers)?;
+                let pass = read_anew(&self.image, files, readers)?;
                 let is_first = first_sum.replace(Some(pass.sum)).is_none_or(|sum| sum == pass.sum);
                 ensure!(is_first, "{readers} readers got other bytes than those before them");
+                let wall = pass.wall.as_secs_f64();
                 let [served, decoded] =
                     [pass.served_bytes, pass.decoded_bytes].map(|bytes| bytes as f64 / MIB);
                 Ok(vec![
-                    ("wall", pass.seconds),
-                    ("CPU", pass.cpu_seconds),
+                    ("wall", wall),
+                    ("CPU", pass.cpu.as_secs_f64()),
                     ("MiB served", served),
-                    ("clusters decoded", pass.clusters as f64),
+                    ("clusters decoded", pass.decodes as f64),
                     ("MiB decoded", decoded),
                     ("decoded per served", decoded / served),
-                    ("MiB/s", served / pass.seconds),
+                    ("MiB/s", served / wall),
                 ])
             })
         });
@@ -94,27 +103,34 @@ impl Experiment for ReadsArguments {
     }
 }
 
-/// Until the last reader was done.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ReadPass {
-    pub(crate) seconds: f64,
-    pub(crate) cpu_seconds: f64,
+/// What was done until the last reader was done.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct ReadPass {
+    wall: Duration,
+    cpu: Duration,
     /// To all readers together.
-    pub(crate) served_bytes: u64,
-    /// What was decoded for it.
-    pub(crate) clusters: u64,
-    pub(crate) decoded_bytes: u64,
+    served_bytes: u64,
+    /// Clusters that were decoded for it, different ones among them, and their bytes.
+    decodes: u64,
+    distinct: u64,
+    #[serde(rename = "bytes")]
+    decoded_bytes: u64,
     /// A checksum of what each reader got.
-    pub(crate) sum: u64,
+    sum: u64,
+}
+
+/// Has this many readers read all files of an image of their own, so that nothing is decoded before the first read.
+fn read_anew(path: &Path, files: &[Inode], readers: u16) -> Result<ReadPass> {
+    // Else the first readers alone would wait for the disk.
+    read_in(path)?;
+    let image = open(path)?;
+    let pass = read_all(&image, files, BLOCK_BYTES, readers)?;
+    Ok(ReadPass { distinct: touched(&image, files)?, ..pass })
 }
 
 /// Has this many readers read all files in the same order, from the same moment on.
-pub(crate) fn read_all(
-    image: &Image,
-    files: &[Inode],
-    block_bytes: usize,
-    readers: u16,
-) -> Result<ReadPass> {
+fn read_all(image: &Image, files: &[Inode], block_bytes: usize, readers: u16) -> Result<ReadPass> {
     let before = image.stats();
     let (got, [wall, cpu]) = read_together(readers, |_| {
         let mut block = vec![0; block_bytes];
@@ -126,12 +142,13 @@ pub(crate) fn read_all(
     ensure!(first.bytes == size, "readers got {} of {size} bytes", first.bytes);
     let after = image.stats();
     Ok(ReadPass {
-        seconds: wall.as_secs_f64(),
-        cpu_seconds: cpu.as_secs_f64(),
+        wall,
+        cpu,
         served_bytes: got.iter().map(|reader| reader.bytes).sum(),
-        clusters: after.clusters_decoded - before.clusters_decoded,
+        decodes: after.clusters_decoded - before.clusters_decoded,
         decoded_bytes: after.bytes_decoded - before.bytes_decoded,
         sum: first.sum,
+        ..ReadPass::default()
     })
 }
 
@@ -153,12 +170,175 @@ fn read(image: &Image, inode: &Inode, block: &mut [u8], mut got: Seen) -> Result
     }
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DecodesArguments {
+    #[command(flatten)]
+    of: ImageArguments,
+    #[command(flatten)]
+    files: FileArguments,
+}
+
+impl ReadPass {
+    /// The columns of a row of `decodes`.
+    fn figures(&self, readers: u16) -> Figures {
+        vec![
+            ("readers", readers.into()),
+            ("clusters touched", self.distinct as f64),
+            ("decodes", self.decodes as f64),
+            ("decodes a cluster", self.decodes as f64 / self.distinct as f64),
+            ("decoded per served", self.decoded_bytes as f64 / self.served_bytes as f64),
+            ("served", (self.served_bytes >> 20) as f64),
+            ("wall", self.wall.as_secs_f64()),
+            ("CPU", self.cpu.as_secs_f64()),
+        ]
+    }
+}
+
+impl Experiment for DecodesArguments {
+    fn requirements(&self) -> Vec<Requirement<'_>> {
+        files(&self.of.images).collect()
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        let folder = self.of.peers.folder()?;
+        context.plan(self.of.peers.rounds, self.of.images.len());
+        for path in &self.of.images {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let (files, inodes) = self.files.of(&open(path)?)?;
+            let counter = Counter { folder: folder.path(), image: path, files };
+            let inodes = &inodes;
+            let ours = self.files.readers.iter().map(|&readers| {
+                let run = move || Ok(read_anew(path, inodes, readers)?.figures(readers));
+                Candidate::ours(OURS, run)
+            });
+            let mut candidates: Vec<_> = ours.collect();
+            for peer in [FSCK, System::Erofsfuse.name()] {
+                match self.peer(peer, &counter, context) {
+                    Ok(peers) => candidates.extend(peers),
+                    Err(error) => {
+                        context.report.leave_out(format!("{peer} on {name}"), format!("{error:#}"));
+                    }
+                }
+            }
+            context.compare(["decodes", "", &name], candidates)?;
+        }
+        Ok(())
+    }
+}
+
+impl DecodesArguments {
+    /// fsck.erofs over the whole image, or erofsfuse over the files for each number of readers.
+    fn peer<'a>(
+        &self,
+        peer: &'static str,
+        counter: &'a Counter<'a>,
+        context: &mut Context<'_>,
+    ) -> Result<Vec<Candidate<'a>>> {
+        let programs = &self.of.peers.programs;
+        if peer == FSCK {
+            let invocation = programs.peer(FSCK)?.with(["--extract"]).with([counter.image]);
+            context.report.peer_command(FSCK, invocation.line());
+            let who = "fsck.erofs, whole image";
+            return Ok(vec![Candidate::peer(who, move || counter.fsck(&invocation))]);
+        }
+        let mounter = System::Erofsfuse.find(programs)?;
+        let words = mounter.words(counter.image, &counter.folder.join("mount"));
+        context.report.peer_command(peer, words);
+        let readers = self.files.readers.iter().map(|&readers| {
+            let mounter = mounter.clone();
+            Candidate::peer(peer, move || counter.mounted(&mounter, readers))
+        });
+        Ok(readers.collect())
+    }
+}
+
+/// The preloaded library that counts decoder calls, and what is measured with it.
+struct Counter<'a> {
+    folder: &'a Path,
+    image: &'a Path,
+    files: Vec<PathBuf>,
+}
+
+impl Counter<'_> {
+    /// The environment of a program that is counted.
+    fn variables(&self) -> Result<Vec<(&'static str, PathBuf)>> {
+        let library = self.folder.join("count_decodes.so");
+        if !library.exists() {
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/count_decodes.c");
+            let mut command = Command::new("cc");
+            command.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
+            process::run(&mut command, None).context("compiling count_decodes.c")?;
+        }
+        Ok(vec![("LD_PRELOAD", library), ("COUNT_DECODES", self.folder.join("counts"))])
+    }
+
+    /// Counted, and then timed without the counter.
+    fn fsck(&self, invocation: &Invocation) -> Result<Figures> {
+        read_in(self.image)?;
+        process::run(invocation.command().envs(self.variables()?), None)?;
+        let counts = self.counts()?;
+        let (Cost { wall, cpu, .. }, _) = process::run(&mut invocation.command(), None)?;
+        let files = regular_files(&open(self.image)?)?;
+        let served_bytes = files.iter().map(|(_, inode)| inode.size()).sum();
+        Ok(ReadPass { wall, cpu, served_bytes, ..counts }.figures(1))
+    }
+
+    /// Counted, and then timed without the counter, each on a mount of its own.
+    fn mounted(&self, mounter: &Mounter, readers: u16) -> Result<Figures> {
+        read_in(self.image)?;
+        let counted = Mounter { variables: self.variables()?, ..mounter.clone() };
+        self.read_mounted(&counted, readers, ReadPass::default())?;
+        Ok(self.read_mounted(mounter, readers, self.counts()?)?.figures(readers))
+    }
+
+    /// Adds to what was counted that all readers read the same files at the same time. CPU time is that of the daemon.
+    fn read_mounted(&self, mounter: &Mounter, readers: u16, counts: ReadPass) -> Result<ReadPass> {
+        let directory = self.folder.join("mount");
+        fs::create_dir_all(&directory)?;
+        let mounted = mounter.mount(self.image, &directory, &self.folder.join("log"))?;
+        let (got, [wall, _]) = read_together(readers, |_| {
+            let mut block = vec![0; BLOCK_BYTES];
+            let read = |path| read_front(&directory.join(path), u64::MAX, &mut block, false);
+            self.files.iter().map(read).try_fold(0, |sum, seen| anyhow::Ok(sum + seen?.bytes))
+        })?;
+        let cpu = mounted.daemon_cpu()?;
+        mounted.end()?;
+        Ok(ReadPass { wall, cpu, served_bytes: got.iter().sum(), ..counts })
+    }
+
+    /// The sums of all processes that decoded; their file is removed.
+    fn counts(&self) -> Result<ReadPass> {
+        let log = self.folder.join("counts");
+        let text = fs::read_to_string(&log);
+        let text = text.context("no decoder of a shared library was called")?;
+        fs::remove_file(log)?;
+        let mut sum = ReadPass::default();
+        for counts in serde_json::Deserializer::from_str(&text).into_iter::<ReadPass>() {
+            let counts = counts?;
+            sum.decodes += counts.decodes;
+            sum.distinct += counts.distinct;
+            sum.decoded_bytes += counts.decoded_bytes;
+        }
+        ensure!(sum.distinct > 0, "nothing was decoded");
+        Ok(sum)
+    }
+}
+
+/// Different places of compressed extents.
+fn touched(image: &Image, files: &[Inode]) -> Result<u64> {
+    let mut places = HashSet::new();
+    for file in files {
+        for extent in image.file_extents(file, 0)? {
+            let place = extent?.location.filter(|place| place.algorithm.is_some());
+            places.extend(place.map(|place| place.offset));
+        }
+    }
+    Ok(places.len() as u64)
+}
+
 #[cfg(test)]
 mod tests {
-    use ferrofs_image::Image;
-
-    use super::{BLOCK_BYTES, read_all};
-    use crate::image_info::regular_files;
+    use super::*;
 
     #[test]
     fn many_readers_get_what_one_gets() {
@@ -171,6 +351,6 @@ mod tests {
         assert_eq!(many.sum, one.sum);
         let served = [many.served_bytes, small.served_bytes];
         assert_eq!(served, [8 * one.served_bytes, 2 * one.served_bytes]);
-        assert!(one.served_bytes > 0 && one.clusters > 0 && one.decoded_bytes > 0);
+        assert!(one.served_bytes > 0 && one.decodes > 0 && one.decoded_bytes > 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The atomics, threads and futex of the baselines: here the real ones. The model has the same names in
+//! The atomics, threads and futex of the queues to beat: here the real ones. The model has the same names in
 //! bench/model/src/sync.rs, so that the same queues run over simulated CPUs.
 
 pub(crate) use std::hint::spin_loop as pause;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 pub(crate) use ferrofs_workers::workqueue as queue;
 use rustix::thread::futex;
 
-/// Starts a worker of a baseline.
+/// Starts a worker of a queue to beat.
 pub(crate) fn start(
     worker: usize,
     body: impl FnOnce() + Send + 'static,

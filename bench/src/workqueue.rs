@@ -1,6 +1,6 @@
 //! The workqueue experiment: QEMU's threaded-workqueue-bench over several queues. Every round runs each row once with each
 //! number of threads, so that a neighbour's load and a change of the machine's speed affect all of them alike. A row is a way
-//! to have the same pages compressed: over the baselines, over our queue, and over rayon and crossbeam.
+//! to have the same pages compressed: over the queues to beat, over our queue, and over rayon and crossbeam.
 
 use std::cell::RefCell;
 use std::sync::Arc;

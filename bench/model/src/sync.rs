@@ -1,5 +1,5 @@
 //! The third backend of the atomics, locks, cells and threads of ferrofs-workers (crates/workers/src/sync.rs) and of the
-//! baselines (bench/src/sync.rs), by the same names. Every access goes to the simulated machine first and then to a plain
+//! queues to beat (bench/src/sync.rs), by the same names. Every access goes to the simulated machine first and then to a plain
 //! atomic: all simulated threads run on one thread of the system, so nothing comes between.
 
 use std::cell::UnsafeCell;
