@@ -253,7 +253,7 @@ fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let words = ["build", "--quiet", "--progress=none", "--no-verify", "--keep-going", "-zlz4"];
     let window = ["-C4096".to_owned(), format!("--max-distance={max_distance}")];
     let ours = ProgramArguments { ferrofs: None, peers: None }.ours()?;
-    process::run(&mut ours.with(words).with(window).with([path, source]).command(), None)?;
+    process::run(&mut ours.with(words).with(window).with([path, source]).command())?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -256,7 +256,7 @@ struct CommandRun<'a> {
 impl CommandRun<'_> {
     fn once(&self) -> Result<Figures> {
         self.subject.inputs.iter().try_for_each(|input| read_in(input).map(drop))?;
-        let (cost, size) = self.confined(None)?;
+        let (cost, size) = self.confined(|command| self.run(command))?;
         let mut figures = cost.figures();
         figures.extend(size.map(|size| ("size", size)));
         figures.extend(self.threads.map(|threads| ("threads", threads as f64)));
@@ -267,7 +267,7 @@ impl CommandRun<'_> {
             rustix::fs::sync();
             let group = Group::of_memory(u64::from(mib) << 20)?;
             group.forbid_swap()?;
-            let (cost, _) = self.run(&mut group.inside(&self.invocation.command()), None)?;
+            let (cost, _) = self.run(&mut group.inside(&self.invocation.command()))?;
             figures.extend([
                 ("wall in a cgroup", cost.wall.as_secs_f64()),
                 ("killed", group.killed() as f64),
@@ -279,13 +279,18 @@ impl CommandRun<'_> {
 
     /// The most threads that were seen.
     fn count_threads(&self) -> Result<i64> {
-        let mut most = Ok(0);
-        self.confined(Some(&mut |child: &Child| most = most_threads(child)))?;
-        most
+        self.confined(|command| {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut child = command.spawn().context("starting a command to count its threads")?;
+            let most = most_threads(&child);
+            child.wait()?;
+            put_away(self.output)?;
+            most
+        })
     }
 
-    /// One run on the CPUs of the subject.
-    fn confined(&self, watch: Option<&mut dyn FnMut(&Child)>) -> Result<(Cost, Option<f64>)> {
+    /// Has the command run on the CPUs of the subject.
+    fn confined<T>(&self, run: impl FnOnce(&mut Command) -> Result<T>) -> Result<T> {
         let home = CpuSet::of_current_thread();
         let cpu = home.iter().next().context("no CPU")?;
         let group = match self.subject.variant.confine {
@@ -298,18 +303,14 @@ impl CommandRun<'_> {
         }
         let command = self.invocation.command();
         let inside = group.as_ref().map(|group| group.inside(&command));
-        let ran = self.run(&mut inside.unwrap_or(command), watch);
+        let ran = run(&mut inside.unwrap_or(command));
         home.bind_current_thread()?;
         ran
     }
 
     /// One run, and the size of an image that it made; its output is taken away, also that of a failed one.
-    fn run(
-        &self,
-        command: &mut Command,
-        watch: Option<&mut dyn FnMut(&Child)>,
-    ) -> Result<(Cost, Option<f64>)> {
-        let ran = process::run(command, watch);
+    fn run(&self, command: &mut Command) -> Result<(Cost, Option<f64>)> {
+        let ran = process::run(command);
         let mut size = None;
         if self.output.is_file() {
             size = Some(fs::metadata(self.output)?.len() as f64);

@@ -136,7 +136,7 @@ impl Mounter {
         let mounted = if self.system == System::KernelFile {
             self.mount(image, directory, Path::new(""))?
         } else {
-            process::run(&mut self.command_with(&[], image, directory), None)?;
+            process::run(&mut self.command_with(&[], image, directory))?;
             Mounted { directory: directory.to_path_buf(), daemon: None, is_mounted: true }
         };
         let root = directory.metadata().context("the root of the mount")?;
@@ -155,7 +155,7 @@ impl Mounter {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
             mount(image, directory, "erofs", flags, None).context("mount(2)")?;
         } else if self.program.is_none() {
-            process::run(&mut command, None)?;
+            process::run(&mut command)?;
         } else {
             let outside = directory.metadata().context("the mount's directory")?.dev();
             let output = File::create(log).with_context(|| log.display().to_string())?;

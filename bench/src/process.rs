@@ -33,19 +33,13 @@ impl Cost {
     }
 }
 
-/// Runs a program to its end: its cost and its stdout. `watch` is called while it runs, if it is given.
-pub(crate) fn run(
-    command: &mut Command,
-    watch: Option<&mut dyn FnMut(&Child)>,
-) -> Result<(Cost, String)> {
+/// Runs a program to its end: its cost and its stdout.
+pub(crate) fn run(command: &mut Command) -> Result<(Cost, String)> {
     let name = command.get_program().to_string_lossy().into_owned();
     let [output, error] = [tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?];
     command.stdin(Stdio::null()).stdout(output.reopen()?).stderr(error.reopen()?);
     let begin = Instant::now();
     let child = command.spawn().with_context(|| format!("starting {name}"))?;
-    if let Some(watch) = watch {
-        watch(&child);
-    }
     let ended = child.wait4().with_context(|| format!("waiting for {name}"))?;
     let (status, wall, used) = (ended.status, begin.elapsed(), ended.rusage);
     if !status.success() {
@@ -104,11 +98,11 @@ mod tests {
     #[test]
     fn a_run_has_costs_and_an_output_and_a_failure_is_reported_with_it() {
         let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo \"$i times\"";
-        let (cost, text) = run(Command::new("sh").args(["-c", script]), None).unwrap();
+        let (cost, text) = run(Command::new("sh").args(["-c", script])).unwrap();
         assert_eq!(text, "20000 times\n");
         assert!(cost.cpu > Duration::ZERO && cost.wall >= cost.cpu / 8 && cost.peak_kib > 100);
         let mut command = Command::new("sh");
-        let error = run(command.args(["-c", "echo too bad >&2; exit 3"]), None).unwrap_err();
+        let error = run(command.args(["-c", "echo too bad >&2; exit 3"])).unwrap_err();
         assert!(error.to_string().ends_with("exit status: 3: too bad"), "{error}");
         assert_eq!(end_of(&"ä".repeat(501)).chars().count(), 500);
         assert_eq!(end_of(" short \n"), "short");

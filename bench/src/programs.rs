@@ -278,9 +278,9 @@ pub(crate) fn squashfs_of(
     };
     let (tree, path) = (folder.join("tree"), folder.join("tree.squashfs"));
     let extract = programs.ours()?.with(["extract", "--quiet", "--progress=none"]);
-    process::run(&mut extract.with([&image.path, &tree]).command(), None)?;
+    process::run(&mut extract.with([&image.path, &tree]).command())?;
     let make = maker.with([&tree, &path]).with(SQUASHFS_OPTIONS);
-    let made = process::run(&mut make.command(), None);
+    let made = process::run(&mut make.command());
     remove(&tree)?;
     Ok(made.map(|_| path).map_err(|error| format!("{error:#}")))
 }
@@ -328,6 +328,6 @@ mod tests {
         let invocation = sh.with(["-c", "case $0 in mkfs.erofs) ;; *) exit 1;; esac"]);
         let invocation = Invocation { called: Some("mkfs.erofs".to_owned()), ..invocation };
         assert_eq!(invocation.line()[0], "/bin/sh (called mkfs.erofs)");
-        process::run(&mut invocation.command(), None).unwrap();
+        process::run(&mut invocation.command()).unwrap();
     }
 }

@@ -109,7 +109,7 @@ impl Reader {
     /// Runs it in the directory.
     pub(crate) fn run(&self, directory: &Path) -> Result<(Cost, Seen)> {
         let settings = Self { directory: directory.to_path_buf(), ..self.clone() };
-        let (cost, text) = process::run(&mut child::command(Role::Reader, &settings)?, None)?;
+        let (cost, text) = process::run(&mut child::command(Role::Reader, &settings)?)?;
         Ok((cost, serde_json::from_str(&text).context("the output of a reader")?))
     }
 }

@@ -267,7 +267,7 @@ impl Counter<'_> {
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/count_decodes.c");
             let mut command = Command::new("cc");
             command.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
-            process::run(&mut command, None).context("compiling count_decodes.c")?;
+            process::run(&mut command).context("compiling count_decodes.c")?;
         }
         Ok(vec![("LD_PRELOAD", library), ("COUNT_DECODES", self.folder.join("counts"))])
     }
@@ -275,9 +275,9 @@ impl Counter<'_> {
     /// Counted, and then timed without the counter.
     fn fsck(&self, invocation: &Invocation) -> Result<Figures> {
         read_in(self.image)?;
-        process::run(invocation.command().envs(self.variables()?), None)?;
+        process::run(invocation.command().envs(self.variables()?))?;
         let counts = self.counts()?;
-        let (Cost { wall, cpu, .. }, _) = process::run(&mut invocation.command(), None)?;
+        let (Cost { wall, cpu, .. }, _) = process::run(&mut invocation.command())?;
         let files = regular_files(&open(self.image)?)?;
         let served_bytes = files.iter().map(|(_, inode)| inode.size()).sum();
         Ok(ReadPass { wall, cpu, served_bytes, ..counts }.figures(1))

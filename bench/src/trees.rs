@@ -92,7 +92,7 @@ pub(crate) fn is_in_memory(folder: &Path) -> bool {
 /// Allows this user everything in a tree of its own.
 fn loosen(tree: &Path) -> Result<()> {
     let mut command = Command::new("chmod");
-    process::run(command.args(["-R", "u+rwX"]).arg(tree), None).map(drop)
+    process::run(command.args(["-R", "u+rwX"]).arg(tree)).map(drop)
 }
 
 /// Removes a tree, whatever the modes of its directories.
