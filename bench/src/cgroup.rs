@@ -1,21 +1,28 @@
 //! Control groups of an experiment, version 1 or 2, whichever has the controller. Made, limited, and removed on drop;
-//! groups that a killed run left behind are removed first.
+//! groups that a killed run left behind are removed first. [`FullGroup`] is one that this process is in, and fills.
 
+use std::cell::RefCell;
 use std::fmt::Display;
-use std::fs;
-use std::io::{Write, stderr};
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::io::{Seek, SeekFrom, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use procfs::ProcessCGroup;
 use procfs::process::Process;
 
 /// Names of groups; the number of the process follows.
 const PREFIX: &str = "ferrofs-bench-";
 /// The period of a CPU quota, in microseconds.
 const PERIOD_US: u32 = 100_000;
+/// The file whose pages fill a group, and what is written to it before a measurement, so that the group is full again.
+const FILE_BYTES: u64 = 128 << 20;
+const REFILL_BYTES: u64 = 4 << 20;
+const WRITE_BYTES: u64 = 256 << 10;
 
 /// A mounted hierarchy of groups.
 struct Hierarchy {
@@ -56,27 +63,8 @@ impl Hierarchy {
 pub(crate) struct Group {
     is_v2: bool,
     folder: PathBuf,
-    limit_bytes: u64,
-}
-
-/// The memory that is charged to a group.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Charged {
-    pub(crate) usage_bytes: u64,
-    pub(crate) limit_bytes: u64,
-    /// How often the limit was reached.
-    pub(crate) limit_hits: u64,
-}
-
-impl Charged {
-    /// An error unless usage is within a sixteenth of the limit, and the limit was reached.
-    pub(crate) fn ensure_full(&self) -> Result<()> {
-        let Self { usage_bytes: usage, limit_bytes: limit, limit_hits } = *self;
-        let is_full = usage >= limit - limit / 16;
-        ensure!(is_full, "the group used {usage} of {limit} bytes: it was not at its limit");
-        ensure!(limit_hits > 0, "the group did not reach its limit of {limit} bytes");
-        Ok(())
-    }
+    /// Where this process was before it entered.
+    home: Option<PathBuf>,
 }
 
 impl Group {
@@ -86,13 +74,12 @@ impl Group {
         let folder = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&folder)
             .with_context(|| format!("making {} (this needs root)", folder.display()))?;
-        Ok(Self { is_v2, folder, limit_bytes: u64::MAX })
+        Ok(Self { is_v2, folder, home: None })
     }
 
     /// A group that may use this much memory.
     pub(crate) fn of_memory(limit_bytes: u64) -> Result<Self> {
-        let mut group = Self::create("memory")?;
-        group.limit_bytes = limit_bytes;
+        let group = Self::create("memory")?;
         group.write(["memory.limit_in_bytes", "memory.max"], &limit_bytes)?;
         Ok(group)
     }
@@ -125,9 +112,19 @@ impl Group {
         Ok(group)
     }
 
-    /// Moves a process into the group. What it used before stays charged where it was.
-    pub(crate) fn admit(&self, process: u32) -> Result<()> {
-        self.write(["cgroup.procs"; 2], &process)
+    /// Moves this process into the group until it is dropped. What the process used before stays charged where it was.
+    fn enter(&mut self, controller: &str) -> Result<()> {
+        let groups = Process::myself()?.cgroups().context("the groups of this process")?;
+        let is_meant = |of: &ProcessCGroup| match self.is_v2 {
+            true => of.hierarchy == 0,
+            false => of.controllers.iter().any(|name| name == controller),
+        };
+        let own = groups.into_iter().find(is_meant).context("a process without a group")?;
+        let root = self.folder.parent().context("the root of the hierarchy")?;
+        let home = root.join(own.pathname.trim_start_matches('/'));
+        // In a container the path may be that of the host.
+        self.home = Some(if home.exists() { home } else { root.to_owned() });
+        self.write(["cgroup.procs"; 2], &std::process::id())
     }
 
     /// The command in the group: a small shell enters it and becomes the command, so that everything is charged there.
@@ -136,15 +133,6 @@ impl Group {
         let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.folder.display());
         shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
         shell
-    }
-
-    pub(crate) fn charged(&self) -> Charged {
-        let usage_bytes = self.read(["memory.usage_in_bytes", "memory.current"], "");
-        let limit_hits = match self.is_v2 {
-            true => self.read(["", "memory.events"], "max "),
-            false => self.read(["memory.failcnt", ""], ""),
-        };
-        Charged { usage_bytes, limit_bytes: self.limit_bytes, limit_hits }
     }
 
     /// The most memory that was charged; 0 on a kernel that does not count it.
@@ -174,6 +162,11 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            // If it is refused, the group is left behind, and that is said below.
+            fs::write(home.join("cgroup.procs"), std::process::id().to_string())
+                .unwrap_or_default();
+        }
         // The last process may still be ending.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() {
@@ -196,5 +189,82 @@ fn remove_left_over(root: &Path) {
             // A process that is still in it keeps it.
             fs::remove_dir(entry.path()).unwrap_or_default();
         }
+    }
+}
+
+/// A memory cgroup at its limit, in which this process is. Dirty anonymous memory, which cannot be taken away without swap,
+/// and dirty page cache fill it, so that every page more needs another to go.
+#[derive(Debug)]
+pub(crate) struct FullGroup {
+    anonymous: Vec<u8>,
+    dirty: RefCell<DirtyPages>,
+    limit_bytes: u64,
+    group: Group,
+}
+
+impl FullGroup {
+    pub(crate) fn enter(limit_bytes: u64, anonymous_bytes: usize) -> Result<Self> {
+        let mut group = Group::of_memory(limit_bytes)?;
+        group.enter("memory")?;
+        let anonymous = black_box(vec![1_u8; anonymous_bytes]);
+        let dirty = RefCell::new(DirtyPages::create()?);
+        Ok(Self { anonymous, dirty, limit_bytes, group })
+    }
+
+    /// Makes this many more bytes of the page cache dirty.
+    pub(crate) fn write(&self, bytes: u64) -> Result<()> {
+        self.dirty.borrow_mut().write(bytes)
+    }
+
+    /// Writes all of the file.
+    pub(crate) fn fill(&self) -> Result<()> {
+        self.write(FILE_BYTES)
+    }
+
+    /// What is done before each measurement.
+    pub(crate) fn refill(&self) -> Result<()> {
+        self.write(REFILL_BYTES)
+    }
+
+    /// Leaves and removes the group: its usage in bytes, and how often it reached its limit. An error unless it is within
+    /// a sixteenth of its limit, and reached it.
+    pub(crate) fn end(self) -> Result<[u64; 2]> {
+        let (limit, group) = (self.limit_bytes, &self.group);
+        let usage = group.read(["memory.usage_in_bytes", "memory.current"], "");
+        let limit_hits = match group.is_v2 {
+            true => group.read(["", "memory.events"], "max "),
+            false => group.read(["memory.failcnt", ""], ""),
+        };
+        black_box(&self.anonymous);
+        let is_full = usage >= limit - limit / 16;
+        ensure!(is_full, "the group used {usage} of {limit} bytes: it was not at its limit");
+        ensure!(limit_hits > 0, "the group did not reach its limit of {limit} bytes");
+        Ok([usage, limit_hits])
+    }
+}
+
+/// Page cache of a group: a file without a name, in the folder for temporary files, that is written over and over.
+#[derive(Debug)]
+struct DirtyPages {
+    file: File,
+    offset: u64,
+    block: Box<[u8]>,
+}
+
+impl DirtyPages {
+    fn create() -> Result<Self> {
+        let file = tempfile::tempfile().context("a temporary file")?;
+        let block = vec![0xa5; usize::try_from(WRITE_BYTES)?].into_boxed_slice();
+        Ok(Self { file, offset: 0, block })
+    }
+
+    fn write(&mut self, bytes: u64) -> Result<()> {
+        let end = self.offset + bytes;
+        while self.offset < end {
+            self.file.seek(SeekFrom::Start(self.offset % FILE_BYTES))?;
+            self.file.write_all(&self.block).context("writing to fill a group")?;
+            self.offset += WRITE_BYTES;
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Processes of this program that experiments start: `ferrofs-bench child ROLE PARENT SETTINGS`. They end with their
 //! parent. Owns the load generators, the simplest role.
 
-use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::io::{Read, Write, stdout};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -10,8 +10,6 @@ use ferrofs_workers::cpus::CpuSet;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::cgroup::{Charged, Group};
 
 /// A load generator writes it once it runs.
 const READY: u8 = b'!';
@@ -24,10 +22,6 @@ pub(crate) enum Role {
     Launcher,
     /// Reads a mount
     Reader,
-    /// Takes page frames in a memory cgroup
-    Frames,
-    /// Mounts and launches in a memory cgroup
-    PoolLaunches,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -76,38 +70,6 @@ impl Drop for OwnedChild {
         self.0.kill().unwrap_or_default();
         drop(self.0.wait());
     }
-}
-
-/// Runs a child in a group that must be at its limit when the child has answered; the answer and the state of the group.
-pub(crate) fn run_in<T: DeserializeOwned>(
-    group: &Group,
-    role: Role,
-    settings: &impl Serialize,
-) -> Result<(T, Charged)> {
-    let mut child = OwnedChild::start(role, settings)?;
-    group.admit(child.0.id())?;
-    let pipes = child.0.stdin.take().zip(child.0.stdout.take());
-    let (mut input, output) = pipes.context("no pipes to the process in the group")?;
-    input.write_all(&[READY]).context("starting the process in the group")?;
-    let mut answer = String::new();
-    BufReader::new(output).read_line(&mut answer).context("reading from the group")?;
-    let charged = group.charged();
-    drop(input);
-    let status = child.0.wait().context("waiting for the process in the group")?;
-    ensure!(status.success(), "the process in the group failed: {status}");
-    charged.ensure_full()?;
-    Ok((serde_json::from_str(&answer).context("reading the answer of the group")?, charged))
-}
-
-/// The other side of [`run_in`]: waits for admission, measures, answers, and keeps memory until the parent is done.
-pub(crate) fn answer<T: Serialize, M>(measure: impl FnOnce() -> Result<(T, M)>) -> Result<()> {
-    let mut word = [0];
-    stdin().read_exact(&mut word).context("waiting for the group")?;
-    let (found, memory) = measure()?;
-    writeln!(stdout(), "{}", serde_json::to_string(&found)?)?;
-    ensure!(stdin().read(&mut word)? == 0, "unexpected input");
-    drop(memory);
-    Ok(())
 }
 
 /// Starts this many processes on each CPU that use all time of it, at nice 0, bound to it so that every row of a table meets

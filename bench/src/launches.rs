@@ -1,26 +1,30 @@
-//! The launches experiment: programs started from a mount beside load generators, with the daemon's threads unbound, bound,
-//! and bound and raised. In each round each kind of mount is made anew, so that nothing of it is in the page cache (the
-//! image is); 16 programs are started, and the last one is measured. As in the original mail's table, a sample of the
-//! scheduling latency is the sum over one launch.
+//! Experiments that start programs from a mount. In each round each kind of mount is made anew, so that nothing of it is in the
+//! page cache (the image is); 16 programs are started, and the last one is measured.
+//!
+//! `launches` does so beside load generators, with the daemon's threads unbound, bound, and bound and raised; as in the
+//! original mail's table, a sample of the scheduling latency is the sum over one launch. `page-pool` does so in a memory
+//! cgroup at its limit, with larger and smaller reserves for decoding; a sample is the time that the last launch spent in
+//! getting memory from the system, as in the original mail's table.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use ferrofs_image::{MemoryPool, SyncDecompress};
 use ferrofs_workers::cpus::AvailableCpus;
 use procfs::process::{Process, Task};
 
+use crate::cgroup::FullGroup;
 use crate::child::start_load;
-use crate::daemon::{Daemon, Launcher, ThreadPolicy, mount_folder};
+use crate::daemon::{Daemon, Launcher, ThreadPolicy, listeners, mount_folder};
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions};
-use crate::machine::Requirement;
+use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
 use crate::programs::ProgramArguments;
-use crate::statistics::{Figures, Measured, Statistic};
+use crate::statistics::{Figures, Measured, Statistic, find};
 use crate::trees::read_in;
 
 /// Threads of our daemon that somebody may wait for, by how their names begin.
@@ -43,6 +47,18 @@ const POLICIES: [(ThreadPolicy, &str); 3] = [
 /// of workers.
 const DECODING: [(SyncDecompress, &str); 2] =
     [(SyncDecompress::ForceOff, "workers decode"), (SyncDecompress::Auto, "the default")];
+
+/// Memory that the group may use, and that of the mount as by `ferrofs mount --memory`.
+const LIMIT_BYTES: u64 = 128 << 20;
+const MOUNT_BYTES: u64 = 32 << 20;
+/// Of the group, dirty memory that nobody can take away.
+const BALLAST_BYTES: usize = 32 << 20;
+/// Pages of 4 KiB that stay resident for decoding, a row for each number.
+const RESERVES: [u32; 3] = [0, 64, 256];
+const FROM_RESERVE: &str = "buffers from the reserve";
+const FROM_SYSTEM: &str = "buffers from the system";
+const FRAMES_FROM_RESERVE: &str = "frames from the reserve";
+const FRAMES_FROM_SYSTEM: &str = "frames from the system";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LaunchesArguments {
@@ -257,20 +273,15 @@ fn add_tables(
     // A peer that failed was left out.
     let columns = mounts.iter().filter(|mount| [decoding, ""].contains(&mount.decoding));
     let columns = columns.filter_map(|mount| {
-        let one = all.iter().find(|one| one.name == mount.name())?;
+        let one = find(all, &mount.name())?;
         Some(Measured { name: mount.name.to_owned(), ..one.clone() })
     });
     let columns: Vec<Measured> = columns.collect();
     // The subject of the mail is work that workers do.
     context.report.judge_all(decoding, &[decoding], &columns);
     for (table, figure) in TABLES {
-        let only = columns.iter().map(|one| {
-            let (name, mut figures) = (one.name.clone(), one.figures.clone());
-            figures.retain(|(name, _)| name == figure);
-            Measured { name, figures }
-        });
-        let mut only: Vec<Measured> = only.collect();
-        only.retain(|one| !one.figures.is_empty());
+        let only = columns.iter().filter_map(|one| one.only(figure));
+        let only: Vec<Measured> = only.collect();
         let is_nothing = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
         if figure == QUEUED && only.iter().all(is_nothing) {
             // LZ4 is left to the thread that reads.
@@ -282,11 +293,102 @@ fn add_tables(
     Ok(())
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PagePoolArguments {
+    /// Images of a Debian system with perl, git, gcc and python3, such as one with an LZ4 window of 64 KiB and one with
+    /// 16 KiB
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<PathBuf>,
+    #[command(flatten)]
+    rounds: RoundOptions,
+}
+
+impl Experiment for PagePoolArguments {
+    fn requirements(&self) -> Vec<Requirement<'_>> {
+        let all = [Requirement::Root, Requirement::Fuse, Requirement::Cgroup("memory")];
+        all.into_iter().chain(files(&self.images)).collect()
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        context.plan(self.rounds, 1);
+        let rounds = context.schedule.rounds;
+        context.say(format!(
+            "{rounds} rounds in a group of {} MiB, a mount with {} MiB of its own",
+            LIMIT_BYTES >> 20,
+            MOUNT_BYTES >> 20
+        ))?;
+        let group = FullGroup::enter(LIMIT_BYTES, BALLAST_BYTES)?;
+        let folder = mount_folder()?;
+        let (full, directory) = (&group, folder.path());
+        let of_image = |image| RESERVES.iter().map(move |reserve| (image, *reserve));
+        let ways = self.images.iter().flat_map(of_image);
+        let candidates = ways.map(|(image, reserve): (&PathBuf, u32)| {
+            let name = image.file_stem().unwrap_or_default().to_string_lossy();
+            let run = move || launch_in(full, image, reserve, directory);
+            Candidate::ours(format!("{name}, {reserve} pages"), run)
+        });
+        let mut all = context.measure("launches in the group", candidates.collect())?;
+        group.fill()?;
+        let [_, limit_hits] = group.end()?;
+        for one in &mut all {
+            let sum = |figure| one.samples(figure).0.iter().sum::<f64>();
+            let shares = [
+                ("covered", FROM_RESERVE, FROM_SYSTEM),
+                ("frames covered", FRAMES_FROM_RESERVE, FRAMES_FROM_SYSTEM),
+            ]
+            .map(|(share, reserve, system)| {
+                (share, sum(reserve) / (sum(reserve) + sum(system)) * 100.0)
+            });
+            // A decoder that takes no frames has no share of them.
+            one.add(shares.into_iter().filter(|(_, share)| !share.is_nan()).collect());
+        }
+        context.report.add("page-pool", "", "", &all)?;
+        // Of the first image; its rows bear the names of the thresholds.
+        let mut first: Vec<Measured> = all.iter().take(RESERVES.len()).cloned().collect();
+        for (one, reserve) in first.iter_mut().zip(RESERVES) {
+            one.name = format!("{reserve} pages");
+        }
+        context.report.judge_all("", &[], &first);
+        context.report.remark(format!("the limit was reached {limit_hits} times"));
+        Ok(())
+    }
+}
+
+/// One round on a fresh mount in the group.
+fn launch_in(group: &FullGroup, image: &Path, reserve: u32, directory: &Path) -> Result<Figures> {
+    read_in(image)?;
+    let memory = MemoryPool::with_reserve(MOUNT_BYTES, reserve, listeners())
+        .with_context(|| format!("a reserve of {reserve} pages"))?;
+    let (threads, mode) = (ThreadPolicy::Raised, SyncDecompress::Auto);
+    let daemon = Daemon::start(image, directory, threads, mode, &memory)?;
+    let mut launcher = Launcher::start(directory)?;
+    // A mount that has come takes pages along.
+    group.fill()?;
+    launcher.launch_most(|| group.refill())?;
+    group.refill()?;
+    let (before, frames_before) = (memory.buffer_stats(), memory.frame_stats());
+    let last = launcher.launch()?;
+    let (after, frames) = (memory.buffer_stats(), memory.frame_stats());
+    drop(launcher);
+    daemon.end()?;
+    // Mapping and faulting in memory to decode into, frames of windows included.
+    let mapping = after.mapping_nanos - before.mapping_nanos;
+    let faulting = frames.faulting_nanos - frames_before.faulting_nanos;
+    let listed = frames.from_list - frames_before.from_list;
+    let reserved = frames.from_reserve - frames_before.from_reserve;
+    Ok(vec![
+        ("getting memory in the last launch", (mapping + faulting) as f64 / 1e6),
+        (FROM_RESERVE, (after.from_idle - before.from_idle) as f64),
+        (FROM_SYSTEM, (after.mapped - before.mapped) as f64),
+        (FRAMES_FROM_RESERVE, (listed + reserved) as f64),
+        (FRAMES_FROM_SYSTEM, (frames.from_system - frames_before.from_system) as f64),
+        (LAST, last.as_secs_f64() * 1e3),
+    ])
+}
+
 #[cfg(test)]
 mod tests {
-    use procfs::process::Process;
-
-    use super::RunDelays;
+    use super::*;
 
     #[test]
     fn threads_are_told_by_their_names_and_new_ones_count_from_their_start() {

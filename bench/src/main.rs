@@ -14,7 +14,6 @@ mod launches;
 mod machine;
 mod mounted;
 mod mounts;
-mod page_pool;
 mod page_store;
 mod pages;
 mod plot;
@@ -84,7 +83,7 @@ experiments! {
     "scheduling": Scheduling(scheduling::SchedulingArguments),
     "launches": Launches(launches::LaunchesArguments),
     "pages": Pages(pages::PagesArguments),
-    "page-pool": PagePool(page_pool::PagePoolArguments),
+    "page-pool": PagePool(launches::PagePoolArguments),
     "windows": Windows(windows::WindowsArguments),
     "jobs": Jobs(jobs::JobsArguments),
     "model": Model(simulation::ModelArguments),
@@ -199,8 +198,6 @@ fn run_child(arguments: &ChildArguments) -> Result<()> {
         Role::Load => child::generate_load(arguments),
         Role::Launcher => daemon::launch_all(&arguments.start()?),
         Role::Reader => reader::read(&arguments.start()?),
-        Role::Frames => child::answer(|| pages::measure(&arguments.start()?)),
-        Role::PoolLaunches => child::answer(|| page_pool::measure(&arguments.start()?)),
     }
 }
 

@@ -1,12 +1,8 @@
 //! The pages experiment: the cost of a frame from the reserve, alone and in a memory cgroup at its limit, beside a frame
 //! from the system; and the time that launches of programs spend in getting bounce frames there, with readahead that may be
-//! dropped, a smaller window, and reserves. The process in the group fills it with dirty anonymous memory and dirty page
-//! cache, so that every page more needs another to go. Owns the assumptions about launches, as numbers.
+//! dropped, a smaller window, and reserves. Owns the assumptions about launches, as numbers.
 
-use std::cell::RefCell;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -16,13 +12,9 @@ use ferrofs_workers::memory::{
     AllocPolicy, Budget, FRAME_BYTES, Frame, Mapping, PagePool, PagePoolSettings, PageSize,
     RequestFrameList,
 };
-use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Group;
-use crate::child::{Role, run_in};
-use crate::experiment::{
-    Candidate, Context, Deadline, Experiment, RoundOptions, Schedule, StealFilter, up_to,
-};
+use crate::cgroup::FullGroup;
+use crate::experiment::{Candidate, Context, Experiment, RoundOptions, Schedule, up_to};
 use crate::machine::{Requirement, Usage};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured};
@@ -37,22 +29,17 @@ const FRAMES_OF_POOL: u32 = 64;
 /// The mail calls it sufficient for 95 % of scenarios, in frames.
 const SUFFICIENT: u32 = 64;
 
+/// Of all that is measured in the group.
+const CASE: &str = "at the limit of a memory cgroup";
 /// What the group may use.
 const LIMIT_BYTES: u64 = 64 << 20;
 /// Of that, dirty anonymous memory, which cannot be taken away without swap.
 const ANONYMOUS_BYTES: usize = 24 << 20;
-/// The file whose pages fill the rest.
-pub(crate) const FILE_BYTES: u64 = 128 << 20;
-/// Written to the file before every burst, so that the group is full again.
-pub(crate) const REFILL_BYTES: u64 = 4 << 20;
 /// Written after every burst of a launch: 16 KiB for each request go to the page cache.
 const LAUNCH_BYTES: u64 = 256 << 10;
-const WRITE_BYTES: u64 = 256 << 10;
 /// Frames of a burst: the largest reserve of the mail's table.
 const BURST_FRAMES: u32 = 256;
 const RESERVES: [u32; 3] = [0, 64, 256];
-/// Share of the time for bursts.
-const BURSTS_SHARE: f64 = 0.3;
 /// More than a burst and what it repeats can hold.
 const POOL_FRAMES: u32 = 1024;
 /// The group is what limits, not the budget of a pool.
@@ -105,29 +92,33 @@ impl Experiment for PagesArguments {
             context.report.leave_out("the memory cgroup at its limit", "--without-cgroup");
             return Ok(());
         }
-        context.plan(self.rounds, 1);
+        // A third of the time is for bursts.
+        context.plan(self.rounds, 3);
         let Schedule { rounds, least_rounds, deadline, .. } = context.schedule;
         let launches = self.launches.min(if context.is_quick { rounds } else { u16::MAX });
         context.say(format!(
-            "in a memory cgroup at its limit, {rounds} bursts for each source and {launches} launches of each variant"
+            "in a memory cgroup, {rounds} bursts for each source and {launches} launches of each variant"
         ))?;
-        let task = FramesTask { rounds, launches, least_rounds, limit: deadline.left() };
-        let group = Group::of_memory(LIMIT_BYTES)?;
-        let (found, charged): (FramesResult, _) = run_in(&group, Role::Frames, &task)?;
-        let case = "at the limit of a memory cgroup";
-        for (table, all) in [("sources", &found.sources), ("launches", &found.variants)] {
-            context.report.add(table, "", case, all)?;
-            context.report.judge_all(case, &[table], all);
+        let group = FullGroup::enter(LIMIT_BYTES, ANONYMOUS_BYTES)?;
+        group.fill()?;
+        let sources = measure_sources(&group, context)?;
+        let may_play = |number| number < least_rounds || !deadline.is_over();
+        let variants = play_all(&group, (0..launches).take_while(|number| may_play(*number)))?;
+        // The pools are gone; the group must be at its limit when it is looked at.
+        group.refill()?;
+        let [usage, limit_hits] = group.end()?;
+        for (table, all) in [("sources", &sources), ("launches", &variants)] {
+            context.report.add(table, "", CASE, all)?;
+            context.report.judge_all(CASE, &[table], all);
         }
-        let [usage, limit] = [charged.usage_bytes, charged.limit_bytes].map(|bytes| bytes / 1024);
+        let [usage, limit] = [usage, LIMIT_BYTES].map(|bytes| bytes / 1024);
         context.report.remark(format!(
-            "the group used {usage} of {limit} KiB at the end and reached its limit {} times",
-            charged.limit_hits
+            "the group used {usage} of {limit} KiB at the end and reached its limit {limit_hits} times"
         ));
         context.report.remark(
             "launches: frames, dropped and repeated are means of a launch; the times include refused attempts and repeated requests",
         );
-        if let Some(first) = found.variants.first() {
+        if let Some(first) = variants.first() {
             add_demand(&mut context.report, first);
             let played = first.samples(GETTING).0.len();
             if played < usize::from(launches) {
@@ -184,16 +175,6 @@ fn add_demand(report: &mut Report, first: &Measured) {
     report.judge("demand", "", some);
 }
 
-/// The settings of the process in the group: bursts for each source, launches in each variant, and the time for all.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct FramesTask {
-    rounds: u16,
-    launches: u16,
-    /// Of both, however long they take.
-    least_rounds: u16,
-    limit: Option<Duration>,
-}
-
 /// One launch.
 #[derive(Debug, Default)]
 struct Launch {
@@ -223,84 +204,37 @@ impl Launch {
     }
 }
 
-/// The sources of frames, and the variants of launches.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct FramesResult {
-    sources: Vec<Measured>,
-    variants: Vec<Measured>,
-}
-
-/// What fills a group until it has been looked at: anonymous memory that nobody can take away, and page cache.
-pub(crate) type GroupMemory = (Vec<u8>, DirtyPages);
-
-/// The role of the process in the group: bursts from each source, then launches in each variant, in turn.
-pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> {
-    let anonymous = vec![1_u8; ANONYMOUS_BYTES];
-    let mut dirty = DirtyPages::create()?;
-    dirty.write(FILE_BYTES)?;
-    let deadline = Deadline::after(task.limit);
+/// Bursts from each source, in turn.
+fn measure_sources(group: &FullGroup, context: &mut Context<'_>) -> Result<Vec<Measured>> {
     let pools = RESERVES.map(|reserved| Ok(Some(filled_pool(BURST_FRAMES, reserved)?)));
     let pools = [Ok(None)].into_iter().chain(pools).collect::<Result<Vec<_>>>()?;
     let names = ["system (page faults)", "pool without reserve", "reserve of 64", "reserve of 256"];
-    let pages = RefCell::new(dirty);
     let candidates = names.iter().zip(&pools).map(|(name, pool)| {
         Candidate::ours(*name, || {
-            pages.borrow_mut().write(REFILL_BYTES)?;
+            group.refill()?;
             take_burst(pool.as_ref(), BURST_FRAMES)
         })
     });
-    let limit = task.limit.map(|limit| limit.mul_f64(BURSTS_SHARE));
-    let bursts = Schedule::within(task.rounds, task.least_rounds, limit);
-    let (sources, _) = bursts.measure(candidates.collect(), &mut StealFilter::default())?;
-    let mut dirty = pages.into_inner();
+    context.measure(CASE, candidates.collect())
+}
+
+/// Launches in each variant.
+fn play_all(group: &FullGroup, launches: impl Iterator<Item = u16>) -> Result<Vec<Measured>> {
     let players = Variant::all().map(Player::new).collect::<Result<Vec<_>>>()?;
     let new = |player: &Player| Measured::new(player.variant.name(), Figures::new());
     let mut variants: Vec<Measured> = players.iter().map(new).collect();
-    for number in 0..task.launches {
-        if number >= task.least_rounds && deadline.is_over() {
-            break;
-        }
+    for number in launches {
         let requests = requests_of(number);
         // In a fixed order every variant would find the group as the same other variant left it.
         let mut order: Vec<usize> = (0..players.len()).collect();
         Rng::with_seed(number.into()).shuffle(&mut order);
         for variant in order {
-            dirty.write(REFILL_BYTES)?;
-            let launch = players[variant].play(&requests, &mut || dirty.write(LAUNCH_BYTES))?;
+            group.refill()?;
+            let launch = players[variant].play(&requests, &|| group.write(LAUNCH_BYTES))?;
             variants[variant].add(launch);
         }
     }
-    drop((players, pools));
-    // The pools are gone; the group must be at its limit when it is looked at.
-    dirty.write(REFILL_BYTES)?;
-    Ok((FramesResult { sources, variants }, (anonymous, dirty)))
-}
-
-/// Page cache of a group: a file without a name, in the folder for temporary files, that is written over and over.
-#[derive(Debug)]
-pub(crate) struct DirtyPages {
-    file: File,
-    offset: u64,
-    block: Box<[u8]>,
-}
-
-impl DirtyPages {
-    pub(crate) fn create() -> Result<Self> {
-        let file = tempfile::tempfile().context("a temporary file")?;
-        let block = vec![0xa5; usize::try_from(WRITE_BYTES)?].into_boxed_slice();
-        Ok(Self { file, offset: 0, block })
-    }
-
-    /// Makes this many more bytes of the file dirty.
-    pub(crate) fn write(&mut self, bytes: u64) -> Result<()> {
-        let end = self.offset + bytes;
-        while self.offset < end {
-            self.file.seek(SeekFrom::Start(self.offset % FILE_BYTES))?;
-            self.file.write_all(&self.block).context("writing beside the frames")?;
-            self.offset += WRITE_BYTES;
-        }
-        Ok(())
-    }
+    Ok(variants)
 }
 
 /// Gets frames, from a pool or by a page fault each on fresh memory, as any program does; writes to each, and returns all.
@@ -391,11 +325,7 @@ impl Player {
     }
 
     /// Plays one launch; `fill` is called between bursts, untimed, and takes the memory that they left.
-    fn play(
-        &self,
-        requests: &[PageRequest],
-        fill: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Figures> {
+    fn play(&self, requests: &[PageRequest], fill: &dyn Fn() -> Result<()>) -> Result<Figures> {
         let before = self.pool.stats().from_system;
         let (mut launch, mut needed) = (Launch::default(), Vec::new());
         for burst in requests.chunks(IN_FLIGHT) {
@@ -538,7 +468,7 @@ mod tests {
         ] {
             let request = |&(pages_before, purpose)| PageRequest { pages_before, purpose };
             let requests: Vec<_> = requests.iter().map(request).collect();
-            let played = Player::new(variant).unwrap().play(&requests, &mut || Ok(())).unwrap();
+            let played = Player::new(variant).unwrap().play(&requests, &|| Ok(())).unwrap();
             let played = Measured::new("", played);
             let most = |figure| played.samples(figure).number(Statistic::Most);
             let found = ["dropped", "repeated", "frames", "from the system", HELD].map(most);

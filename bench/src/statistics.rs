@@ -124,6 +124,12 @@ impl Measured {
         self.figures.iter().find(|(name, _)| name == figure).map_or(&NONE, |(_, samples)| samples)
     }
 
+    /// With one figure; none if it was not measured.
+    pub(crate) fn only(&self, figure: &str) -> Option<Self> {
+        let (name, samples) = self.figures.iter().find(|(name, _)| name == figure)?;
+        Some(Self { name: self.name.clone(), figures: vec![(name.clone(), samples.clone())] })
+    }
+
     /// NaN if it was not measured.
     pub(crate) fn median(&self, figure: &str) -> f64 {
         self.samples(figure).median()
