@@ -225,11 +225,10 @@ impl MountRunner {
         reader: &Reader,
     ) -> Result<()> {
         let case = &format!("{title}, {}", image.name);
-        let candidates = self.mounters.iter().map(|mounter| {
-            let run = move || Ok(self.run(mounter, image, reader)?.0);
-            let name = mounter.system.name();
-            if name == OURS { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
-        });
+        let candidates = self
+            .mounters
+            .iter()
+            .map(|mounter| mounter.candidate(move || Ok(self.run(mounter, image, reader)?.0)));
         let mut all = context.measure(case, candidates.collect())?;
         for (name, why) in agree(&mut all) {
             context.report.leave_out(format!("{name} in {case}"), why);
@@ -380,14 +379,12 @@ impl Experiment for StartArguments {
         context.plan(self.of.peers.rounds, runner.images.len());
         for image in &runner.images {
             let candidates = runner.mounters.iter().map(|mounter| {
-                let run = || {
+                mounter.candidate(|| {
                     let path = runner.image_of(mounter, image);
                     read_in(path)?;
                     let took = mounter.time_start(path, &runner.directory)?;
                     Ok(vec![("wall", took.as_secs_f64() * 1e3)])
-                };
-                let name = mounter.system.name();
-                if name == OURS { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+                })
             });
             context.compare(["start", "", &image.name], candidates.collect())?;
         }

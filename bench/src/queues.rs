@@ -21,10 +21,9 @@ use crate::page_store::{Deflater, PageStore};
 use crate::sync::queue::{
     ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
 };
-use crate::sync::thread::JoinHandle;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Futex, Ordering, fence, pause, placed,
-    start,
+    Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Futex, Ordering, OwnedThread, fence, pause,
+    placed, start,
 };
 
 const WORD_BITS: usize = 64;
@@ -446,7 +445,7 @@ struct BaselineQueue<S: QueueState> {
     assignment: Assignment,
     current: usize,
     stats: PassStats,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<OwnedThread>,
 }
 
 impl<S: QueueState> BaselineQueue<S> {
@@ -522,10 +521,6 @@ impl<S: QueueState> Drop for BaselineQueue<S> {
             // Relaxed: the fence of `set` publishes it.
             self.state.quit(worker).store(true, Ordering::Relaxed);
             self.state.event(worker).set();
-        }
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has left its pages uncounted, which the pass reported.
-            thread.join().unwrap_or_default();
         }
     }
 }

@@ -6,19 +6,29 @@ pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
-pub(crate) use std::thread;
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 pub(crate) use ferrofs_workers::workqueue as queue;
 use rustix::thread::futex;
 
+/// A running thread. Dropping this waits for its end.
+#[derive(Debug)]
+pub(crate) struct OwnedThread(Option<JoinHandle<()>>);
+
 /// Starts a worker of a queue to beat.
-pub(crate) fn start(
-    worker: usize,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<thread::JoinHandle<()>> {
+pub(crate) fn start(worker: usize, body: impl FnOnce() + Send + 'static) -> Result<OwnedThread> {
     let thread = thread::Builder::new().name(format!("baseline/{worker}")).spawn(body);
-    thread.with_context(|| format!("starting worker {worker}"))
+    Ok(OwnedThread(Some(thread.with_context(|| format!("starting worker {worker}"))?)))
+}
+
+impl Drop for OwnedThread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // A worker that panicked has left its pages uncounted, which the pass reported.
+            thread.join().unwrap_or_default();
+        }
+    }
 }
 
 /// A word that threads can sleep on.

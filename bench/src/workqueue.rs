@@ -5,7 +5,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -22,7 +21,7 @@ use crate::page_store::{Deflater, PAGE_BYTES, PAGES_PER_GIB, Page, PageStore};
 use crate::queues::{PassStats, PoolShape, Row, queue};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured, find};
-use crate::sync::start;
+use crate::sync::{OwnedThread, start};
 
 const QUICK_PAGES: usize = PAGES_PER_GIB / 8;
 /// The queues of the mail and the peers that do the same: a stream from one submitter.
@@ -246,11 +245,11 @@ fn inline(pages: Arc<PageStore>) -> Result<impl FnMut() -> Result<PassStats>> {
 #[derive(Debug)]
 struct Channel {
     pages: Arc<PageStore>,
-    /// None once the row is dropped, which ends the workers.
-    requests: Option<Sender<usize>>,
+    /// It is dropped before the threads, which ends them.
+    requests: Sender<usize>,
     results: Receiver<u64>,
     in_flight_max: usize,
-    threads: Vec<JoinHandle<()>>,
+    _threads: Vec<OwnedThread>,
 }
 
 impl Channel {
@@ -258,8 +257,7 @@ impl Channel {
         let in_flight_max = shape.workers * shape.slots;
         let (requests, inbox) = bounded::<usize>(in_flight_max);
         let (outbox, results) = bounded(in_flight_max);
-        let mut threads = Vec::with_capacity(shape.workers);
-        for worker in 0..shape.workers {
+        let threads = (0..shape.workers).map(|worker| {
             let mut deflater = Deflater::new()?;
             let (pages, inbox, outbox) = (Arc::clone(pages), inbox.clone(), outbox.clone());
             let body = move || {
@@ -271,16 +269,15 @@ impl Channel {
                     }
                 }
             };
-            threads.push(start(worker, body)?);
-        }
-        let (pages, requests) = (Arc::clone(pages), Some(requests));
-        Ok(Self { pages, requests, results, in_flight_max, threads })
+            start(worker, body)
+        });
+        let (_threads, pages) = (threads.collect::<Result<_>>()?, Arc::clone(pages));
+        Ok(Self { pages, requests, results, in_flight_max, _threads })
     }
 }
 
 impl Row for Channel {
     fn pass(&mut self) -> Result<PassStats> {
-        let requests = self.requests.as_ref().context("the channel is closed")?;
         let (mut stats, mut in_flight) = (PassStats::default(), 0);
         for number in 0..self.pages.count() {
             self.pages.touch(number);
@@ -292,23 +289,13 @@ impl Row for Channel {
                 stats.add(self.results.recv()?);
                 in_flight -= 1;
             }
-            requests.send(number)?;
+            self.requests.send(number)?;
             in_flight += 1;
         }
         for _ in 0..in_flight {
             stats.add(self.results.recv()?);
         }
         Ok(stats)
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.requests = None;
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has left its pages uncounted, which the pass reported.
-            thread.join().unwrap_or_default();
-        }
     }
 }
 

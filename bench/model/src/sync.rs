@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::machine::{self, Access, access, picoseconds};
 pub(crate) use crate::machine::{pause, place as placed};
-pub(crate) use crate::thread::{self, start_worker as start};
+pub(crate) use crate::thread::{self, OwnedThread, start_worker as start};
 pub(crate) use crate::workqueue as queue;
 
 /// Locks without looking at poison, as the other backends do.

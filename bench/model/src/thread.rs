@@ -12,28 +12,6 @@ use crate::error::{Error, ErrorKind};
 use crate::machine::{self, ThreadNumber, Wakes};
 use crate::priority::PriorityRequest;
 
-/// A thread of a queue to beat. Waits for its end when asked to.
-#[derive(Debug)]
-pub(crate) struct JoinHandle<T>(ThreadNumber, PhantomData<T>);
-
-/// Starts a thread of a queue to beat.
-///
-/// # Errors
-/// When there is no memory for a stack, or no machine.
-pub(crate) fn start_worker(
-    _worker: usize,
-    body: impl FnOnce() + 'static,
-) -> anyhow::Result<JoinHandle<()>> {
-    Ok(JoinHandle(machine::spawn(Box::new(body), Wakes::Preempting)?, PhantomData))
-}
-
-impl JoinHandle<()> {
-    pub(crate) fn join(self) -> std::thread::Result<()> {
-        machine::join(self.0);
-        Ok(())
-    }
-}
-
 /// What a thread is to be.
 #[derive(Debug, Clone)]
 #[allow(dead_code, reason = "a simulated thread has no name and a CPU of its own")]
@@ -65,6 +43,17 @@ pub(crate) fn start(
     machine::spawn(Box::new(move || body(ThreadPlacement)), wakes)
         .map(OwnedThread)
         .map_err(|_| Error::new(ErrorKind::NoThread, "starting a simulated thread"))
+}
+
+/// Starts a thread of a queue to beat.
+///
+/// # Errors
+/// When there is no memory for a stack, or no machine.
+pub(crate) fn start_worker(
+    _worker: usize,
+    body: impl FnOnce() + 'static,
+) -> anyhow::Result<OwnedThread> {
+    Ok(OwnedThread(machine::spawn(Box::new(body), Wakes::Preempting)?))
 }
 
 impl Drop for OwnedThread {
