@@ -15,7 +15,7 @@ use clap::Args;
 use ferrofs_workers::cpus::CpuSet;
 use procfs::process::Process;
 
-use crate::case::{CaseVariant, Confinement, Values};
+use crate::case::{CaseCommand, CaseVariant, Confinement, Values};
 use crate::cgroup::{Group, has_controller};
 use crate::experiment::{Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
@@ -220,13 +220,11 @@ impl CommandArguments {
                 let Some((program, words)) = programs[&*command.program].as_ref().zip(words) else {
                     continue;
                 };
-                let invocation =
-                    Invocation { called: command.called.clone(), ..program.with(words) };
+                let (called, output) = (command.called.clone(), output.as_path());
+                let invocation = Invocation { called, ..program.with(words) };
                 context.report.peer_command(&command.name, invocation.line());
-                let (output, limit_mib) = (output.as_path(), command.limit_mib);
-                let wanted = Some(wanted).filter(|_| command.is_compared);
                 let mut run =
-                    CommandRun { invocation, subject, output, limit_mib, wanted, threads: None };
+                    CommandRun { command, invocation, subject, output, wanted, threads: None };
                 if command.counts_threads {
                     // Counting takes time, and is done once and apart.
                     run.threads = Some(run.count_threads()?);
@@ -243,13 +241,12 @@ impl CommandArguments {
 
 /// A command on a subject.
 struct CommandRun<'a> {
+    command: &'a CaseCommand,
     invocation: Invocation,
     subject: &'a Subject,
     output: &'a Path,
-    /// Of `--memory`: it runs once more in a memory cgroup of that size.
-    limit_mib: Option<u32>,
-    /// What the first command wrote, which this one must write, too.
-    wanted: Option<&'a Cell<Option<Seen>>>,
+    /// What the first command wrote that is compared.
+    wanted: &'a Cell<Option<Seen>>,
     threads: Option<i64>,
 }
 
@@ -260,7 +257,7 @@ impl CommandRun<'_> {
         let mut figures = cost.figures();
         figures.extend(size.map(|size| ("size", size)));
         figures.extend(self.threads.map(|threads| ("threads", threads as f64)));
-        let Some(mib) = self.limit_mib else { return Ok(figures) };
+        let Some(mib) = self.command.limit_mib else { return Ok(figures) };
         figures.push(("of limit", cost.peak_kib as f64 / 1024.0 / f64::from(mib)));
         if has_memory_cgroup() {
             // The next command must not pay for dirty pages of the last.
@@ -316,9 +313,9 @@ impl CommandRun<'_> {
             size = Some(fs::metadata(self.output)?.len() as f64);
             fs::remove_file(self.output).context("removing an image")?;
             rustix::fs::sync();
-        } else if let Some(wanted) = self.wanted.filter(|_| ran.is_ok()) {
+        } else if self.command.is_compared && ran.is_ok() {
             let (_, seen) = Reader { sums: true, ..Reader::new(Pattern::Tree) }.run(self.output)?;
-            let is_same = wanted.replace(Some(seen)).is_none_or(|wanted| wanted == seen);
+            let is_same = self.wanted.replace(Some(seen)).is_none_or(|wanted| wanted == seen);
             ensure!(is_same, "{} bytes were extracted, or others than by the first", seen.bytes);
         }
         put_away(self.output)?;

@@ -63,15 +63,10 @@ macro_rules! experiments {
         }
 
         impl Run {
-            fn name(&self) -> &'static str {
+            /// Its name and its arguments.
+            fn experiment(&self) -> (&'static str, &dyn Experiment) {
                 match self {
-                    $(Self::$variant(_) => $name,)+
-                }
-            }
-
-            fn experiment(&self) -> &dyn Experiment {
-                match self {
-                    $(Self::$variant(arguments) => arguments,)+
+                    $(Self::$variant(arguments) => ($name, arguments),)+
                 }
             }
         }
@@ -137,13 +132,6 @@ struct DescribeArguments {
     experiments: Vec<String>,
 }
 
-impl Run {
-    /// The requirements that are not met.
-    fn missing(&self) -> Option<String> {
-        machine::missing(&self.experiment().requirements())
-    }
-}
-
 pub(crate) fn experiment_names() -> Vec<&'static str> {
     EXPERIMENTS.iter().map(|(name, _)| *name).collect()
 }
@@ -152,7 +140,7 @@ pub(crate) fn experiment_names() -> Vec<&'static str> {
 fn missing_for(words: &[String]) -> Result<Option<String>> {
     let words = std::iter::once("ferrofs-bench").chain(words.iter().map(String::as_str));
     Ok(match CommandLine::try_parse_from(words)?.verb {
-        Verb::Run(run) => run.missing(),
+        Verb::Run(run) => machine::missing(&run.experiment().1.requirements()),
         _ => None,
     })
 }
@@ -181,11 +169,12 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
         }
         Verb::Child(arguments) => run_child(arguments)?,
         Verb::Run(run) => {
-            if let Some(missing) = run.missing() {
+            let (name, experiment) = run.experiment();
+            if let Some(missing) = machine::missing(&experiment.requirements()) {
                 bail!("this {missing}");
             }
-            let mut context = Context::new(Report::new(run.name())?, line.quick, &mut out);
-            run.experiment().run(&mut context)?;
+            let mut context = Context::new(Report::new(name)?, line.quick, &mut out);
+            experiment.run(&mut context)?;
             let report = context.finish()?;
             return conclude(&report, line, &mut out);
         }

@@ -285,17 +285,13 @@ fn title_of(what: Pattern, readers: u16) -> String {
     }
 }
 
-/// The names of a case in the thresholds.
+/// The names of a case in the thresholds: what is read, and out of which kind of image.
 fn names_of(what: Pattern, image: &ImageInfo) -> Vec<String> {
-    match what {
-        Pattern::Large if image.is_lz4_4k() => vec!["large-lz4-4k".to_owned()],
-        Pattern::Large => vec!["large".to_owned()],
-        Pattern::Find => vec!["names".to_owned()],
-        Pattern::List => vec!["names".to_owned(), "list".to_owned()],
-        Pattern::Sizes => vec!["sizes".to_owned()],
-        Pattern::Small => vec!["small".to_owned()],
-        _ => vec!["tree".to_owned(), format!("tree-{}", image.codec())],
-    }
+    let what =
+        what.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let kind = format!("{what}-{}", image.codec());
+    let small_clusters = image.is_lz4_4k().then(|| format!("{kind}-4k"));
+    [what, kind].into_iter().chain(small_clusters).collect()
 }
 
 impl Experiment for MountArguments {

@@ -97,6 +97,16 @@ impl Seen {
         self.refused += other.refused;
         self.sum = self.sum.wrapping_add(other.sum);
     }
+
+    /// Reads a file to its end; one that this user may not read is counted.
+    fn read(&mut self, path: &Path, block: &mut [u8], sums: bool) -> Result<()> {
+        match read_front(path, u64::MAX, block, sums) {
+            Ok(other) => self.add(other),
+            Err(error) if error.downcast_ref().is_some_and(is_denied) => self.refused += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 impl Reader {
@@ -189,11 +199,7 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
 fn read_batches(inbox: &Receiver<Vec<PathBuf>>, sums: bool) -> Result<Seen> {
     let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
     for path in inbox.iter().flatten() {
-        match read_front(&path, u64::MAX, &mut block, sums) {
-            Ok(other) => seen.add(other),
-            Err(error) if error.downcast_ref().is_some_and(is_denied) => seen.refused += 1,
-            Err(error) => return Err(error),
-        }
+        seen.read(&path, &mut block, sums)?;
     }
     Ok(seen)
 }
@@ -217,11 +223,7 @@ fn read_small(tree: &Path, files: u64) -> Result<Seen> {
     for entry in entries(WalkDir::new(tree)).filter_map(Result::transpose) {
         let entry = entry?;
         if entry.file_type().is_file() && entry.metadata()?.len() <= SMALL_BYTES {
-            match read_front(entry.path(), u64::MAX, &mut block, false) {
-                Ok(other) => seen.add(other),
-                Err(error) if error.downcast_ref().is_some_and(is_denied) => seen.refused += 1,
-                Err(error) => return Err(error),
-            }
+            seen.read(entry.path(), &mut block, false)?;
         }
         if seen.files == files {
             break;

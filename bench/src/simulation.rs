@@ -18,7 +18,7 @@ use ferrofs_workers::memory::{Mapping, PageSize};
 use procfs::process::Process;
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 
-use crate::experiment::{Candidate, Context, Experiment};
+use crate::experiment::{Candidate, Context, Experiment, up_to};
 use crate::page_store::PageStore;
 use crate::queues::{PoolShape, Row};
 use crate::statistics::{Figures, Measured, difference_percent, find};
@@ -65,21 +65,18 @@ pub(crate) struct ModelArguments {
     #[arg(value_enum, value_name = "SUBJECT")]
     subjects: Vec<Subject>,
     /// workqueue: numbers of CPUs; the submitter has one of them
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = cpus)]
-    #[arg(default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
-    cpus: Vec<usize>,
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64,128,256"
+    )]
+    #[arg(value_parser = up_to(u16::try_from(CPUS_MAX).unwrap_or(u16::MAX)))]
+    cpus: Vec<u16>,
     /// workqueue: requests that count for each queue and number of CPUs, after as many that do not; a tenth with --quick
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     count: u32,
-}
-
-fn cpus(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count @ 1..=CPUS_MAX) => Ok(count),
-        Ok(count) => Err(format!("{count} is not within 1 to {CPUS_MAX}")),
-        Err(error) => Err(format!("{error}")),
-    }
 }
 
 impl Experiment for ModelArguments {
@@ -119,7 +116,7 @@ impl ModelArguments {
         let mut best = f64::NAN;
         for &cpus in &self.cpus {
             context.say(format!("model: the queues on {cpus} CPUs"))?;
-            let shape = Shape { cpus, cpus_per_socket: SOCKET_OF_QUEUES };
+            let shape = Shape { cpus: cpus.into(), cpus_per_socket: SOCKET_OF_QUEUES };
             let simulate =
                 |queue| Ok(Measured::new(queue, flow(queue, shape, Costs::default(), load)?));
             let all = QUEUES.into_iter().map(simulate).collect::<Result<Vec<_>>>()?;

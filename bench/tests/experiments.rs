@@ -6,9 +6,9 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use ferrofs_workers::cpus::CpuSet;
@@ -54,24 +54,6 @@ fn printed(words: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Our own program, which lies beside the one that is tested; built now if nobody has.
-fn ferrofs() -> &'static Path {
-    static FERROFS: OnceLock<PathBuf> = OnceLock::new();
-    FERROFS.get_or_init(|| {
-        let path = Path::new(env!("CARGO_BIN_EXE_ferrofs-bench")).with_file_name("ferrofs");
-        if !path.exists() {
-            // Where these tests were built: they may have been given a folder of their own.
-            let target = path.parent().and_then(Path::parent).expect("TARGET/PROFILE/ferrofs");
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--offline", "--package", "ferrofs", "--target-dir"]).arg(target);
-            build.args((!cfg!(debug_assertions)).then_some("--release"));
-            assert!(build.status().expect("cargo starts").success(), "ferrofs is not built");
-        }
-        assert!(path.exists(), "{} is not there", path.display());
-        path
-    })
-}
-
 /// A run, with its folders.
 struct Run {
     folder: tempfile::TempDir,
@@ -95,8 +77,8 @@ impl Run {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
-        command.args(words.split_whitespace()).args(["--quick", "--noisy-ok", "--ferrofs"]);
-        command.arg(ferrofs()).arg("--peers").arg(&place);
+        command.args(words.split_whitespace()).args(["--quick", "--noisy-ok", "--peers"]);
+        command.arg(&place);
         command.arg("--out").arg(folder.path().join("out")).env("TMPDIR", folder.path());
         let output = command.output().expect("the program starts");
         let run = Self { folder, output };
