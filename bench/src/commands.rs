@@ -101,22 +101,23 @@ impl CheckArguments {
         squashfs: Option<&PathBuf>,
         folder: &Path,
     ) -> Result<()> {
-        let (mut subjects, variants) = (Vec::new(), context.report.case.variants.clone());
+        let (mut subjects, mut variants) = (Vec::new(), context.report.case.variants.clone());
+        if variants.is_empty() {
+            variants.push(CaseVariant::default());
+        }
         for image in ImageInfo::read_all(&self.images)? {
             let named = [("image", Some(&image.path)), ("squashfs", squashfs)];
             let named = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
             let inputs: Vec<_> = named.collect();
             for variant in variants.clone() {
-                let (verb, name) = (variant.values["verb"].join(" "), &variant.name);
-                let case = format!("{verb} {}, {name}", image.name);
+                let case = match variant.values.get("verb") {
+                    Some(verb) => format!("{} {}, {}", verb.join(" "), image.name, variant.name),
+                    None => image.name.clone(),
+                };
                 match variant.confine.lacks() {
                     Some(lacks) => context.report.leave_out(case, lacks),
                     None => subjects.push(Subject::new(case, variant, &inputs)),
                 }
-            }
-            if variants.is_empty() {
-                let variant = CaseVariant { name: image.name.clone(), ..CaseVariant::default() };
-                subjects.push(Subject::new(image.name.clone(), variant, &inputs));
             }
         }
         self.common.compare(context, subjects, folder)

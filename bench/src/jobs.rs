@@ -85,13 +85,6 @@ impl Variant {
     }
 }
 
-/// What is run.
-struct Plan {
-    bytes: usize,
-    threads: Vec<usize>,
-    threads_max: usize,
-}
-
 impl Experiment for JobsArguments {
     fn requirements(&self) -> Vec<Requirement<'_>> {
         self.image.iter().map(|image| Requirement::File(image)).collect()
@@ -111,12 +104,11 @@ impl Experiment for JobsArguments {
             available >= needed,
             "this needs {needed} KiB of memory, {available} KiB are available; --gib takes less"
         );
-        let plan = Plan { bytes, threads, threads_max };
         context.plan(self.rounds, KINDS.len() + AvailableCpus::read().nodes().len() + 2);
-        plan.prefault(context)?;
-        plan.on_nodes(context)?;
-        plan.starts(self.image.as_deref(), context)?;
-        plan.imbalance(context)
+        prefault(bytes, &threads, context)?;
+        on_nodes(bytes, context)?;
+        starts(self.image.as_deref(), threads_max, context)?;
+        imbalance(threads_max, context)
     }
 }
 
@@ -126,94 +118,90 @@ fn doubling(last: usize) -> Vec<usize> {
     below.take_while(|&count| count < last).chain([last]).collect()
 }
 
-impl Plan {
-    /// Every variant, on a fresh mapping each, for one kind of pages after the other.
-    fn prefault(&self, context: &mut Context<'_>) -> Result<()> {
-        let kinds = [Variant::Threads, Variant::Resident, Variant::Registers];
-        let of = kinds.iter().flat_map(|kind| self.threads.iter().map(move |&count| kind(count)));
-        let variants: Vec<Variant> = [Variant::OneCall].into_iter().chain(of).collect();
-        let mib = (self.bytes >> 20).to_string();
-        for (pages, case) in KINDS {
-            let candidate = |&variant: &Variant| {
-                Candidate::ours(variant.name(), move || time(variant, pages, self.bytes))
-            };
-            let candidates = variants.iter().map(candidate).collect();
-            let all = context.compare(["faults", &mib, case], candidates)?;
-            explain(case, &all, context);
-        }
-        Ok(())
-    }
-
-    /// Faulting in on each NUMA node by its CPUs, which places the memory there.
-    fn on_nodes(&self, context: &mut Context<'_>) -> Result<()> {
-        let home = CpuSet::of_current_thread();
-        let mib = (self.bytes >> 20).to_string();
-        for node in AvailableCpus::read().nodes() {
-            let case = format!("{}: {}", node.id, node.cpus.len());
-            let bound = node.cpus.bind_current_thread();
-            bound.with_context(|| format!("binding to node {}", node.id))?;
-            let candidate = |(name, threads): (&str, usize)| {
-                let variant = Variant::Threads(threads);
-                Candidate::ours(name, move || time(variant, PageSize::Small, self.bytes))
-            };
-            let ways = [("1 thread", 1), ("one thread a CPU", node.cpus.len())];
-            let measured = context.measure(&case, ways.map(candidate).into());
-            home.bind_current_thread().context("unbinding from a node")?;
-            context.report.add("nodes", &mib, &case, &measured?)?;
-        }
-        Ok(())
-    }
-
-    /// The start of a mount that faults its reserve in, as `ferrofs mount --memory 8g --prefault` does: not at all, by one
-    /// thread, and by as many as the system runs at once.
-    fn starts(&self, image: Option<&Path>, context: &mut Context<'_>) -> Result<()> {
-        let needed = RESERVE_BYTES / 1024 + SPARE_KIB;
-        let is_short = available_kib() < needed;
-        let lacks = missing(&[Requirement::Root, Requirement::Fuse])
-            .or(is_short.then(|| format!("it takes {needed} KiB of memory")));
-        let (image, lacks) = match image {
-            None => (Path::new(""), Some("no image was named: --image".to_owned())),
-            Some(image) => (image, lacks),
+/// Every variant, on a fresh mapping each, for one kind of pages after the other.
+fn prefault(bytes: usize, threads: &[usize], context: &mut Context<'_>) -> Result<()> {
+    let kinds = [Variant::Threads, Variant::Resident, Variant::Registers];
+    let of = kinds.iter().flat_map(|kind| threads.iter().map(move |&count| kind(count)));
+    let variants: Vec<Variant> = [Variant::OneCall].into_iter().chain(of).collect();
+    let mib = (bytes >> 20).to_string();
+    for (pages, case) in KINDS {
+        let candidate = |&variant: &Variant| {
+            Candidate::ours(variant.name(), move || time(variant, pages, bytes))
         };
-        if let Some(why) = lacks {
-            context.report.leave_out(MOUNT, why);
-            return Ok(());
-        }
-        let directory = mount_folder()?;
-        let most = self.threads_max;
-        let mut ways =
-            vec![("nothing faulted in".to_owned(), None), ("by 1 thread".to_owned(), Some(1))];
-        ways.extend((most > 1).then(|| (format!("by {most} threads"), Some(most))));
-        let candidates = ways.iter().map(|(name, threads)| {
-            Candidate::ours(name, || start_mount(*threads, image, directory.path()))
-        });
-        let all = context.measure(MOUNT, candidates.collect())?;
-        context.report.add("starts", &(MOUNT_BYTES >> 30).to_string(), "", &all)?;
-        let saved = all.iter().skip(1).map(|one| one.median(READY)).collect::<Vec<_>>();
-        if let [alone, .., together] = saved[..] {
-            let saved = difference_percent(alone, together);
-            let text = "more than one thread change the start of a mount by";
-            context.report.remark(format!("{text} {saved:+.1} %"));
-        }
-        Ok(())
+        let candidates = variants.iter().map(candidate).collect();
+        let all = context.compare(["faults", &mib, case], candidates)?;
+        explain(case, &all, context);
     }
+    Ok(())
+}
 
-    fn imbalance(&self, context: &mut Context<'_>) -> Result<()> {
-        let threads = self.threads_max;
-        if threads < 2 {
-            let why = "the system runs only one thread at once";
-            context.report.leave_out("a job with one slow chunk", why);
-            return Ok(());
-        }
-        let ways = CHUNKS_PER_THREAD.iter().flat_map(|&chunks| PLACES.map(|place| (chunks, place)));
-        let candidates = ways.map(|(chunks, (name, halves))| {
-            let run = move || Ok(vec![("of the ideal", run_imbalanced(halves, threads, chunks)?)]);
-            Candidate::ours(format!("{chunks} chunks per thread, slow chunk {name}"), run)
-        });
-        let case = format!("a job with one slow chunk, {threads} threads");
-        context.compare(["imbalance", &threads.to_string(), &case], candidates.collect())?;
-        Ok(())
+/// Faulting in on each NUMA node by its CPUs, which places the memory there.
+fn on_nodes(bytes: usize, context: &mut Context<'_>) -> Result<()> {
+    let home = CpuSet::of_current_thread();
+    let mib = (bytes >> 20).to_string();
+    for node in AvailableCpus::read().nodes() {
+        let case = format!("{}: {}", node.id, node.cpus.len());
+        let bound = node.cpus.bind_current_thread();
+        bound.with_context(|| format!("binding to node {}", node.id))?;
+        let candidate = |(name, threads): (&str, usize)| {
+            let variant = Variant::Threads(threads);
+            Candidate::ours(name, move || time(variant, PageSize::Small, bytes))
+        };
+        let ways = [("1 thread", 1), ("one thread a CPU", node.cpus.len())];
+        let measured = context.measure(&case, ways.map(candidate).into());
+        home.bind_current_thread().context("unbinding from a node")?;
+        context.report.add("nodes", &mib, &case, &measured?)?;
     }
+    Ok(())
+}
+
+/// The start of a mount that faults its reserve in, as `ferrofs mount --memory 8g --prefault` does: not at all, by one
+/// thread, and by as many as the system runs at once.
+fn starts(image: Option<&Path>, most: usize, context: &mut Context<'_>) -> Result<()> {
+    let needed = RESERVE_BYTES / 1024 + SPARE_KIB;
+    let is_short = available_kib() < needed;
+    let lacks = missing(&[Requirement::Root, Requirement::Fuse])
+        .or(is_short.then(|| format!("it takes {needed} KiB of memory")));
+    let (image, lacks) = match image {
+        None => (Path::new(""), Some("no image was named: --image".to_owned())),
+        Some(image) => (image, lacks),
+    };
+    if let Some(why) = lacks {
+        context.report.leave_out(MOUNT, why);
+        return Ok(());
+    }
+    let directory = mount_folder()?;
+    let mut ways =
+        vec![("nothing faulted in".to_owned(), None), ("by 1 thread".to_owned(), Some(1))];
+    ways.extend((most > 1).then(|| (format!("by {most} threads"), Some(most))));
+    let candidates = ways.iter().map(|(name, threads)| {
+        Candidate::ours(name, || start_mount(*threads, image, directory.path()))
+    });
+    let all = context.measure(MOUNT, candidates.collect())?;
+    context.report.add("starts", &(MOUNT_BYTES >> 30).to_string(), "", &all)?;
+    let saved = all.iter().skip(1).map(|one| one.median(READY)).collect::<Vec<_>>();
+    if let [alone, .., together] = saved[..] {
+        let saved = difference_percent(alone, together);
+        let text = "more than one thread change the start of a mount by";
+        context.report.remark(format!("{text} {saved:+.1} %"));
+    }
+    Ok(())
+}
+
+fn imbalance(threads: usize, context: &mut Context<'_>) -> Result<()> {
+    if threads < 2 {
+        let why = "the system runs only one thread at once";
+        context.report.leave_out("a job with one slow chunk", why);
+        return Ok(());
+    }
+    let ways = CHUNKS_PER_THREAD.iter().flat_map(|&chunks| PLACES.map(|place| (chunks, place)));
+    let candidates = ways.map(|(chunks, (name, halves))| {
+        let run = move || Ok(vec![("of the ideal", run_imbalanced(halves, threads, chunks)?)]);
+        Candidate::ours(format!("{chunks} chunks per thread, slow chunk {name}"), run)
+    });
+    let case = format!("a job with one slow chunk, {threads} threads");
+    context.compare(["imbalance", &threads.to_string(), &case], candidates.collect())?;
+    Ok(())
 }
 
 /// Remarks and noise for one kind of pages, where the variants were run.

@@ -128,42 +128,38 @@ fn burst(submit: &dyn Fn(Work)) -> Result<Vec<Duration>> {
     Ok(latencies)
 }
 
-/// A pool bound to no CPU, per-CPU workers at normal priority, and per-CPU workers as high as the system allows.
+/// A pool bound to no CPU, and per-CPU workers: at normal priority, and as high as the system allows.
 #[derive(Debug)]
 struct Pools {
     unbound: UnboundPool,
-    normal: PerCpuPool,
-    raised: PerCpuPool,
+    per_cpu: [PerCpuPool; 2],
 }
 
 impl Pools {
     /// All threads have started when this returns.
     fn start(cpus: &CpuSet) -> Result<Self> {
-        let per_cpu = |name, priority| {
+        let unbound = UnboundPool::new(unbound::UnboundSettings::new("unbound"));
+        let priorities = [("normal", PriorityRequest::Normal), ("raised", PriorityRequest::Raised)];
+        let per_cpu = priorities.map(|(name, priority)| {
             PerCpuPool::new(percpu::PerCpuSettings::new(name).cpus(cpus.clone()).priority(priority))
-        };
-        let pools = Self {
-            unbound: UnboundPool::new(unbound::UnboundSettings::new("unbound")),
-            normal: per_cpu("normal", PriorityRequest::Normal),
-            raised: per_cpu("raised", PriorityRequest::Raised),
-        };
-        pools.normal.start();
-        pools.raised.start();
+        });
+        per_cpu.iter().for_each(PerCpuPool::start);
+        let pools = Self { unbound, per_cpu };
         pools.priority_level(0)?;
         Ok(pools)
     }
 
+    /// In the order of `NAMES`.
     fn submit(&self, pool: usize, work: Work) {
-        match pool {
-            0 => drop(self.unbound.submit(work)),
-            1 => drop(self.normal.submit(work)),
-            _ => drop(self.raised.submit(work)),
+        match pool.checked_sub(1) {
+            None => drop(self.unbound.submit(work)),
+            Some(pool) => drop(self.per_cpu[pool].submit(work)),
         }
     }
 
     /// Items of the per-CPU pools that no worker of a CPU ran: their samples are of the fallback.
     fn fallbacks(&self) -> u64 {
-        [&self.normal, &self.raised].into_iter().map(|pool| pool.stats().fallback).sum()
+        self.per_cpu.iter().map(|pool| pool.stats().fallback).sum()
     }
 
     /// The priority at which that pool runs an item, by the system's account.

@@ -355,25 +355,17 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
         (
             "mount",
             "--systems ferrofs,squashfuse_ll --readers 1,2",
-            &["ferrofs"][..],
-            &[
-                "tree, 1 reader",
-                "tree, 2 readers",
-                "largest file",
-                "small files",
-                "find",
-                "du",
-                "ls -lR",
-            ][..],
+            "ferrofs",
+            "tree, 1 reader|tree, 2 readers|largest file|small files|find|du|ls -lR",
         ),
         (
             "random",
             "--systems ferrofs --jobs 1,2 --bytes 8192 --sparse 2",
-            &["ferrofs"],
-            &["dense, 1 job", "dense, 2 jobs", "sparse, 1 job", "sparse, 2 jobs"],
+            "ferrofs",
+            "dense, 1 job|dense, 2 jobs|sparse, 1 job|sparse, 2 jobs",
         ),
-        ("start", "--systems ferrofs", &["ferrofs"], &[""]),
-        ("mount-memory", "--readers 4", &["right after the mount", "after the whole tree"], &[""]),
+        ("start", "--systems ferrofs", "ferrofs", ""),
+        ("mount-memory", "--readers 4", "right after the mount|after the whole tree", ""),
     ] {
         let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
         if let Some(lack) = run.lack() {
@@ -381,7 +373,8 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
             return;
         }
         let report = run.json(experiment);
-        for (row, case) in rows.iter().flat_map(|row| cases.iter().map(move |case| (row, case))) {
+        let rows = rows.split('|').flat_map(|row| cases.split('|').map(move |case| (row, case)));
+        for (row, case) in rows {
             let of = |figure: &str| {
                 let case = format!("{case}, lz4, {figure}");
                 samples(&report, row, case.trim_start_matches(", "))[0].as_f64().unwrap()

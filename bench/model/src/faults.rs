@@ -52,22 +52,19 @@ pub fn run(
     bytes: u64,
     threads: usize,
 ) -> Result<Faulting> {
-    machine::run(shape, costs, move || fault_in(shape, kernel, bytes, threads))
-}
-
-/// On the simulated machine.
-fn fault_in(shape: Shape, kernel: Kernel, bytes: u64, threads: usize) -> Faulting {
-    let helpers = HelperBudget::new(threads);
-    let begin = machine::moment();
-    let job = ParallelFor::over(0..bytes).align(CHUNK_BYTES).min_chunk_size(CHUNK_BYTES);
-    let Ok(report) = job.max_threads(threads).helpers(&helpers).run(|chunk| {
-        kernel.populate(shape, chunk.end - chunk.start);
-        Ok::<(), Infallible>(())
-    });
-    let passed = begin.zip(machine::moment()).map(|(begin, end)| end.since(&begin));
-    let (nanoseconds, counts, _) = passed.unwrap_or_default();
-    let (threads, chunks) = (report.threads, report.chunks);
-    Faulting { nanoseconds, threads, chunks, moves: counts.moves }
+    machine::run(shape, costs, move || {
+        let helpers = HelperBudget::new(threads);
+        let begin = machine::moment();
+        let job = ParallelFor::over(0..bytes).align(CHUNK_BYTES).min_chunk_size(CHUNK_BYTES);
+        let Ok(report) = job.max_threads(threads).helpers(&helpers).run(|chunk| {
+            kernel.populate(shape, chunk.end - chunk.start);
+            Ok::<(), Infallible>(())
+        });
+        let passed = begin.zip(machine::moment()).map(|(begin, end)| end.since(&begin));
+        let (nanoseconds, counts, _) = passed.unwrap_or_default();
+        let (threads, chunks) = (report.threads, report.chunks);
+        Faulting { nanoseconds, threads, chunks, moves: counts.moves }
+    })
 }
 
 impl Kernel {
