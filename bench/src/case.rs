@@ -30,6 +30,8 @@ pub(crate) struct Case {
     pub(crate) noise: Option<f64>,
     /// Whether no claim is about time, so that steal time by a hypervisor does not invalidate the run.
     pub(crate) is_untimed: bool,
+    /// What it requires beside the requirements of its arguments.
+    requires: Vec<Requirement>,
     /// Arguments that `all` adds; braces hold the names of inputs.
     pub(crate) run: Vec<String>,
     /// Arguments added where a requirement is not met, which reduce what is required.
@@ -91,7 +93,7 @@ impl Confinement {
             Self::Cpuset => "cpuset",
             Self::Quota => "cpu",
         };
-        missing(&[Requirement::Root, Requirement::Cgroup(controller)])
+        missing(&[Requirement::Root, Requirement::Cgroup(controller.to_owned())])
     }
 }
 
@@ -171,6 +173,11 @@ impl Case {
         let case = crate::EXPERIMENTS.iter().find(|(name, _)| *name == experiment);
         let (_, text) = case.with_context(|| format!("{experiment} has no case"))?;
         toml::from_str(text).with_context(|| format!("reading cases/{experiment}.toml"))
+    }
+
+    /// What is not met of its requirements and of these.
+    pub(crate) fn missing(&self, requirements: Vec<Requirement>) -> Option<String> {
+        missing(&[self.requires.clone(), requirements].concat())
     }
 }
 

@@ -45,8 +45,8 @@ const AGAIN_DIVISOR: usize = 3;
 const FIRST_SHARE: f64 = 0.8;
 
 pub(crate) trait Experiment: Debug {
-    /// What must be there before it starts.
-    fn requirements(&self) -> Vec<Requirement<'_>> {
+    /// What must be there before it starts, beside what its case requires.
+    fn requirements(&self) -> Vec<Requirement> {
         Vec::new()
     }
 

@@ -86,8 +86,8 @@ impl Variant {
 }
 
 impl Experiment for JobsArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        self.image.iter().map(|image| Requirement::File(image)).collect()
+    fn requirements(&self) -> Vec<Requirement> {
+        self.image.iter().cloned().map(Requirement::File).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

@@ -76,10 +76,9 @@ pub(crate) struct LaunchesArguments {
 }
 
 impl Experiment for LaunchesArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        let mut all = vec![Requirement::Root, Requirement::Fuse, Requirement::File(&self.image)];
-        all.extend(self.peers.iter().map(|_| Requirement::KernelErofs));
-        all
+    fn requirements(&self) -> Vec<Requirement> {
+        let of_peers = self.peers.iter().map(|_| Requirement::KernelErofs);
+        [Requirement::File(self.image.clone())].into_iter().chain(of_peers).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
@@ -304,9 +303,8 @@ pub(crate) struct PagePoolArguments {
 }
 
 impl Experiment for PagePoolArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        let all = [Requirement::Root, Requirement::Fuse, Requirement::Cgroup("memory")];
-        all.into_iter().chain(files(&self.images)).collect()
+    fn requirements(&self) -> Vec<Requirement> {
+        files(&self.images)
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

@@ -13,6 +13,7 @@ use procfs::process::Process;
 use procfs::{CpuInfo, Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use rustix::system::uname;
 use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cgroup::has_controller;
@@ -40,17 +41,18 @@ pub(crate) fn load_average() -> String {
 }
 
 /// Something that an experiment needs and that is checked before it starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Requirement<'a> {
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Requirement {
     Root,
-    /// A hierarchy with this controller.
-    Cgroup(&'a str),
     Fuse,
     KernelErofs,
-    File(&'a Path),
+    /// A hierarchy with this controller.
+    Cgroup(String),
+    File(PathBuf),
 }
 
-impl Requirement<'_> {
+impl Requirement {
     /// In words; none if it is met.
     fn missing(&self) -> Option<String> {
         let (is_met, what) = match self {
@@ -66,12 +68,12 @@ impl Requirement<'_> {
     }
 }
 
-pub(crate) fn files(paths: &[PathBuf]) -> impl Iterator<Item = Requirement<'_>> {
-    paths.iter().map(|path| Requirement::File(path))
+pub(crate) fn files(paths: &[PathBuf]) -> Vec<Requirement> {
+    paths.iter().cloned().map(Requirement::File).collect()
 }
 
 /// The requirements that are not met, in words; none if all are met.
-pub(crate) fn missing(requirements: &[Requirement<'_>]) -> Option<String> {
+pub(crate) fn missing(requirements: &[Requirement]) -> Option<String> {
     let missing: Vec<_> = requirements.iter().filter_map(Requirement::missing).collect();
     (!missing.is_empty()).then(|| missing.join(", "))
 }
@@ -220,10 +222,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_and_what_is_there_is_not() {
-        let there = Requirement::File(Path::new("/proc/self/stat"));
-        let gone = Requirement::File(Path::new("/proc/self/no such thing"));
-        assert_eq!(missing(&[there]), None);
-        let said = missing(&[there, gone]);
+        let [there, gone] =
+            ["stat", "no such thing"].map(|name| Path::new("/proc/self").join(name));
+        assert_eq!(missing(&files(std::slice::from_ref(&there))), None);
+        let said = missing(&files(&[there, gone]));
         assert_eq!(said.as_deref(), Some("needs the file /proc/self/no such thing"));
     }
 

@@ -132,6 +132,13 @@ struct DescribeArguments {
     experiments: Vec<String>,
 }
 
+impl Run {
+    fn missing(&self) -> Result<Option<String>> {
+        let (name, experiment) = self.experiment();
+        Ok(Case::of(name)?.missing(experiment.requirements()))
+    }
+}
+
 pub(crate) fn experiment_names() -> Vec<&'static str> {
     EXPERIMENTS.iter().map(|(name, _)| *name).collect()
 }
@@ -140,7 +147,7 @@ pub(crate) fn experiment_names() -> Vec<&'static str> {
 fn missing_for(words: &[String]) -> Result<Option<String>> {
     let words = std::iter::once("ferrofs-bench").chain(words.iter().map(String::as_str));
     Ok(match CommandLine::try_parse_from(words)?.verb {
-        Verb::Run(run) => machine::missing(&run.experiment().1.requirements()),
+        Verb::Run(run) => run.missing()?,
         _ => None,
     })
 }
@@ -170,7 +177,7 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
         Verb::Child(arguments) => run_child(arguments)?,
         Verb::Run(run) => {
             let (name, experiment) = run.experiment();
-            if let Some(missing) = machine::missing(&experiment.requirements()) {
+            if let Some(missing) = run.missing()? {
                 bail!("this {missing}");
             }
             let mut context = Context::new(Report::new(name)?, line.quick, &mut out);

@@ -14,7 +14,6 @@ use tempfile::TempDir;
 
 use crate::experiment::{Candidate, Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
-use crate::machine::Requirement;
 use crate::mounted::{Mounted, Mounter, System};
 use crate::programs::{ImageArguments, OURS, squashfs_of};
 use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
@@ -295,10 +294,6 @@ fn names_of(what: Pattern, image: &ImageInfo) -> Vec<String> {
 }
 
 impl Experiment for MountArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        vec![Requirement::Fuse]
-    }
-
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &self.systems, &self.of, self.squashfs.as_deref())?;
         runner.describe_runs(&mut context.report);
@@ -331,10 +326,6 @@ impl Experiment for MountArguments {
 }
 
 impl Experiment for RandomArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        vec![Requirement::Fuse]
-    }
-
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &self.systems, &self.of, None)?;
         runner.describe_runs(&mut context.report);
@@ -366,10 +357,6 @@ impl Experiment for RandomArguments {
 }
 
 impl Experiment for StartArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        vec![Requirement::Fuse]
-    }
-
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &self.systems, &self.of, None)?;
         context.plan(self.of.peers.rounds, runner.images.len());
@@ -389,10 +376,6 @@ impl Experiment for StartArguments {
 }
 
 impl Experiment for MountMemoryArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        vec![Requirement::Fuse]
-    }
-
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let runner = MountRunner::new(context, &[System::Ferrofs], &self.of, None)?;
         runner.describe_runs(&mut context.report);

@@ -77,8 +77,8 @@ pub(crate) struct PagesArguments {
 }
 
 impl Experiment for PagesArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        let needs = [Requirement::Root, Requirement::Cgroup("memory")];
+    fn requirements(&self) -> Vec<Requirement> {
+        let needs = [Requirement::Root, Requirement::Cgroup("memory".to_owned())];
         if self.without_cgroup { Vec::new() } else { needs.into() }
     }
 

@@ -68,8 +68,8 @@ fn open(path: &Path) -> Result<Image> {
 }
 
 impl Experiment for ReadsArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        vec![Requirement::File(&self.image)]
+    fn requirements(&self) -> Vec<Requirement> {
+        vec![Requirement::File(self.image.clone())]
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
@@ -195,8 +195,8 @@ impl ReadPass {
 }
 
 impl Experiment for DecodesArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        files(&self.of.images).collect()
+    fn requirements(&self) -> Vec<Requirement> {
+        files(&self.of.images)
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

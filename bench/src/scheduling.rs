@@ -85,11 +85,8 @@ fn launch(pool: usize, cpu: Option<usize>, pools: &Pools) -> Result<Figures> {
         CpuSet::from_iter(cpu).bind_current_thread().context("binding the reader")?;
         burst(&|work| pools.submit(pool, work))
     };
-    let latencies = thread::scope(|scope| {
-        let reader = thread::Builder::new().name("reader".to_owned());
-        let reader = reader.spawn_scoped(scope, read)?;
-        reader.join().unwrap_or_else(|_| bail!("the reader panicked"))
-    })?;
+    let reader = thread::scope(|scope| scope.spawn(read).join());
+    let latencies = reader.unwrap_or_else(|_| bail!("the reader panicked"))?;
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let items = latencies.iter().map(|&item| ("item", micros(item)));
     Ok([("launch", micros(latencies.iter().sum()))].into_iter().chain(items).collect())

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ferrofs_model::faults::{self, Kernel};
 use ferrofs_model::machine::{CPUS_MAX, Costs, Shape};
 use ferrofs_model::stream::{self, Load, QUEUES};
@@ -45,14 +45,6 @@ const ROUNDS: usize = 25;
 /// What the kernel does for a fault, on one socket of the mail's machine.
 const KERNEL: Kernel = Kernel { page: 250.0, batch: 63, hold: 1000.0, bandwidth: 150.0 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Subject {
-    /// One submitter and a worker on every other CPU, as in the workqueue experiment
-    Workqueue,
-    /// Faulting memory in on several threads, as in the jobs experiment
-    Jobs,
-}
-
 /// In the model, and on this machine.
 const MODEL: &str = "model";
 const HERE: &str = "here";
@@ -61,9 +53,10 @@ const FAULTING_HERE: &str = "time here";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArguments {
-    /// What runs; both if nothing is named
-    #[arg(value_enum, value_name = "SUBJECT")]
-    subjects: Vec<Subject>,
+    /// What runs, both if nothing is named: one submitter and a worker on every other CPU, as in the workqueue experiment;
+    /// or faulting memory in on several threads, as in the jobs experiment
+    #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "jobs"])]
+    subjects: Vec<String>,
     /// workqueue: numbers of CPUs; the submitter has one of them
     #[arg(
         long,
@@ -84,12 +77,13 @@ impl Experiment for ModelArguments {
         context.report.remark(
             "Model: the code of the queues and jobs over simulated CPUs, a MESI directory and the costs in bench/model/src/memory.rs. No figure of it was measured but those marked \"here\".",
         );
-        let has = |subject| self.subjects.is_empty() || self.subjects.contains(&subject);
-        if has(Subject::Workqueue) {
+        let subjects = &self.subjects;
+        let has = |name| subjects.is_empty() || subjects.iter().any(|subject| subject == name);
+        if has("workqueue") {
             self.simulate_queues(context)?;
             compare_queues(context)?;
         }
-        if has(Subject::Jobs) {
+        if has("jobs") {
             simulate_jobs(context)?;
             compare_jobs(context)?;
         }

@@ -30,8 +30,8 @@ pub(crate) struct WindowsArguments {
 }
 
 impl Experiment for WindowsArguments {
-    fn requirements(&self) -> Vec<Requirement<'_>> {
-        files(&self.images).collect()
+    fn requirements(&self) -> Vec<Requirement> {
+        files(&self.images)
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

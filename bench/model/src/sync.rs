@@ -10,7 +10,7 @@ pub(crate) use std::sync::Arc as PlainArc;
 /// Counts on a cache line that its only writer has for itself: part of the instructions around an access.
 pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
 pub(crate) use std::sync::atomic::Ordering;
-use std::sync::{self, LockResult, TryLockError, atomic};
+use std::sync::{self, atomic};
 pub(crate) use std::thread_local;
 use std::time::Duration;
 
@@ -18,11 +18,6 @@ use crate::machine::{self, Access, access, picoseconds};
 pub(crate) use crate::machine::{pause, place as placed};
 pub(crate) use crate::thread::{self, OwnedThread, start_worker as start};
 pub(crate) use crate::workqueue as queue;
-
-/// Locks without looking at poison, as the other backends do.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(sync::PoisonError::into_inner)
-}
 
 /// A fence; weaker ones than `SeqCst` cost nothing on x86-64.
 pub(crate) fn fence(order: Ordering) {
@@ -165,7 +160,6 @@ impl<T> Cell<T> {
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-const TAKEN_ONCE: &str = "a lock is given to one thread at a time";
 
 /// A lock and what it guards.
 #[derive(Debug)]
@@ -175,50 +169,48 @@ pub(crate) struct Mutex<T> {
     value: sync::Mutex<T>,
 }
 
-/// The right to what a lock guards.
-#[derive(Debug)]
-pub(crate) struct MutexGuard<'m, T> {
-    state: &'m Futex,
-    value: Option<sync::MutexGuard<'m, T>>,
-}
-
 impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self { state: Futex::new(FREE), value: sync::Mutex::new(value) }
     }
+}
 
-    /// Waits for the right; poison is ignored, as `lock` does.
-    pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        while self.state.word.swap(TAKEN, Ordering::Acquire) == TAKEN {
-            self.state.wait(TAKEN);
-        }
-        let value = match self.value.try_lock() {
-            Ok(value) => Some(value),
-            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        Ok(MutexGuard { state: &self.state, value })
+/// The right to what a lock guards. The value is given back before the right.
+#[derive(Debug)]
+pub(crate) struct MutexGuard<'m, T> {
+    value: sync::MutexGuard<'m, T>,
+    _right: Right<'m>,
+}
+
+#[derive(Debug)]
+struct Right<'m>(&'m Futex);
+
+/// Locks without looking at poison, as the other backends do.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    while mutex.state.word.swap(TAKEN, Ordering::Acquire) == TAKEN {
+        mutex.state.wait(TAKEN);
     }
+    let value = mutex.value.lock().unwrap_or_else(sync::PoisonError::into_inner);
+    MutexGuard { value, _right: Right(&mutex.state) }
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.value.as_deref().expect(TAKEN_ONCE)
+        &self.value
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.value.as_deref_mut().expect(TAKEN_ONCE)
+        &mut self.value
     }
 }
 
-impl<T> Drop for MutexGuard<'_, T> {
+impl Drop for Right<'_> {
     fn drop(&mut self) {
-        self.value = None;
-        self.state.word.store(FREE, Ordering::Release);
-        self.state.wake_one();
+        self.0.word.store(FREE, Ordering::Release);
+        self.0.wake_one();
     }
 }
