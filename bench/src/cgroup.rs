@@ -1,11 +1,12 @@
 //! Control groups of an experiment, version 1 or 2, whichever has the controller. Made, limited, and removed on drop;
 //! groups that a killed run left behind are removed first. [`FullGroup`] is one that this process is in, and fills.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::hint::black_box;
-use std::io::{Seek, SeekFrom, Write, stderr};
+use std::io::{Write, stderr};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -22,40 +23,31 @@ const PERIOD_US: u32 = 100_000;
 /// The file whose pages fill a group, and what is written to it before a measurement, so that the group is full again.
 const FILE_BYTES: u64 = 128 << 20;
 const REFILL_BYTES: u64 = 4 << 20;
-const WRITE_BYTES: u64 = 256 << 10;
-
-/// A mounted hierarchy of groups.
-struct Hierarchy {
-    is_v2: bool,
-    root: PathBuf,
-}
+const BLOCK_BYTES: usize = 256 << 10;
 
 pub(crate) fn has_controller(controller: &str) -> bool {
-    Hierarchy::find(controller).is_ok()
+    hierarchy_of(controller).is_ok()
 }
 
-impl Hierarchy {
-    fn find(controller: &str) -> Result<Self> {
-        let mounts = Process::myself()?.mountinfo().context("reading the mounts")?;
-        let has = |text: String| text.split_whitespace().any(|word| word == controller);
-        let mut found = mounts.into_iter().filter_map(|mount| {
-            let root = mount.mount_point;
-            let is_v2 = mount.fs_type == "cgroup2";
-            let is_meant = match mount.fs_type.as_str() {
-                "cgroup" => mount.super_options.contains_key(controller),
-                _ => {
-                    is_v2 && fs::read_to_string(root.join("cgroup.subtree_control")).is_ok_and(has)
-                }
-            };
-            is_meant.then_some(Self { is_v2, root })
-        });
-        found.next().with_context(|| {
-            format!(
-                "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
-                 (for version 2: echo +{controller} > cgroup.subtree_control at its root)"
-            )
-        })
-    }
+/// Where the hierarchy with a controller is mounted, and whether it is of version 2.
+fn hierarchy_of(controller: &str) -> Result<(PathBuf, bool)> {
+    let mounts = Process::myself()?.mountinfo().context("reading the mounts")?;
+    let has = |text: String| text.split_whitespace().any(|word| word == controller);
+    let mut found = mounts.into_iter().filter_map(|mount| {
+        let root = mount.mount_point;
+        let is_v2 = mount.fs_type == "cgroup2";
+        let is_meant = match mount.fs_type.as_str() {
+            "cgroup" => mount.super_options.contains_key(controller),
+            _ => is_v2 && fs::read_to_string(root.join("cgroup.subtree_control")).is_ok_and(has),
+        };
+        is_meant.then_some((root, is_v2))
+    });
+    found.next().with_context(|| {
+        format!(
+            "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
+             (for version 2: echo +{controller} > cgroup.subtree_control at its root)"
+        )
+    })
 }
 
 /// A cgroup.
@@ -69,7 +61,7 @@ pub(crate) struct Group {
 
 impl Group {
     fn create(controller: &str) -> Result<Self> {
-        let Hierarchy { is_v2, root } = Hierarchy::find(controller)?;
+        let (root, is_v2) = hierarchy_of(controller)?;
         remove_left_over(&root);
         let folder = root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&folder)
@@ -197,7 +189,9 @@ fn remove_left_over(root: &Path) {
 #[derive(Debug)]
 pub(crate) struct FullGroup {
     anonymous: Vec<u8>,
-    dirty: RefCell<DirtyPages>,
+    /// Without a name, in the folder for temporary files; it is written over and over.
+    file: File,
+    offset: Cell<u64>,
     limit_bytes: u64,
     group: Group,
 }
@@ -207,13 +201,21 @@ impl FullGroup {
         let mut group = Group::of_memory(limit_bytes)?;
         group.enter("memory")?;
         let anonymous = black_box(vec![1_u8; anonymous_bytes]);
-        let dirty = RefCell::new(DirtyPages::create()?);
-        Ok(Self { anonymous, dirty, limit_bytes, group })
+        let file = tempfile::tempfile().context("a temporary file")?;
+        Ok(Self { anonymous, file, offset: Cell::new(0), limit_bytes, group })
     }
 
     /// Makes this many more bytes of the page cache dirty.
     pub(crate) fn write(&self, bytes: u64) -> Result<()> {
-        self.dirty.borrow_mut().write(bytes)
+        // Bytes of the program would be page cache of the group that can be taken away.
+        let block = self.anonymous.get(..BLOCK_BYTES).unwrap_or_default();
+        let end = self.offset.get() + bytes;
+        while self.offset.get() < end {
+            let offset = self.offset.replace(self.offset.get() + BLOCK_BYTES as u64);
+            let written = self.file.write_all_at(block, offset % FILE_BYTES);
+            written.context("writing to fill a group")?;
+        }
+        Ok(())
     }
 
     /// Writes all of the file.
@@ -240,31 +242,5 @@ impl FullGroup {
         ensure!(is_full, "the group used {usage} of {limit} bytes: it was not at its limit");
         ensure!(limit_hits > 0, "the group did not reach its limit of {limit} bytes");
         Ok([usage, limit_hits])
-    }
-}
-
-/// Page cache of a group: a file without a name, in the folder for temporary files, that is written over and over.
-#[derive(Debug)]
-struct DirtyPages {
-    file: File,
-    offset: u64,
-    block: Box<[u8]>,
-}
-
-impl DirtyPages {
-    fn create() -> Result<Self> {
-        let file = tempfile::tempfile().context("a temporary file")?;
-        let block = vec![0xa5; usize::try_from(WRITE_BYTES)?].into_boxed_slice();
-        Ok(Self { file, offset: 0, block })
-    }
-
-    fn write(&mut self, bytes: u64) -> Result<()> {
-        let end = self.offset + bytes;
-        while self.offset < end {
-            self.file.seek(SeekFrom::Start(self.offset % FILE_BYTES))?;
-            self.file.write_all(&self.block).context("writing to fill a group")?;
-            self.offset += WRITE_BYTES;
-        }
-        Ok(())
     }
 }

@@ -182,15 +182,11 @@ impl Schedule {
         let (warm_ups, least_rounds) = (case.warm_ups, case.least_rounds);
         let seconds = options.seconds.map(|seconds| Duration::from_secs(seconds.into()));
         if is_quick {
-            let limit = seconds.unwrap_or(QUICK).min(QUICK);
-            return Self::within(rounds.min(case.quick_rounds), 1, Some(limit));
+            let deadline = Deadline::after(Some(seconds.unwrap_or(QUICK).min(QUICK)));
+            let rounds = rounds.min(case.quick_rounds);
+            return Self { rounds, warm_ups: 0, least_rounds: 1, deadline };
         }
         Self { rounds, warm_ups, least_rounds, deadline: Deadline::after(seconds) }
-    }
-
-    /// Without warm-ups, and no longer than `limit` from now on.
-    pub(crate) fn within(rounds: u16, least_rounds: u16, limit: Option<Duration>) -> Self {
-        Self { rounds, warm_ups: 0, least_rounds, deadline: Deadline::after(limit) }
     }
 
     /// One of this many parts that are left, which share the time.

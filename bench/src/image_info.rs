@@ -40,12 +40,11 @@ pub(crate) fn files_up_to(
     files.retain(|(_, inode)| inode.size() >= at_least);
     files.sort_by(|(left, _), (right, _)| left.as_os_str().cmp(right.as_os_str()));
     let mut bytes = 0_u64;
-    let is_in = |(_, inode): &(PathBuf, Inode)| {
-        let is_in = bytes < most_bytes;
+    files.retain(|(_, inode)| {
+        let before = bytes;
         bytes = bytes.saturating_add(inode.size());
-        is_in
-    };
-    files.retain(is_in);
+        before < most_bytes
+    });
     Ok(files)
 }
 

@@ -108,7 +108,7 @@ impl Mounter {
     /// util-linux 2.41 cannot leave it out.
     pub(crate) fn words(&self, image: &Path, directory: &Path) -> Vec<String> {
         if self.system != System::KernelFile {
-            return process::words(&self.command(image, directory));
+            return process::words(&self.command(&["-f"], image, directory));
         }
         let [image, directory] = [image, directory].map(Path::display);
         vec![format!(
@@ -116,11 +116,7 @@ impl Mounter {
         )]
     }
 
-    fn command(&self, image: &Path, directory: &Path) -> Command {
-        self.command_with(&["-f"], image, directory)
-    }
-
-    fn command_with(&self, own: &[&str], image: &Path, directory: &Path) -> Command {
+    fn command(&self, own: &[&str], image: &Path, directory: &Path) -> Command {
         let Some(program) = &self.program else {
             let mut command = Command::new("mount");
             let dev = if self.options.is_empty() { "nodev" } else { "dev" };
@@ -144,7 +140,7 @@ impl Mounter {
         let mounted = if self.system == System::KernelFile {
             self.mount(image, directory, Path::new(""))?
         } else {
-            process::run(&mut self.command_with(&[], image, directory))?;
+            process::run(&mut self.command(&[], image, directory))?;
             Mounted { directory: directory.to_path_buf(), daemon: None, is_mounted: true }
         };
         let root = directory.metadata().context("the root of the mount")?;
@@ -158,7 +154,7 @@ impl Mounter {
     pub(crate) fn mount(&self, image: &Path, directory: &Path, log: &Path) -> Result<Mounted> {
         let mut mounted =
             Mounted { directory: directory.to_path_buf(), daemon: None, is_mounted: false };
-        let mut command = self.command(image, directory);
+        let mut command = self.command(&["-f"], image, directory);
         if self.system == System::KernelFile {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
             mount(image, directory, "erofs", flags, None).context("mount(2)")?;
