@@ -244,8 +244,9 @@ fn make_inputs(
         Some(source),
         peers.as_ref(),
     ];
-    let named = INPUTS.iter().zip(paths).filter_map(|((name, _), path)| Some((*name, path?)));
-    let values = named.map(|(name, path)| (name.to_owned(), vec![path.display().to_string()]));
+    let values = INPUTS.iter().zip(paths).filter_map(|((name, _), path)| {
+        Some(((*name).to_owned(), vec![path?.display().to_string()]))
+    });
     Ok((values.collect(), notes))
 }
 

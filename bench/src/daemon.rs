@@ -15,6 +15,7 @@ use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
 use ferrofs_workers::cpus::AvailableCpus;
 use ferrofs_workers::percpu;
 use ferrofs_workers::priority::PriorityRequest;
+use ferrofs_workers::unbound::WorkerStats;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::process::{chdir, chroot};
 use tempfile::TempDir;
@@ -77,9 +78,7 @@ impl Daemon {
 
     /// From submission to start of all decode work so far, in us.
     pub(crate) fn queued_micros(&self) -> f64 {
-        let snapshot = self.workers.stats();
-        let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
-        all.map(|worker| worker.waits.sum().as_secs_f64() * 1e6).sum()
+        self.threads().map(|thread| thread.waits.sum().as_secs_f64() * 1e6).sum()
     }
 
     /// Items that its workers ran, and how many of them on no CPU of their own.
@@ -90,9 +89,12 @@ impl Daemon {
 
     /// The priority levels that its workers reached.
     pub(crate) fn priority_levels(&self) -> Vec<String> {
+        self.threads().filter_map(|thread| Some(thread.priority_level?.to_string())).collect()
+    }
+
+    fn threads(&self) -> impl Iterator<Item = WorkerStats> {
         let snapshot = self.workers.stats();
-        let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
-        all.filter_map(|worker| Some(worker.priority_level?.to_string())).collect()
+        snapshot.workers.into_iter().chain(snapshot.unbound.threads)
     }
 
     /// Unmounts, and waits until the last thread has ended.

@@ -63,7 +63,7 @@ pub(crate) struct Context<'a> {
     pub(crate) report: Report,
     /// Fewer and smaller runs.
     pub(crate) is_quick: bool,
-    pub(crate) out: &'a mut dyn Write,
+    out: &'a mut dyn Write,
     /// Set by `plan`.
     pub(crate) schedule: Schedule,
     /// Calls of `measure` that are left, which share the time.
@@ -177,7 +177,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// By the case of the experiment. A quick one has no warm-up, few rounds, and a limited time from now on.
-    pub(crate) fn new(options: RoundOptions, case: &Case, is_quick: bool) -> Self {
+    fn new(options: RoundOptions, case: &Case, is_quick: bool) -> Self {
         let rounds = options.rounds.unwrap_or(case.rounds);
         let (warm_ups, least_rounds) = (case.warm_ups, case.least_rounds);
         let seconds = options.seconds.map(|seconds| Duration::from_secs(seconds.into()));
@@ -190,12 +190,12 @@ impl Schedule {
     }
 
     /// One of this many parts that are left, which share the time.
-    pub(crate) fn part(self, parts: usize) -> Self {
+    fn part(self, parts: usize) -> Self {
         Self { deadline: self.deadline.share(1.0 / parts.max(1) as f64), ..self }
     }
 
     /// Runs all candidates in every round.
-    pub(crate) fn measure(
+    fn measure(
         self,
         mut candidates: Vec<Candidate<'_>>,
         filter: &mut StealFilter,
@@ -295,7 +295,7 @@ impl Display for Schedule {
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    pub(crate) fn after(time: Option<Duration>) -> Self {
+    fn after(time: Option<Duration>) -> Self {
         Self(time.and_then(|time| Instant::now().checked_add(time)))
     }
 
@@ -303,25 +303,25 @@ impl Deadline {
         !self.has_time_for(Duration::ZERO)
     }
 
-    pub(crate) fn has_time_for(self, time: Duration) -> bool {
+    fn has_time_for(self, time: Duration) -> bool {
         self.left().is_none_or(|left| time < left)
     }
 
     /// None without a limit.
-    pub(crate) fn left(self) -> Option<Duration> {
+    fn left(self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
     /// After this share, of 1, of the time that is left.
-    pub(crate) fn share(self, share: f64) -> Self {
+    fn share(self, share: f64) -> Self {
         Self::after(self.left().map(|left| left.mul_f64(share)))
     }
 }
 
 /// How many samples were taken, and taken again where steal time was high.
 #[derive(Debug, Default)]
-pub(crate) struct StealFilter {
-    pub(crate) samples: usize,
+struct StealFilter {
+    samples: usize,
     /// Samples that the deadline left out.
     left_out: usize,
     again: usize,

@@ -12,6 +12,10 @@ use ferrofs_ondisk::compression::AlgorithmId;
 /// Extents of the largest file that tell how an image is compressed.
 const EXTENTS: usize = 256;
 
+pub(crate) fn open(path: &Path) -> Result<Image> {
+    Image::open(path).with_context(|| format!("opening {}", path.display()))
+}
+
 /// Regular files with their paths from the root, in the order of the walk, each inode once.
 pub(crate) fn regular_files(image: &Image) -> Result<Vec<(PathBuf, Inode)>> {
     let (mut files, mut nids) = (Vec::new(), HashSet::new());
@@ -63,7 +67,7 @@ pub(crate) struct ImageInfo {
 
 impl ImageInfo {
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let image = Image::open(path).with_context(|| path.display().to_string())?;
+        let image = open(path)?;
         let files = regular_files(&image)?.into_iter().filter(|(_, inode)| inode.size() > 0);
         // The first of the largest.
         let largest =

@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use case::Case;
 use child::{ChildArguments, Role};
@@ -120,16 +120,13 @@ enum Verb {
     /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
     All(all::AllArguments),
     /// Prints what an experiment measures, the expected result and its thresholds
-    Describe(DescribeArguments),
+    Describe {
+        /// All if none is named
+        #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
+        experiments: Vec<String>,
+    },
     #[command(hide = true)]
     Child(ChildArguments),
-}
-
-#[derive(Debug, Clone, Args)]
-struct DescribeArguments {
-    /// All if none is named
-    #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
-    experiments: Vec<String>,
 }
 
 impl Run {
@@ -167,7 +164,7 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
     let mut out = stdout();
     match &line.verb {
         Verb::All(settings) => all::run(settings, line.quick, line.out.as_deref(), &mut out)?,
-        Verb::Describe(DescribeArguments { experiments }) => {
+        Verb::Describe { experiments } => {
             let is_meant =
                 |name: &str| experiments.is_empty() || experiments.iter().any(|one| one == name);
             for name in experiment_names().into_iter().filter(|name| is_meant(name)) {

@@ -16,7 +16,7 @@ use ferrofs_image::{Image, Inode};
 use serde::Deserialize;
 
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
-use crate::image_info::{files_up_to, regular_files};
+use crate::image_info::{files_up_to, open, regular_files};
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
 use crate::process::{self, Cost};
@@ -61,10 +61,6 @@ impl FileArguments {
         ensure!(!files.is_empty(), "no file of {} bytes or more", self.at_least);
         Ok(files.into_iter().unzip())
     }
-}
-
-fn open(path: &Path) -> Result<Image> {
-    Image::open(path).with_context(|| format!("opening {}", path.display()))
 }
 
 impl Experiment for ReadsArguments {

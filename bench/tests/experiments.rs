@@ -76,9 +76,8 @@ impl Run {
             fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
-        command.args(words.split_whitespace()).args(["--quick", "--noisy-ok", "--peers"]);
-        command.arg(&place);
+        let mut command = command(words);
+        command.args(["--quick", "--peers"]).arg(&place);
         command.arg("--out").arg(folder.path().join("out")).env("TMPDIR", folder.path());
         let output = command.output().expect("the program starts");
         let run = Self { folder, output };
@@ -418,8 +417,7 @@ fn runs_under_a_limit_are_measured_or_what_is_lacking_is_named() {
 
 #[test]
 fn a_wrong_place_of_our_program_is_named_before_anything_is_done() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
-    let output = command.args(["check", IMAGE, "--ferrofs", "/no/such/ferrofs"]).output().unwrap();
+    let output = bench(&format!("check {IMAGE} --ferrofs /no/such/ferrofs"));
     assert!(!output.status.success());
     let complaint = complaint(&output);
     assert!(complaint.contains("--ferrofs /no/such/ferrofs: no program is there"), "{complaint}");
