@@ -215,10 +215,5 @@ class Abuse(harness.Report):
             self.expect(False, f"{label}: exit status 0, and /{name} is neither as before nor as after: {'; '.join(lines)}")
 
 
-def main():
-    given = harness.parse(__doc__, "FERROFS [TREE]", cases=["kill", "space", "source"], kills=200, sizes=50, changes=60, seed=6,
-                          work="/tmp")
-    return Abuse.of_cases(given)
-
-
-harness.main(main)
+harness.main(Abuse.of, __doc__, "FERROFS [TREE]", cases=["kill", "space", "source"], kills=200, sizes=50, changes=60, seed=6,
+             work="/tmp")

@@ -129,6 +129,7 @@ def ancestors(path):
 
 class Abuse(harness.Report):
     """The image, a place to work, and the cases."""
+    forgiven = mounted.MountFailed
 
     def __init__(self, given, work):
         super().__init__(given, work)
@@ -325,10 +326,5 @@ def state_of(pid):
     return fields and f"(state {fields[0].decode()}, in {mounted.process_file(pid, 'wchan').decode()})" or ""
 
 
-def main():
-    given = harness.parse(__doc__, "FERROFS IMAGE", cases=["cycles", "kill", "truncate", "overwrite", "hang"], cycles=10000,
-                          options="", work="/tmp")
-    return Abuse.of_cases(given, mounted.MountFailed)
-
-
-harness.main(main)
+harness.main(Abuse.of, __doc__, "FERROFS IMAGE", cases=["cycles", "kill", "truncate", "overwrite", "hang"], cycles=10000,
+             options="", work="/tmp")

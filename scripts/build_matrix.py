@@ -105,7 +105,7 @@ def wanted(source, options):
     for look in looks.values() if digest else ():
         if stat.S_ISREG(look["type"]) and look["size"]:
             content = look.get("content") or source[look["links"][0]]["content"]
-            look["xattrs"] = {**look["xattrs"], digest: b"sha256:" + content}
+            look["xattrs"] = {**look["xattrs"], digest: b"sha256:" + bytes.fromhex(content)}
     for path, old in source.items():
         # A whiteout of overlayfs: its directory is marked, as mkfs.erofs does it, so that overlayfs looks for such.
         if stat.S_ISCHR(old["type"]) and old["rdev"] == (0, 0):
@@ -149,11 +149,11 @@ def copy_tree(source, target, dice=None):
             subprocess.run(argv, check=True, **how)
 
 
-class Matrix:
+class Matrix(harness.Report):
     """Programs, options, and what was found."""
 
     def __init__(self, given, work):
-        self.given, self.work = given, work
+        super().__init__(given, work)
         is_reader = not os.path.basename(given.ferrofs).startswith("mkfs")
         self.reader = harness.program(given.reader) if given.reader else is_reader and given.ferrofs
         if given.reader and not self.reader:
@@ -231,7 +231,7 @@ class Matrix:
             if size > entry.get("size", 0) and "content" in entry:
                 full = os.path.join(os.fsencode(self.tree), path)
                 os.truncate(full, size)
-                entry.update(size=size, content=snapshot.content(full), jumps=snapshot.jumps(full, size))
+                entry.update(size=size, content=harness.digest(full), jumps=snapshot.jumps(full, size))
 
     def steps(self, options, looks):
         """(column, what to do) of an image."""
@@ -311,7 +311,7 @@ class Matrix:
         status, said = self.build(options, source, jobs, image, **how)
         if status:
             return f"status {status}: {first_line(said)}"
-        digest = snapshot.content(image or self.image).hex()
+        digest = harness.digest(image or self.image)
         os.unlink(image or self.image)
         return digest
 
@@ -322,7 +322,8 @@ class Matrix:
         is_right = all(word == "same" for _, word in results)
         (self.right if is_right else self.wrong).append(f"{name} again")
 
-    def all(self, sources):
+    def all(self):
+        sources = {"zoo": None, **{os.path.basename(os.path.abspath(path)): path for path in self.given.source}}
         print("| combination, tree | seen by | bytes | build, s |\n|---|---|---|---|", flush=True)
         for name, source in sources.items():
             tree, source = None, source or test_trees.zoo(os.path.join(self.work, "zoo"))
@@ -334,6 +335,7 @@ class Matrix:
                 self.one(label, options, source, tree)
             if self.given.again:
                 self.again(source)
+        return self.end()
 
     def end(self):
         """The summary, and the exit status."""
@@ -344,13 +346,5 @@ class Matrix:
         return 1 if self.wrong or not self.right or not self.given.only and len(self.right) < FEWEST else 0
 
 
-def main():
-    given = harness.parse(__doc__, "FERROFS [SOURCE...]", peers="", reader="", work="/tmp", only="", max=5, again=False)
-    with harness.work_folder(given.work) as work:
-        matrix = Matrix(given, work)
-        matrix.all({"zoo": None, **{os.path.basename(os.path.abspath(path)): path for path in given.source}})
-        return matrix.end()
-
-
 if __name__ == "__main__":
-    harness.main(main)
+    harness.main(Matrix.of, __doc__, "FERROFS [SOURCE...]", peers="", reader="", work="/tmp", only="", max=5, again=False)

@@ -122,24 +122,17 @@ class Corrupt(harness.Report):
         damage = sum(count for (_, name), count in errors.items() if name in ("EIO", "EUCLEAN"))
         self.expect(entry, damage > 0 or entry["expect"] != "reject_read", "nothing was refused")
 
-    def summary(self, count):
+    def all(self):
+        with open(os.path.join(self.given.dir, "list.json")) as file:
+            entries = [entry for entry in json.load(file)["images"] if re.search(self.given.only, entry["file"])]
+        for entry in entries:
+            self.image(entry)
         for (what, name), times in sorted(self.errors.items()):
             print(f"{what}: {name}: {times} times")
         (seconds, slowest), (peak, largest) = self.slowest, self.largest
         print(f"slowest {seconds:.2f} s {slowest}; largest {peak / (1 << 20):.1f} MiB {largest}")
-        print(f"{count} images, {self.refused} refused")
-        return self.end() or not count
+        print(f"{len(entries)} images, {self.refused} refused")
+        return self.end() or not entries
 
 
-def main():
-    given = harness.parse(__doc__, "FERROFS DIR", only="", options="", work="/tmp")
-    with open(os.path.join(given.dir, "list.json")) as file:
-        entries = [entry for entry in json.load(file)["images"] if re.search(given.only, entry["file"])]
-    with harness.work_folder(given.work) as work:
-        corrupt = Corrupt(given, work)
-        for entry in entries:
-            corrupt.image(entry)
-    return corrupt.summary(len(entries))
-
-
-harness.main(main)
+harness.main(Corrupt.of, __doc__, "FERROFS DIR", only="", options="", work="/tmp")

@@ -94,22 +94,26 @@ def script():
 
 class Report:
     """The command line, a folder to work in, what was checked there, and what of it was not as it should be."""
+    forgiven = ()
 
     def __init__(self, given, work):
         self.given, self.work, self.failed = given, work, []
 
     @classmethod
-    def of_cases(cls, given, forgiven=()):
-        """Runs the methods that --cases names; the exit status. A forgiven error is one case that failed."""
+    def of(cls, given):
+        """Has an object do everything in a new folder; the exit status."""
         with work_folder(given.work) as work:
-            report = cls(given, work)
-            for case in given.cases:
-                print(f"\n## {case}", flush=True)
-                try:
-                    getattr(report, case)()
-                except forgiven as reason:
-                    report.check(False, f"{case}: {reason}")
-        return report.end()
+            return cls(given, work).all()
+
+    def all(self):
+        """Runs the methods that --cases names. An error that is forgiven is one case that failed."""
+        for case in self.given.cases:
+            print(f"\n## {case}", flush=True)
+            try:
+                getattr(self, case)()
+            except self.forgiven as reason:
+                self.check(False, f"{case}: {reason}")
+        return self.end()
 
     def check(self, is_so, text):
         print(f"{'ok  ' if is_so else 'FAIL'} {text}", flush=True)
@@ -127,9 +131,9 @@ class Report:
         return 1 if self.failed else 0
 
 
-def main(body):
-    """Runs a script: what it returns is the exit status, and what the system refuses is a message."""
+def main(body, *words, **options):
+    """Runs a script with what `parse` reads: what it returns is the exit status, and what the system refuses is a message."""
     try:
-        sys.exit(body())
+        sys.exit(body(parse(*words, **options)))
     except (OSError, subprocess.SubprocessError) as reason:
         sys.exit(f"{script()}: {reason}")

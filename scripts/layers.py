@@ -142,10 +142,5 @@ class Layers(harness.Report):
         return mounted.mounted_by(self.at("overlay-" + "-".join(lower)), "-t", "overlay", "-o", lowers, "overlay")
 
 
-def main():
-    os.environ.update(LC_ALL="C", TZ="UTC")
-    given = harness.parse(__doc__, "FERROFS", cases=["piped", "merged"], fsck="", work="/tmp")
-    return Layers.of_cases(given)
-
-
-harness.main(main)
+os.environ.update(LC_ALL="C", TZ="UTC")
+harness.main(Layers.of, __doc__, "FERROFS", cases=["piped", "merged"], fsck="", work="/tmp")

@@ -52,7 +52,7 @@ def encoded(name):
 def manifest_entry(path, look):
     entry = {"path": encoded(b"/" + path), "type": TYPES[look["type"]], "mode": f"{look['mode']:04o}", "uid": look["uid"],
              "gid": look["gid"], "mtime": look["mtime"] // 10**9, "mtime_nsec": look["mtime"] % 10**9, "nlink": look["nlink"]}
-    forms = {"size": ("size", int), "content": ("sha256", bytes.hex), "target": ("target", encoded), "rdev": ("rdev", list)}
+    forms = {"size": ("size", int), "content": ("sha256", str), "target": ("target", encoded), "rdev": ("rdev", list)}
     for field, (name, form) in forms.items():
         if field in look:
             entry[name] = form(look[field])
@@ -150,9 +150,7 @@ class Images:
             file.write(f'{{"mkfs":{line("erofs-utils " + version)},"trees":{{\n{trees}}},\n"images":{listed(map(line, self.entries))}}}\n')
 
 
-def main():
-    options = {"mkfs": "mkfs.erofs", "mkfs-64k": "", "demo-root": "/"}
-    given = harness.parse(__doc__, "[OUTDIR]", **options)
+def main(given):
     version = harness.run([given.mkfs, "--version"])[1].splitlines()[0].rpartition(") ")[2]
     if not re.match(r"1\.9|1\.[1-9][0-9]|[2-9]\.", version):
         raise OSError(f"mkfs.erofs is version {version!r}, but 1.9 is needed")
@@ -171,4 +169,4 @@ def main():
 
 
 if __name__ == "__main__":
-    harness.main(main)
+    harness.main(main, __doc__, "[OUTDIR]", **{"mkfs": "mkfs.erofs", "mkfs-64k": "", "demo-root": "/"})

@@ -83,6 +83,12 @@ class Circumstances(harness.Report):
         with mounted.Mount(mounted.Kernel(), copy, os.path.join(work, "kernel")) as kernel:
             self.file, self.right = public_file(kernel.directory)
 
+    def all(self):
+        chosen = [case for case in CASES if re.search(self.given.only, case.name)]
+        for case in chosen:
+            self.run(case)
+        return self.end() or not chosen
+
     def script(self, case):
         """What runs in the namespace. Marks divide what the steps say."""
         read = f"sha256sum < $D/{shlex.quote(self.file)}"
@@ -139,14 +145,4 @@ def public_file(root):
     raise OSError("the image holds no file that all may read")
 
 
-def main():
-    given = harness.parse(__doc__, "FERROFS IMAGE", only="", user=1000, options="", work="/tmp")
-    chosen = [case for case in CASES if re.search(given.only, case.name)]
-    with harness.work_folder(given.work) as work:
-        circumstances = Circumstances(given, work)
-        for case in chosen:
-            circumstances.run(case)
-    return circumstances.end() or not chosen
-
-
-harness.main(main)
+harness.main(Circumstances.of, __doc__, "FERROFS IMAGE", only="", user=1000, options="", work="/tmp")

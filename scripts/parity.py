@@ -41,7 +41,7 @@ import harness
 import mounted
 import snapshot
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = mounted.LIBC
 GETDENTS64 = {"x86_64": 217}.get(platform.machine(), 61)
 AT_SYMLINK_NOFOLLOW, STATX_ALL = 0x100, 0xFFF
 NOBODY = 65534
@@ -415,12 +415,20 @@ def images_of(words):
                 yield entry["name"], image, devices, entry.get("image_offset", entry.get("offset", 0))
 
 
-class Parity:
+class Parity(harness.Report):
     """Options, and what was found of all images."""
 
     def __init__(self, given, work):
-        self.given, self.work = given, work
+        super().__init__(given, work)
         self.same, self.skipped, self.different = [], [], []
+
+    def all(self):
+        for name, image, devices, offset in images_of(self.given.image):
+            if re.search(self.given.only, name):
+                self.image(name, image, devices, offset)
+        print(f"\n{len(self.same)} the same, {len(self.different)} different ({' '.join(self.different) or 'none'}), "
+              f"{len(self.skipped)} refused by the kernel ({' '.join(self.skipped) or 'none'})")
+        return 1 if self.different or not self.same else 0
 
     def image(self, name, image, devices, offset):
         print(f"\n## {name}", flush=True)
@@ -445,17 +453,5 @@ class Parity:
         (self.same if is_same else self.different).append(name)
 
 
-def main():
-    given = harness.parse(__doc__, "FERROFS IMAGE...", only="", options="-o allow_other", work="/tmp", max=5, quick=False,
-                          strict=False)
-    with harness.work_folder(given.work) as work:
-        parity = Parity(given, work)
-        for name, image, devices, offset in images_of(given.image):
-            if re.search(given.only, name):
-                parity.image(name, image, devices, offset)
-    print(f"\n{len(parity.same)} the same, {len(parity.different)} different ({' '.join(parity.different) or 'none'}), "
-          f"{len(parity.skipped)} refused by the kernel ({' '.join(parity.skipped) or 'none'})")
-    return 1 if parity.different or not parity.same else 0
-
-
-harness.main(main)
+harness.main(Parity.of, __doc__, "FERROFS IMAGE...", only="", options="-o allow_other", work="/tmp", max=5, quick=False,
+             strict=False)

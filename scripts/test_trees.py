@@ -302,9 +302,8 @@ def demo(path, root):
 def write(out, demo_root=None):
     """Makes few, nasty and data in the folder, and demo from a Debian root."""
     os.umask(0o022)
-    few(os.path.join(out, "few"))
-    nasty(os.path.join(out, "nasty"))
-    data(os.path.join(out, "data"))
+    for tree in (few, nasty, data):
+        tree(os.path.join(out, tree.__name__))
     if demo_root:
         demo(os.path.join(out, "demo"), demo_root)
 
