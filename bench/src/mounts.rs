@@ -56,10 +56,8 @@ pub(crate) struct MountArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RandomArguments {
-    /// The systems that mount
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_values_t = System::EROFS)]
-    systems: Vec<System>,
+    #[command(flatten)]
+    mounts: StartArguments,
     /// Bytes at the front of the largest file that are read; 4 MiB at most with --quick
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
@@ -71,8 +69,6 @@ pub(crate) struct RandomArguments {
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
     #[arg(value_parser = up_to(256))]
     jobs: Vec<u16>,
-    #[command(flatten)]
-    of: ImageArguments,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -327,7 +323,8 @@ impl Experiment for MountArguments {
 
 impl Experiment for RandomArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let runner = MountRunner::new(context, &self.systems, &self.of, None)?;
+        let StartArguments { systems, of } = &self.mounts;
+        let runner = MountRunner::new(context, systems, of, None)?;
         runner.describe_runs(&mut context.report);
         let quick = |most| if context.is_quick { most } else { u64::MAX };
         let bytes = self.bytes.min(quick(QUICK_RANDOM_BYTES));
@@ -335,7 +332,7 @@ impl Experiment for RandomArguments {
         let mut kinds = vec![("dense", bytes, u64::MAX)];
         kinds.extend((sparse > 0).then_some(("sparse", u64::MAX, sparse)));
         let cases = kinds.len() * self.jobs.len() * runner.images.len();
-        context.plan(self.of.peers.rounds, cases);
+        context.plan(of.peers.rounds, cases);
         context.report.remark(format!(
             "reads: pread of {RANDOM_BLOCK} bytes, no block twice, in the same random order, with POSIX_FADV_RANDOM; dense: \
              every block of {bytes} bytes at the front of the largest file; sparse: {sparse} blocks a job of the whole file"
