@@ -232,6 +232,15 @@ impl Repository {
         generation: u64,
         refusal: &Response,
     ) -> Result<(), ExchangeError> {
+        // A server to which the registry has redirected names no token server: it would get the login.
+        if !self.is_own(refusal.url()) {
+            let host = refusal.url().host_str().unwrap_or_default();
+            let detail = format!(
+                "the registry leads to {host}, which refuses access; only the registry itself gets a login"
+            );
+            let error = FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
+            return Err(ExchangeError::permanent(error));
+        }
         let mut access = self.access.lock().await;
         if access.generation != generation {
             return Ok(());

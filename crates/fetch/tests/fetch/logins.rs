@@ -1,6 +1,7 @@
 //! Names of registries in any case, and the logins of their repositories.
 
 use std::fs;
+use std::sync::{Arc, Mutex};
 
 use ferrofs_remote::ContentDigest;
 use ferrofs_remote::protocol::RemoteOptions;
@@ -15,13 +16,13 @@ const TOKEN: &str = "bearer abc";
 
 /// A registry with an image in the repository `team/image`, for whoever sends `authorization`.
 /// Others get `challenge`, in which `HOST` is the registry under its name.
-fn registry(image: Vec<u8>, authorization: &'static str, challenge: &'static str) -> Wire {
-    let digest = ContentDigest::of(&image);
-    let size = image.len();
-    let layer =
-        format!(r#"{{"mediaType":"application/vnd.erofs","digest":"{digest}","size":{size}}}"#);
-    let manifest = format!(r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","layers":[{layer}]}}"#);
-    let blob = format!("/v2/team/image/blobs/{digest}");
+pub(crate) fn registry(
+    image: Vec<u8>,
+    authorization: &'static str,
+    challenge: &'static str,
+) -> Wire {
+    let manifest = manifest(&image);
+    let blob = format!("/v2/team/image/blobs/{}", ContentDigest::of(&image));
     Wire::start(move |ask| {
         if ask.path.starts_with("/token?") {
             return Answer::new("200 OK", &[], br#"{"token":"abc"}"#);
@@ -38,6 +39,13 @@ fn registry(image: Vec<u8>, authorization: &'static str, challenge: &'static str
             _ => Answer::new("404 Not Found", &[], b""),
         }
     })
+}
+
+fn manifest(image: &[u8]) -> String {
+    let (digest, size) = (ContentDigest::of(image), image.len());
+    let layer =
+        format!(r#"{{"mediaType":"application/vnd.erofs","digest":"{digest}","size":{size}}}"#);
+    format!(r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","layers":[{layer}]}}"#)
 }
 
 /// An address on loopback with a name for the host.
@@ -87,5 +95,50 @@ fn the_login_of_a_namespace_counts_more_than_that_of_its_host() {
         fs::write(&file, format!(r#"{{"auths":{{{others},{login}}}}}"#)).unwrap();
         verb.good(&arguments);
         assert!(fs::read(&pulled).unwrap() == image);
+    }
+}
+
+/// Its token server got the login.
+#[test]
+fn a_server_to_which_a_registry_redirects_gets_no_login() {
+    let Some(program) = ferrofs() else { return };
+    let image = fs::read(data("plain.erofs")).unwrap();
+    for (what, challenge) in [
+        ("blobs", "Bearer realm=\"http://HOST/token\""),
+        ("blobs", "Basic realm=\"x\""),
+        ("manifests", "Bearer realm=\"http://HOST/token\""),
+        ("manifests", "Basic realm=\"x\""),
+    ] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let asked = Arc::clone(&seen);
+        let other = Wire::start(move |ask| {
+            asked.lock().unwrap().push((ask.path.clone(), ask.authorization.clone()));
+            let challenge = challenge.replace("HOST", &ask.host);
+            Answer::new("401 Unauthorized", &[("www-authenticate", &challenge)], b"")
+        });
+        let (target, manifest) = (other.host.clone(), manifest(&image));
+        let front = Wire::start(move |ask| {
+            if ask.path.contains(what) {
+                let place = format!("http://{target}{}", ask.path);
+                return Answer::new("307 Temporary Redirect", &[("location", &place)], b"");
+            }
+            Answer::new("200 OK", &[("content-type", MANIFEST)], manifest.as_bytes())
+        });
+        let mut world = World::new();
+        let file = world.directory.path().join("auth.json");
+        fs::write(&file, format!(r#"{{"auths":{{"{}":{{"auth":"bWU6dHdv"}}}}}}"#, front.host))
+            .unwrap();
+        world.environment.push(("REGISTRY_AUTH_FILE", file));
+        let verb = Verb { program: &program, world: &world };
+        let location = format!("oci://{}/team/image:v1", front.host);
+        let insecure = format!("--insecure-registry={}", front.host);
+        let text = verb.bad(&["info", &insecure, &location], 1);
+        let seen = seen.lock().unwrap();
+        assert!(!seen.is_empty(), "{text}");
+        let is_bare = |(path, login): &(String, Option<String>)| {
+            login.is_none() && !path.starts_with("/token")
+        };
+        assert!(seen.iter().all(is_bare), "{what} {challenge}: {seen:?}");
+        assert!(text.contains("only the registry itself gets a login"), "{text}");
     }
 }
