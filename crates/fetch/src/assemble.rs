@@ -147,6 +147,10 @@ pub(crate) fn bytes_to_request(
     let end = layout.bytes_of(numbers.end).start;
     let Some(index) = index else { return start..end };
     let pieces = index.chunks_in(start..end);
+    // Behind the image, no piece proves anything: there is the index itself.
+    if pieces.is_empty() {
+        return start..end;
+    }
     let first = index.chunk(pieces.start).map_or(start, |(piece, _)| piece.start.min(start));
     let last = pieces.end.checked_sub(1).and_then(|last| index.chunk(last));
     first..last.map_or(end, |(piece, _)| piece.end.max(end))
@@ -208,6 +212,24 @@ mod tests {
             assert_eq!(assembled(5 * MIB..LENGTH), Ok(vec![5]));
             assert_eq!(assembled(10..20), Ok(vec![]));
         }
+    }
+
+    /// Of a whole number of chunks, the index lies in a chunk of its own: the whole image was requested for it.
+    #[test]
+    fn chunks_behind_the_image_are_requested_without_it() {
+        for length in [5 * MIB, LENGTH] {
+            let index = index(length, 300_000);
+            let layout = ChunkLayout::new(length + index.to_bytes().len() as u64).unwrap();
+            let last = layout.count() - 1;
+            let range = bytes_to_request(&layout, Some(&index), &(last..last + 1));
+            assert!(range.start >= 4_800_000 && range.end == layout.length(), "{range:?}");
+        }
+        let index = index(5 * MIB, MIB);
+        let object = [bytes(0..5 * MIB), index.to_bytes()].concat();
+        let layout = ChunkLayout::new(object.len() as u64).unwrap();
+        let range = bytes_to_request(&layout, Some(&index), &(5..6));
+        assert_eq!(range, 5 * MIB..object.len() as u64);
+        assert_eq!(assembled(Some(index), &object, range, 999), Ok(vec![5]));
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::web::{WebClient, WebError};
 const STALL_MAX: Duration = Duration::from_secs(30);
 /// See [`STALL_MAX`]: a server that sends single bytes must not keep a request for ever.
 const STALL_BYTES: u64 = 32 << 10;
+/// Answers at most that bring a document in parts: of the longest chunk index, each has 64 KiB.
+const PARTS_MAX: usize = 1024;
 /// The longest pause that a server can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -94,9 +96,18 @@ pub(crate) struct RangeAnswer {
 }
 
 impl RangeAnswer {
+    /// Refuses an object of more than `limit` bytes.
+    pub(crate) fn at_most(self, limit: usize, shown: &str) -> Result<Self, ExchangeError> {
+        if self.length <= limit as u64 {
+            return Ok(self);
+        }
+        let detail = format!("the answer is longer than {limit} bytes");
+        Err(ExchangeError::permanent(protocol(shown, detail)))
+    }
+
     /// The bytes `wanted` of the object, as far as the answer has them: a server without ranges sends
     /// all of the object.
-    pub(crate) async fn read_part(
+    async fn read_part(
         mut self,
         shown: &str,
         wanted: &Range<u64>,
@@ -114,6 +125,32 @@ impl RangeAnswer {
         }
         Ok(part)
     }
+}
+
+/// The bytes `wanted` of an object, as far as it has them. A server may send less than was requested (RFC 9110, 15.3.7):
+/// then `get` requests the rest.
+pub(crate) async fn read_range<F: Future<Output = Result<RangeAnswer, ExchangeError>>>(
+    wanted: &Range<u64>,
+    shown: &str,
+    get: impl Fn(Range<u64>) -> F,
+) -> Result<Vec<u8>, ExchangeError> {
+    let mut bytes = Vec::new();
+    for _ in 0..PARTS_MAX {
+        let rest = wanted.start + bytes.len() as u64..wanted.end;
+        let answer = get(rest.clone()).await?;
+        let end = wanted.end.min(answer.length);
+        let part = answer.read_part(shown, &rest).await?;
+        bytes.extend_from_slice(&part);
+        if wanted.start + bytes.len() as u64 >= end {
+            return Ok(bytes);
+        }
+        if part.is_empty() {
+            break;
+        }
+    }
+    let detail = "the answers ended before all bytes had arrived";
+    let error = FetchError::new(FetchErrorKind::Unreachable, shown, detail);
+    Err(ExchangeError::transient(error))
 }
 
 /// The bytes of an answer, as they come.

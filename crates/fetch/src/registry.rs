@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use crate::credentials::{Credentials, find_credentials};
 use crate::http::{
     Body, ExchangeError, RangeAnswer, RangeRequest, StallLimit, answered, get_range, protocol,
-    status_error,
+    read_range, status_error,
 };
 use crate::stats::Stats;
 use crate::web::{WebClient, check_named, is_internal};
@@ -149,8 +149,11 @@ impl Repository {
         digest: &ContentDigest,
         limit: usize,
     ) -> Result<Vec<u8>, ExchangeError> {
-        let answer = self.get_blob(&digest.to_string(), &(0..limit as u64), false).await?;
-        let bytes = answer.body.read_to_end(&self.shown, limit).await?;
+        let (name, shown) = (&digest.to_string(), &self.shown);
+        let get = |range: Range<u64>| async move {
+            self.get_blob(name, &range, false).await?.at_most(limit, shown)
+        };
+        let bytes = read_range(&(0..limit as u64), shown, get).await?;
         self.check_digest(&bytes, digest)?;
         Ok(bytes)
     }

@@ -1,6 +1,7 @@
 //! From a location to an object: which server, which identity, how long, how it is verified. The
 //! first bytes come with the answer and are kept.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ferrofs_remote::cache::{CacheDirectory, CachedObject, ChunkLayout, ObjectIdentity};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Backend;
 use crate::blocking::blocking;
 use crate::credential_http::CredentialHttp;
-use crate::http::{ObjectRange, RangeAnswer, StallLimit};
+use crate::http::{ObjectRange, RangeAnswer, StallLimit, read_range};
 use crate::lock::locked;
 use crate::mirrors::{Mirror, MirroredRepository, ServedManifest};
 use crate::object::{IndexDocument, ResolvedObject};
@@ -271,15 +272,14 @@ impl Resolver {
     ) -> Result<IndexDocument, FetchError> {
         let ResolveRequest { location, attempts, .. } = request;
         let shown = &format!("{location}.chunk-index");
-        let range = &(0..CHUNK_INDEX_MAX_BYTES as u64);
-        let wanted = ObjectRange { range, validator: None, past_caches: false, shown };
-        let wanted = &wanted;
-        let bytes = attempts
-            .repeat(&self.stats, || async move {
-                let answer = beside.get_range(wanted).await?;
-                answer.body.read_to_end(shown, CHUNK_INDEX_MAX_BYTES).await
-            })
-            .await?;
+        let limit = CHUNK_INDEX_MAX_BYTES;
+        let get = |range: Range<u64>| async move {
+            let range = &range;
+            let wanted = ObjectRange { range, validator: None, past_caches: false, shown };
+            beside.get_range(&wanted).await?.at_most(limit, shown)
+        };
+        let range = &(0..limit as u64);
+        let bytes = attempts.repeat(&self.stats, || read_range(range, shown, get)).await?;
         parse_index(shown, bytes, digest)
     }
 
@@ -424,13 +424,10 @@ impl Resolver {
         };
         let blob = &layer.digest.to_string();
         let get = |past_caches| async move {
-            let bytes = attempts
-                .repeat(&self.stats, || async move {
-                    let answer = repository.get_blob(blob, range, past_caches).await?;
-                    answer.read_part(shown, range).await
-                })
-                .await?;
-            Ok::<_, FetchError>(bytes)
+            let get_part = |part: Range<u64>| async move {
+                repository.get_blob(blob, &part, past_caches).await
+            };
+            attempts.repeat(&self.stats, || read_range(range, shown, get_part)).await
         };
         match parse_index(shown, get(false).await?, &digest) {
             // Once more past mirrors and caches, as the chunks.

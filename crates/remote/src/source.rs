@@ -373,8 +373,9 @@ impl RemoteSource {
     fn read_ahead(&self, ranges: &[Range<u64>]) {
         for range in ranges {
             let ahead = locked(&self.streams).record(range);
-            if let Some(ahead) = ahead {
-                self.prefetch(&ahead);
+            if let (Some(ahead), Ok(cached)) = (ahead, self.object.cached()) {
+                // Who reads an image from its beginning to its end does not read its chunk index.
+                self.prefetch(&(ahead.start..ahead.end.min(cached.image_length())));
             }
         }
     }

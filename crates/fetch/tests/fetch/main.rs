@@ -14,6 +14,7 @@ mod convert;
 mod damaged;
 mod damaged_cache;
 mod documents;
+mod embedded_index;
 mod http;
 mod identity;
 mod logins;

@@ -87,6 +87,12 @@ impl CachedObject {
         Ok(Self { key, layout, data, records, verified, chunk_index })
     }
 
+    /// Bytes of the image: the object without the chunk index behind it, if that is known.
+    pub(crate) fn image_length(&self) -> u64 {
+        let index = self.chunk_index.as_ref();
+        index.map_or(self.layout.length(), |index| index.length())
+    }
+
     /// How the object is divided.
     #[must_use]
     pub fn layout(&self) -> &ChunkLayout {
