@@ -582,7 +582,8 @@ impl SharedObject {
         transfer: &mut Transfer,
         past_caches: bool,
     ) -> Result<(), ExchangeError> {
-        loop {
+        // What nobody lacks has no range that could be requested.
+        while !transfer.chunks().is_empty() {
             // Relaxed: the answers decide, whatever is expected.
             let whole = if self.has_ranges.load(Ordering::Relaxed) {
                 None
@@ -598,6 +599,7 @@ impl SharedObject {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// F7. The right to receive the whole object; `None` if another request has stored all chunks
@@ -754,7 +756,8 @@ impl SharedObject {
             }
         };
         Stats::add(&stats.verified_bytes, assembler.verified_bytes() - verified);
-        if transfer.next >= end && failure.is_none() {
+        // How the body ends no longer matters: of what is stored, nothing is requested again.
+        if transfer.next >= end {
             Stats::add(&stats.wasted_bytes, (carried + received).saturating_sub(stored_bytes));
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Answers of web servers that are wrong in every way that HTTP has: no wrong byte, no hang, and an
 //! error with a name, or right bytes after a repetition.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_image::ImageSource;
@@ -356,7 +356,7 @@ fn run_all(cases: Vec<Case>) {
     let mut world = World::new();
     world.timeout_seconds = 2;
     let client = world.client();
-    let cases = std::sync::Mutex::new(cases);
+    let cases = Mutex::new(cases);
     std::thread::scope(|scope| {
         for _ in 0..48 {
             scope.spawn(|| {
@@ -442,4 +442,35 @@ fn answers_that_are_shorter_than_a_chunk_bring_each_byte_once() {
         // The end of a connection may cost what has not been read.
         assert!(sent <= LENGTH || is_last && sent < 2 * LENGTH, "{sent} bytes");
     }
+}
+
+/// A request for no bytes followed, and what servers answer to it was taken for a server without ranges, or for
+/// another object.
+#[test]
+fn a_body_that_is_broken_behind_its_last_byte_is_complete() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (ranges, image) = (Arc::clone(&asked), body(LENGTH));
+    let wire = Wire::start(move |ask| {
+        ranges.lock().unwrap().push(ask.range.unwrap());
+        let mut answer = Answer::part(ask, &image);
+        answer.remove("content-length");
+        answer.set("transfer-encoding", "chunked");
+        let mut sent = format!("{:x}\r\n", answer.body.len()).into_bytes();
+        sent.append(&mut answer.body);
+        // The frame that ends the body does not come.
+        answer.cut = sent.len() + 2;
+        sent.extend(b"\r\n0\r\n\r\n");
+        answer.body = sent;
+        answer
+    });
+    let world = World::new();
+    let source = world.open(&format!("http://{}/image", wire.host));
+    for chunk in [0, 3, 5, 9] {
+        check(&source, chunk << 20, 1000);
+    }
+    // A request ends when its last chunk is stored.
+    std::thread::sleep(Duration::from_millis(300));
+    let asked = asked.lock().unwrap();
+    assert!(asked.iter().all(|(start, end)| start < end), "{asked:?}");
+    assert_eq!(asked.len(), 4, "{asked:?}");
 }
