@@ -127,6 +127,8 @@ fn run(arguments: &FetcherArguments) -> anyhow::Result<()> {
         (None, _) => None,
     };
     let cache = cache.map(Arc::new);
+    // The directory of the verb that has started this process must not stay busy.
+    rustix::process::chdir("/").context("cannot enter /")?;
     match cache {
         Some(cache) if !arguments.uncached => serve_all(arguments, &cache),
         filled => serve_one(arguments, filled),

@@ -57,6 +57,7 @@ impl Companion {
         command.stdin(theirs.into_socket()).stdout(Stdio::null()).stderr(Stdio::null());
         // Signals of the terminal are for the mount, which then ends this.
         std::os::unix::process::CommandExt::process_group(command, 0);
+        crate::child::detach(command);
         let process = command.spawn()?;
         // It holds the other end of the pair, which would hide that the companion has ended.
         command.stdin(Stdio::null());

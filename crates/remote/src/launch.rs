@@ -115,6 +115,7 @@ impl FetcherProgram {
         }
         // Signals of the terminal end the verb, and not the fetcher that others use, too.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        crate::child::detach(&mut command);
         command
     }
 

@@ -6,9 +6,9 @@
 //! format of the cache ([`cache`]), the messages ([`protocol`]) and the client ([`FetchClient`]).
 //! The fetcher is the program `ferrofs-fetch`. docs/remote.md has the design and the protocols in
 //! numbered steps.
-#![forbid(unsafe_code)]
 
 pub mod cache;
+mod child;
 mod chunk_index;
 mod client;
 mod companion;

@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::absolute;
+
 /// Most bytes of all names and values, so that they fit into a message with escapes.
 const SETTINGS_MAX_BYTES: usize = 24 << 10;
 
@@ -53,6 +55,14 @@ const NAMES: [&str; 39] = [
     "STORAGE_EMULATOR_HOST",
 ];
 
+/// Those that name a file. The fetcher has another working directory.
+const FILE_NAMES: [&str; 4] = [
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
 /// Variables of metadata services that the library of the fetcher reads of its own environment.
 pub(crate) const METADATA_NAMES: [&str; 5] = [
     "GCE_METADATA_HOST",
@@ -77,7 +87,8 @@ impl StoreSettings {
     /// Those of the environment of this process. What is not UTF-8 or beyond 24 KiB is left out.
     #[must_use]
     pub fn from_environment() -> Self {
-        NAMES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?))).collect()
+        let set = NAMES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+        set.map(|(name, value)| (name, in_any_directory(name, value))).collect()
     }
 
     /// The value of a variable; `None` if it is absent or empty.
@@ -97,6 +108,14 @@ impl StoreSettings {
         let all = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         all.filter(move |(name, value)| name.starts_with(prefix) && !value.is_empty())
     }
+}
+
+/// The value of a variable that means the same in every working directory.
+fn in_any_directory(name: &str, value: String) -> String {
+    if value.is_empty() || !FILE_NAMES.contains(&name) {
+        return value;
+    }
+    absolute(value.as_ref()).into_string().unwrap_or(value)
 }
 
 /// Takes the variables that count. Others, and those that do not fit into a message, are left out.
@@ -133,6 +152,18 @@ mod tests {
         assert_eq!(format!("{settings:?}"), "StoreSettings{\"AWS_SECRET_ACCESS_KEY\"}");
         let message = crate::protocol::ClientMessage::Settings { settings };
         assert!(!format!("{message:?}").contains("hidden"));
+    }
+
+    #[test]
+    fn files_are_found_from_every_directory() {
+        let here = std::env::current_dir().unwrap();
+        let value = |name, value: &str| in_any_directory(name, value.to_owned());
+        let wanted = here.join("key.json").into_os_string().into_string().unwrap();
+        assert_eq!(value("GOOGLE_APPLICATION_CREDENTIALS", "key.json"), wanted);
+        assert_eq!(value("GOOGLE_APPLICATION_CREDENTIALS", "/key.json"), "/key.json");
+        assert_eq!(value("AWS_WEB_IDENTITY_TOKEN_FILE", ""), "");
+        assert_eq!(value("AWS_REGION", "eu"), "eu");
+        assert!(FILE_NAMES.iter().all(|name| NAMES.contains(name)));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod memory;
 mod mirrors;
 mod mount;
 mod offline;
+mod process;
 mod proof;
 mod proxy;
 mod pull;

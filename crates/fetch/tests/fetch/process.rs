@@ -1,0 +1,77 @@
+//! The fetcher as a process that outlives the verb which has started it: what it leaves to others.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
+use ferrofs_remote::protocol::RemoteOptions;
+
+use crate::command::{Verb, data, ferrofs};
+use crate::logins::registry;
+use crate::proof::fetchers;
+use crate::server::Server;
+use crate::wire::{Answer, Wire};
+use crate::world::World;
+
+/// The descriptors and the working directory of a process, by what they lead to.
+fn held(process: rustix::process::Pid) -> Vec<PathBuf> {
+    let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
+    let descriptors = fs::read_dir(folder.join("fd")).unwrap();
+    let links = descriptors.map(|entry| entry.unwrap().path()).chain([folder.join("cwd")]);
+    links.filter_map(|link| fs::read_link(link).ok()).collect()
+}
+
+/// `umount` found it busy, `flock` waited, and whoever reads a pipe to its end did not see it.
+#[test]
+fn a_fetcher_holds_no_directory_and_no_descriptor_of_its_verb() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    let folder = world.directory.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 7>held 9>lock; exec \"$@\"", "sh"]).arg(&program);
+    command.args(["info", &server.url(), "--cache"]).arg(world.cache());
+    command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch")).current_dir(&folder);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let fetchers = fetchers(&world);
+    assert_eq!(fetchers.len(), 1);
+    let held = held(fetchers[0]);
+    assert!(held.contains(&PathBuf::from("/")), "{held:?}");
+    assert!(!held.iter().any(|path| path.starts_with(&folder)), "{held:?}");
+}
+
+/// They are read when a registry asks for a login, and the fetcher has another working directory then.
+#[test]
+fn relative_paths_of_logins_and_helpers_are_those_of_the_verb() {
+    let Some(program) = ferrofs() else { return };
+    let image = fs::read(data("plain.erofs")).unwrap();
+    // me:two, in lower case.
+    let wire = registry(image, "basic bwu6dhdv", "Basic realm=\"x\"");
+    let host = &wire.host;
+    let helper = "#!/bin/sh\necho '{\"Username\":\"me\",\"Secret\":\"two\"}'\n";
+    for (variable, login) in [
+        ("REGISTRY_AUTH_FILE", format!(r#"{{"auths":{{"{host}":{{"auth":"bWU6dHdv"}}}}}}"#)),
+        ("DOCKER_CONFIG", r#"{"credsStore":"near"}"#.to_owned()),
+    ] {
+        let world = World::new();
+        let folder = world.directory.path();
+        fs::write(folder.join("config.json"), login).unwrap();
+        let near = folder.join("docker-credential-near");
+        fs::write(&near, helper).unwrap();
+        fs::set_permissions(&near, fs::Permissions::from_mode(0o755)).unwrap();
+        let value = if variable == "DOCKER_CONFIG" { "." } else { "config.json" };
+        let verb = Verb { program: &program, world: &world };
+        let location = format!("oci://{host}/team/image:v1");
+        let mut command = verb.command(&["info", &location, "--insecure-registry", host]);
+        let paths = format!(".:{}", std::env::var("PATH").unwrap());
+        command.env_remove("REGISTRY_AUTH_FILE").env(variable, value).env("PATH", paths);
+        let output = command.current_dir(folder).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{variable}: {errors}");
+    }
+}
