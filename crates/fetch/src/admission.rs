@@ -12,7 +12,7 @@ use ferrofs_remote::Connection;
 use ferrofs_remote::protocol::{FetchError, FetchErrorKind, FetcherMessage, NO_REPLY};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::runtime::Handle;
 
 use crate::fetcher::Fetcher;
@@ -25,12 +25,22 @@ const CONNECTIONS_MAX: usize = 1024;
 /// attempt comes then in any case, as an object that is closed frees descriptors as well.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Allows this process all descriptors that it may have. A connection needs one and an open image
-/// about five, and the usual limit of 1024 is for programs that use `select`.
-pub(crate) fn raise_descriptor_limit() {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    // With fewer descriptors fewer clients are served, which is no reason to serve none.
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
+/// Allows this process all descriptors and all lengths of files that it may have. A connection needs a descriptor and an
+/// open image about five, and the usual limit of 1024 is for programs that use `select`. The length is that which a verb was
+/// allowed, and this process serves others as well.
+pub(crate) fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let maximum = getrlimit(resource).maximum;
+        // With fewer descriptors fewer clients are served, which is no reason to serve none.
+        setrlimit(resource, Rlimit { current: maximum, maximum }).ok();
+    }
+}
+
+/// From here on, a write beyond the limit of file sizes (`ulimit -f`) is an error like any other and does not end the
+/// process.
+pub(crate) fn survive_file_size_limit() {
+    // Programs that are started inherit no handlers. Where none can be installed, the signal ends the process.
+    signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::default()).ok();
 }
 
 /// The connections that are open.

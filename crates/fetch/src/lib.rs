@@ -114,7 +114,8 @@ impl std::error::Error for Unusable {}
 fn run(arguments: &FetcherArguments) -> anyhow::Result<()> {
     // Before there are threads: buffers of chunks are returned to the system, whichever thread frees them.
     ferrofs_workers::memory::set_mmap_threshold();
-    admission::raise_descriptor_limit();
+    admission::raise_limits();
+    admission::survive_file_size_limit();
     // Credentials must not be in a core dump, nor readable by other processes of the user.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context("cannot forbid core dumps")?;

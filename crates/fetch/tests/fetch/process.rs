@@ -75,3 +75,29 @@ fn relative_paths_of_logins_and_helpers_are_those_of_the_verb() {
         assert!(output.status.success(), "{variable}: {errors}");
     }
 }
+
+/// The signal SIGXFSZ ended it.
+#[test]
+fn a_limit_of_file_sizes_ends_no_fetcher() {
+    let Some(program) = ferrofs() else { return };
+    let mut image = fs::read(data("lz4.erofs")).unwrap();
+    image.resize(3 << 20, 0);
+    let server = Server::start(image);
+    let run = |limit: &str| {
+        let world = World::new();
+        let mut command = Command::new("sh");
+        let script = format!("ulimit {limit} 200; exec \"$@\"");
+        command.args(["-c", &script, "sh"]).arg(&program).args(["check", &server.url(), "--cache"]);
+        command.arg(world.cache()).arg("--fetch-timeout=8");
+        command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch"));
+        let output = command.output().unwrap();
+        (output.status, String::from_utf8_lossy(&output.stderr).into_owned(), fetchers(&world))
+    };
+    let (status, errors, _) = run("-S -f");
+    assert!(status.success(), "{errors}");
+    // Neither a disk nor memory takes a chunk then.
+    let (status, errors, fetchers) = run("-f");
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("File too large"), "{errors}");
+    assert_eq!(fetchers.len(), 1, "{errors}");
+}
