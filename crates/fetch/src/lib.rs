@@ -47,7 +47,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
-use ferrofs_remote::{CACHE_UNUSABLE, Connection};
+use ferrofs_remote::{CACHE_BUSY, CACHE_UNUSABLE, Connection};
 
 use crate::fetcher::Fetcher;
 use crate::object::{RequestLimits, Store};
@@ -92,6 +92,8 @@ pub fn run_program() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever has started this process goes on without a cache, and says so.
         Err(error) if error.is::<Unusable>() => ExitCode::from(CACHE_UNUSABLE),
+        // Whoever has started this process finds the one that has the lock, or goes on without a cache.
+        Err(error) if error.is::<Busy>() => ExitCode::from(CACHE_BUSY),
         Err(error) => {
             eprintln!("ferrofs-fetch: {error:#}");
             ExitCode::FAILURE
@@ -110,6 +112,18 @@ impl std::fmt::Display for Unusable {
 }
 
 impl std::error::Error for Unusable {}
+
+/// Another process has the lock of the cache directory.
+#[derive(Debug)]
+struct Busy;
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("another process uses the cache directory")
+    }
+}
+
+impl std::error::Error for Busy {}
 
 fn run(arguments: &FetcherArguments) -> anyhow::Result<()> {
     // Before there are threads: buffers of chunks are returned to the system, whichever thread frees them.
@@ -140,8 +154,7 @@ fn run(arguments: &FetcherArguments) -> anyhow::Result<()> {
 fn serve_all(arguments: &FetcherArguments, cache: &Arc<CacheDirectory>) -> anyhow::Result<()> {
     // First, so that nobody waits for a process that has no threads.
     let runtime = runtime()?;
-    // Another one serves this cache, which is what the verb needs that has started this one.
-    let Some(socket) = FetcherSocket::listen(cache).map_err(Unusable)? else { return Ok(()) };
+    let Some(socket) = FetcherSocket::listen(cache).map_err(Unusable)? else { bail!(Busy) };
     let space = Arc::new(CacheSpace::new(Arc::clone(cache)).context("the cache")?);
     let fetcher = fetcher(arguments, Some(Arc::clone(cache)), Store::Disk(space))?;
     detach_from_parent().context("cannot open /dev/null")?;

@@ -21,9 +21,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many heaps its threads have.
 const HEAP_VARIABLE: &str = "MALLOC_ARENA_MAX";
 const START_PAUSE: Duration = Duration::from_millis(5);
+/// How long the fetcher that has the lock may take to listen, or to end, before another one is started.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
 
 /// The exit status of a fetcher that cannot write in its cache directory.
 pub const CACHE_UNUSABLE: u8 = 3;
+/// The exit status of a fetcher if another process has the lock of its cache directory.
+pub const CACHE_BUSY: u8 = 4;
 
 /// Connects to the fetcher of a cache, or starts it.
 #[derive(Debug)]
@@ -129,36 +133,53 @@ impl FetcherProgram {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
-        let ended = match shared.connect() {
-            Err(error) if is_absent(&error) => {
-                self.start(Stdio::null(), &["--cache".as_ref(), shared.path().as_os_str()])?
-            }
+        let start = || self.start(Stdio::null(), &["--cache".as_ref(), shared.path().as_os_str()]);
+        let mut ended = match shared.connect() {
+            Err(error) if is_absent(&error) => start()?,
             other => return other,
         };
-        let exit_code = || ended.get().and_then(|status: &ExitStatus| status.code());
         let deadline = Instant::now() + START_TIMEOUT;
+        let (mut is_busy, mut restart) = (false, None);
         loop {
             match shared.connect() {
-                Err(error) if is_absent(&error) => match exit_code() {
-                    Some(code) if code == i32::from(CACHE_UNUSABLE) => {
-                        let problem = format!("{}: cannot be written", shared.path().display());
-                        return self.start_private(Some(shared), problem);
-                    }
-                    // After success another one serves the cache.
-                    Some(code) if code != 0 => {
-                        return Err(self.unusable(&format!("it ended with status {code}")));
-                    }
-                    _ if Instant::now() < deadline => std::thread::sleep(START_PAUSE),
-                    _ => {
-                        let seconds = START_TIMEOUT.as_secs();
-                        return Err(self.unusable(&format!("it did not answer within {seconds} s")));
-                    }
-                },
+                Err(error) if is_absent(&error) => {}
                 other => {
                     *locked(&self.problem) = None;
                     return other;
                 }
             }
+            let now = Instant::now();
+            let code = ended.get().and_then(|status: &ExitStatus| status.code());
+            let code = code.map(|code| u8::try_from(code).unwrap_or(u8::MAX));
+            is_busy |= code == Some(CACHE_BUSY);
+            let place = shared.path().display();
+            match code {
+                Some(CACHE_UNUSABLE) => {
+                    let problem = format!("{place}: cannot be written");
+                    return self.start_private(Some(shared), problem);
+                }
+                // The lock is that of another machine, by a network file system. What is stored there may be half
+                // written.
+                Some(CACHE_BUSY) | None if is_busy && now >= deadline => {
+                    let problem =
+                        format!("{place}: another process has its lock and cannot be reached");
+                    return self.start_private(None, problem);
+                }
+                Some(CACHE_BUSY) => {
+                    if *restart.get_or_insert(now + RESTART_PAUSE) <= now {
+                        (ended, restart) = (start()?, None);
+                    }
+                }
+                Some(0) | None if now < deadline => {}
+                Some(0) | None => {
+                    let seconds = START_TIMEOUT.as_secs();
+                    return Err(self.unusable(&format!("it did not answer within {seconds} s")));
+                }
+                Some(code) => {
+                    return Err(self.unusable(&format!("it ended with status {code}")));
+                }
+            }
+            std::thread::sleep(START_PAUSE);
         }
     }
 

@@ -35,7 +35,7 @@ pub use client::{Connector, FetchClient};
 pub use companion::{Companion, serve_companion};
 pub use connection::Connection;
 pub use digest::{ContentDigest, DigestError};
-pub use launch::{CACHE_UNUSABLE, FetcherProgram};
+pub use launch::{CACHE_BUSY, CACHE_UNUSABLE, FetcherProgram};
 pub use layout::{LayoutDirectory, LayoutReference, LayoutSource};
 pub use location::{
     LOCATION_MAX_BYTES, LayerSelector, Location, LocationError, RemoteLocation, RemoteObject,

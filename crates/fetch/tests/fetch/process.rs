@@ -101,3 +101,28 @@ fn a_limit_of_file_sizes_ends_no_fetcher() {
     assert!(errors.contains("File too large"), "{errors}");
     assert_eq!(fetchers.len(), 1, "{errors}");
 }
+
+/// It was an error after ten seconds, with the advice to install the fetcher.
+#[test]
+fn a_lock_whose_holder_cannot_be_reached_means_no_cache() {
+    let Some(program) = ferrofs() else { return };
+    let world = World::new();
+    let verb = Verb { program: &program, world: &world };
+    let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
+    let cache = CacheDirectory::open(&world.cache()).unwrap();
+    let lock = FetcherSocket::listen(&cache).unwrap().unwrap().into_lock();
+    let output = verb.run(&["info", &server.url()]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("nothing is cached") && errors.contains("has its lock"), "{errors}");
+    // Of a fetcher that ends without a word, the next one takes the cache.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            drop(lock);
+        });
+        let output = verb.run(&["info", &server.url()]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
+    });
+}

@@ -22,9 +22,16 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else
 /// A socket on which the only fetcher of a cache listens. Dropping it removes its name.
 #[derive(Debug)]
 pub struct FetcherSocket {
+    name: ListeningName,
+    /// Dropped last.
+    lock: std::fs::File,
+}
+
+/// The socket and its name, which is removed when this is dropped.
+#[derive(Debug)]
+struct ListeningName {
     listener: OwnedFd,
     folder: OwnedFd,
-    _lock: std::fs::File,
 }
 
 impl FetcherSocket {
@@ -52,17 +59,23 @@ impl FetcherSocket {
         )?;
         rustix::net::bind(&listener, &address(&folder)?)?;
         rustix::net::listen(&listener, BACKLOG)?;
-        Ok(Some(Self { listener, folder, _lock: lock }))
+        Ok(Some(Self { name: ListeningName { listener, folder }, lock }))
     }
 
     /// The listening socket.
     #[must_use]
     pub fn listener(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.listener)
+        std::os::fd::AsFd::as_fd(&self.name.listener)
+    }
+
+    /// Listens no more. Until the returned file is closed, no other fetcher uses the cache.
+    #[must_use]
+    pub fn into_lock(self) -> std::fs::File {
+        self.lock
     }
 }
 
-impl Drop for FetcherSocket {
+impl Drop for ListeningName {
     fn drop(&mut self) {
         // The next fetcher removes it otherwise.
         rustix::fs::unlinkat(&self.folder, SOCKET_NAME, AtFlags::empty()).ok();
@@ -125,8 +138,10 @@ mod tests {
         let server = Connection::new(accepted).unwrap();
         client.send(&5, &[]).unwrap();
         assert_eq!(server.receive::<u32>().unwrap().unwrap().0, 5);
-        drop(socket);
+        let lock = socket.into_lock();
         assert_eq!(cache.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(FetcherSocket::listen(&cache).unwrap().is_none());
+        drop(lock);
         assert!(FetcherSocket::listen(&cache).unwrap().is_some());
     }
 
