@@ -38,6 +38,7 @@ mod store_refusal;
 mod upload;
 mod web;
 
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -160,7 +161,9 @@ fn serve_all(arguments: &FetcherArguments, cache: &Arc<CacheDirectory>) -> anyho
     detach_from_parent().context("cannot open /dev/null")?;
     let idle = Duration::from_secs(arguments.idle);
     let served = admission::serve(socket.listener(), &fetcher, runtime.handle(), idle);
-    drop((fetcher, socket));
+    drop(fetcher);
+    // What still runs may change the cache: the next fetcher gets the lock when it has ended, or when this process has.
+    let _lock = ManuallyDrop::new(socket.into_lock());
     runtime.shutdown_timeout(END_LIMIT);
     Ok(served?)
 }

@@ -102,6 +102,49 @@ fn a_limit_of_file_sizes_ends_no_fetcher() {
     assert_eq!(fetchers.len(), 1, "{errors}");
 }
 
+/// Another fetcher got the cache while this one could still change it.
+#[test]
+fn the_lock_of_a_cache_is_held_as_long_as_work_goes_on() {
+    let world = World::new();
+    let folder = world.directory.path();
+    let helper = folder.join("docker-credential-slow");
+    fs::write(&helper, "#!/bin/sh\nexec sleep 6\n").unwrap();
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    let login = folder.join("auth.json");
+    fs::write(&login, r#"{"credsStore":"slow"}"#).unwrap();
+    let wire = Wire::start(|_| {
+        Answer::new("401 Unauthorized", &[("www-authenticate", "Basic realm=\"x\"")], b"")
+    });
+    let cache = CacheDirectory::open(&world.cache()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-fetch"));
+    let paths = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    command.env("PATH", paths).env("DOCKER_CONFIG", folder).env("REGISTRY_AUTH_FILE", &login);
+    let mut fetcher =
+        command.arg("--cache").arg(world.cache()).args(["--idle", "1"]).spawn().unwrap();
+    while cache.connect().is_err() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut options = RemoteOptions::default();
+    options.insecure_registries.push(wire.host.clone());
+    options.limit_ms = Some(500);
+    let url = format!("oci://{}/a/b:v1", wire.host).parse().unwrap();
+    let client = world.client();
+    let opened =
+        ferrofs_remote::RemoteSource::open(&client, &url, &options, Duration::from_secs(1));
+    opened.unwrap_err();
+    drop(client);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while world.cache().join("v1/socket").exists() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The helper runs, and its process waits for it.
+    assert!(fetcher.try_wait().unwrap().is_none());
+    assert!(FetcherSocket::listen(&cache).unwrap().is_none());
+    assert!(fetcher.wait().unwrap().success());
+    assert!(FetcherSocket::listen(&cache).unwrap().is_some());
+}
+
 /// It was an error after ten seconds, with the advice to install the fetcher.
 #[test]
 fn a_lock_whose_holder_cannot_be_reached_means_no_cache() {
