@@ -43,6 +43,8 @@ pub(crate) struct CacheSpace {
     /// Held by the only pass.
     pass: Mutex<()>,
     evicted_bytes: AtomicU64,
+    /// The latest time of a use, in microseconds.
+    latest: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +96,7 @@ impl CacheSpace {
             open: Mutex::default(),
             pass: Mutex::default(),
             evicted_bytes: AtomicU64::new(0),
+            latest: AtomicU64::new(0),
             cache,
         };
         space.count()?;
@@ -132,8 +135,34 @@ impl CacheSpace {
         (locked(&self.account).used, self.evicted_bytes.load(Ordering::Relaxed))
     }
 
+    /// The time of a use that is now: no earlier than that of the last one, also if the clock was set back.
+    fn time_of_use(&self) -> u64 {
+        let now = micros(SystemTime::now());
+        // Relaxed: it decides only what is evicted first.
+        self.latest.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+
     /// Opens an object for its only writer.
     pub(crate) fn open(
+        self: &Arc<Self>,
+        identity: &ObjectIdentity,
+        layout: ChunkLayout,
+        seed: u32,
+    ) -> io::Result<Arc<DiskObject>> {
+        self.with_room(layout.bytes_of(0).end, || self.try_open(identity, layout, seed))
+    }
+
+    /// Writes something; once more after an eviction if the disk refuses it although the bytes should fit: the quota of a
+    /// user is used up, or there is no inode left.
+    fn with_room<T>(&self, bytes: u64, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let evicted = self.evicted_bytes.load(Ordering::Relaxed);
+        match write() {
+            Err(error) if is_full(&error) && self.make_more_room(bytes, evicted)? => write(),
+            other => other,
+        }
+    }
+
+    fn try_open(
         self: &Arc<Self>,
         identity: &ObjectIdentity,
         layout: ChunkLayout,
@@ -171,8 +200,11 @@ impl CacheSpace {
         if self.cache.has_chunk_index(key, bytes) {
             return Ok(());
         }
-        let _reserved = self.reserve(bytes.len() as u64)?;
-        self.cache.keep_chunk_index(key, bytes)
+        let length = bytes.len() as u64;
+        self.with_room(length, || {
+            let _reserved = self.reserve(length)?;
+            self.cache.keep_chunk_index(key, bytes)
+        })
     }
 
     /// Reserves bytes of the disk; evicts what was not used for the longest time if they do not fit.
@@ -219,7 +251,6 @@ impl CacheSpace {
         let _pass = locked(&self.pass);
         self.count()?;
         let limit = self.limit();
-        let slack = (limit / 16).min(SLACK_MAX);
         let (taken, pending) = {
             let account = locked(&self.account);
             (account.used.saturating_add(account.pending), account.pending)
@@ -233,8 +264,26 @@ impl CacheSpace {
             return Ok(1);
         }
         let mut report = PruneReport::default();
-        self.evict(least.saturating_add(slack), &mut report)?;
+        self.evict(least.saturating_add(self.slack()), &mut report)?;
         Ok(report.freed_bytes)
+    }
+
+    /// Evicts `bytes` and some more, whatever the account says, unless others have evicted since the counter was
+    /// `evicted`. False if there was nothing to evict.
+    fn make_more_room(&self, bytes: u64, evicted: u64) -> io::Result<bool> {
+        let _pass = locked(&self.pass);
+        if self.evicted_bytes.load(Ordering::Relaxed) != evicted {
+            return Ok(true);
+        }
+        self.count()?;
+        let mut report = PruneReport::default();
+        self.evict(bytes.saturating_add(self.slack()), &mut report)?;
+        Ok(report.freed_bytes > 0)
+    }
+
+    /// What a pass frees beyond what is needed.
+    fn slack(&self) -> u64 {
+        (self.limit() / 16).min(SLACK_MAX)
     }
 
     /// Evicts at least `wanted` bytes, if there are so many (E2 to E5).
@@ -391,20 +440,21 @@ impl DiskObject {
 
     /// Stores a chunk, when there is space for it.
     pub(crate) fn store(&self, number: u32, bytes: &[u8]) -> io::Result<()> {
-        let stored = {
-            // And a block of the index.
-            let _reserved = self.space.reserve(bytes.len() as u64 + BLOCK)?;
-            self.writer.store(number, bytes)
-        };
+        // First: a pass of another thread sees the chunk as soon as it is stored, and would evict it as the oldest.
         self.set_used(number);
-        stored
+        // And a block of the index.
+        let length = bytes.len() as u64 + BLOCK;
+        self.space.with_room(length, || {
+            let _reserved = self.space.reserve(length)?;
+            self.writer.store(number, bytes)
+        })
     }
 
     /// A reader uses a chunk.
     pub(crate) fn set_used(&self, number: u32) {
         if let Some(used) = self.used_at.get(number as usize) {
             // Relaxed: it decides only what is evicted first.
-            used.store(micros(SystemTime::now()), Ordering::Relaxed);
+            used.store(self.space.time_of_use(), Ordering::Relaxed);
         }
     }
 
@@ -430,6 +480,11 @@ impl Drop for DiskObject {
         // It was in use until now. If it is gone, there is nothing to record.
         self.space.cache.touch(self.writer.key()).ok();
     }
+}
+
+/// Whether a disk, or the quota of a user, has no bytes or no inodes left.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn default_limit(disk: &DiskSpace) -> u64 {
@@ -574,5 +629,70 @@ mod tests {
         fill(&world.object("one", 20), 0..20);
         let next = CacheSpace::new(Arc::clone(&world.space.cache)).unwrap();
         assert!(next.usage().0 >= 20 * MIB);
+    }
+    /// What is stored then was evicted before everything else.
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_use_older() {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let world = world();
+        let object = world.object("one", 2);
+        fill(&object, 0..1);
+        let later = micros(SystemTime::now()) + 3_600_000_000;
+        world.space.latest.store(later, Ordering::Relaxed);
+        fill(&object, 1..2);
+        assert_eq!(object.last_use(1), later);
+        assert!(object.last_use(0) < later);
+    }
+
+    /// A pass between both evicted it as the oldest.
+    #[test]
+    fn a_chunk_has_a_time_of_use_when_it_can_be_found() {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let world = world();
+        for number in 0..300 {
+            let identity = ObjectIdentity::Digest(number.to_string());
+            let layout = ChunkLayout::new(10).unwrap();
+            let object = world.space.open(&identity, layout, 1).unwrap();
+            std::thread::scope(|scope| {
+                let finder = scope.spawn(|| {
+                    while !object.writer.is_present(0) {
+                        std::hint::spin_loop();
+                    }
+                    object.last_use(0)
+                });
+                object.store(0, &[7; 10]).unwrap();
+                assert_ne!(finder.join().unwrap(), 0, "{number}");
+            });
+        }
+    }
+
+    /// Such a cache kept what it had, and stored nothing new.
+    #[test]
+    fn a_quota_that_is_used_up_evicts_once() {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let world = world();
+        let calls = AtomicU64::new(0);
+        let write = |kind: Option<io::ErrorKind>| {
+            calls.store(0, Ordering::Relaxed);
+            world.space.with_room(MIB, || match (calls.fetch_add(1, Ordering::Relaxed), kind) {
+                (0, Some(kind)) => Err(kind.into()),
+                _ => Ok(()),
+            })
+        };
+        let full = io::ErrorKind::QuotaExceeded;
+        assert_eq!(write(Some(full)).unwrap_err().kind(), full, "there is nothing to evict");
+        for kind in [full, io::ErrorKind::StorageFull] {
+            fill(&world.object("closed", 5), 0..5);
+            write(Some(kind)).unwrap();
+            assert_eq!(calls.load(Ordering::Relaxed), 2);
+            assert!(world.on_disk() < MIB, "{}", world.on_disk());
+        }
+        fill(&world.object("closed", 5), 0..5);
+        write(None).unwrap();
+        write(Some(io::ErrorKind::PermissionDenied)).unwrap_err();
+        assert!(world.on_disk() >= 5 * MIB);
     }
 }

@@ -262,6 +262,23 @@ fn a_disk_of_a_mebibyte_is_no_cache() {
     }
 }
 
+/// Nothing was evicted, and nothing new was stored.
+#[test]
+fn a_disk_without_inodes_evicts_objects_for_new_ones() {
+    let mut world = World::new();
+    world.timeout_seconds = 5;
+    fs::create_dir(world.cache()).unwrap();
+    let words = ["-t", "tmpfs", "-o", "size=400m,nr_inodes=40,mode=0700", "tmpfs"];
+    let path = world.cache();
+    let Some(_mounted) = Mounted::new(&path, &words) else { return };
+    for number in 0..12 {
+        let server = Server::start(body(2000 + number));
+        let source = world.open(&server.url());
+        assert!(!source.state().in_memory, "object {number}");
+        check(&source, 0, 1000);
+    }
+}
+
 #[test]
 fn a_fetcher_without_a_cache_keeps_a_bounded_part_and_can_be_killed() {
     let world = World::new();
