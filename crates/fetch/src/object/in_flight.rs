@@ -144,7 +144,8 @@ async fn until_unused(uses: &mut watch::Receiver<usize>) {
         // The sender lives as long as the object.
         uses.wait_for(|count| *count == 0).await.ok();
         tokio::time::sleep(REOPEN_TIME).await;
-        if *uses.borrow() == 0 {
+        // It changes when a last client closes the object, also if that had opened it meanwhile.
+        if *uses.borrow() == 0 && !uses.has_changed().unwrap_or(false) {
             return;
         }
     }
@@ -155,5 +156,36 @@ impl Drop for RunningRequest {
         self.ongoing.remove_from(&mut locked(&self.object.in_flight), &self.chunks);
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
         self.ongoing.progress.send_modify(|progress| progress.outcome = Some(outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Only the count before the wait and after it was looked at.
+    #[test]
+    fn an_object_that_was_used_meanwhile_is_waited_for_anew() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let uses = watch::Sender::new(0);
+        let mut watched = uses.subscribe();
+        let began = Instant::now();
+        let used_after = REOPEN_TIME / 2;
+        runtime.block_on(async {
+            let using = async {
+                tokio::time::sleep(used_after).await;
+                // As `ObjectUse` counts.
+                for (count, is_told) in [(1, false), (0, true)] {
+                    uses.send_if_modified(|now| {
+                        *now = count;
+                        is_told
+                    });
+                }
+            };
+            tokio::join!(until_unused(&mut watched), using);
+        });
+        assert!(began.elapsed() >= used_after + REOPEN_TIME, "{:?}", began.elapsed());
     }
 }
