@@ -464,9 +464,16 @@ fn cache_place(arguments: &ConnectionArguments) -> anyhow::Result<CachePlace> {
 /// The program that fetches.
 fn fetcher() -> PathBuf {
     match std::env::var_os(FETCHER_VARIABLE) {
-        Some(program) => PathBuf::from(program),
+        Some(program) => named_program(PathBuf::from(program)),
         None => FetcherProgram::find(&std::env::current_exe().unwrap_or_default()),
     }
+}
+
+/// A program by its path, or by a name that is looked up in `PATH`. A companion has another working directory.
+fn named_program(program: PathBuf) -> PathBuf {
+    let is_path = program.as_os_str().as_encoded_bytes().contains(&b'/');
+    // Without a working directory, a relative path leads nowhere in any case.
+    is_path.then(|| std::path::absolute(&program).ok()).flatten().unwrap_or(program)
 }
 
 /// `ferrofs` in the user's folder for caches (XDG base directory specification). What mounts for
@@ -484,6 +491,15 @@ fn default_cache() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A mount did not find it, as its companion has another working directory.
+    #[test]
+    fn a_relative_path_of_the_fetcher_is_made_absolute_and_a_name_is_not() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(named_program("build/ferrofs-fetch".into()), here.join("build/ferrofs-fetch"));
+        assert_eq!(named_program("ferrofs-fetch".into()), Path::new("ferrofs-fetch"));
+        assert_eq!(named_program("/opt/ferrofs-fetch".into()), Path::new("/opt/ferrofs-fetch"));
+    }
 
     #[test]
     fn a_password_in_a_location_is_not_repeated() {
