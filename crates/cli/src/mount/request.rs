@@ -450,7 +450,9 @@ impl MountRequest {
 
     /// Makes a location of the source that words of mount.erofs describe.
     fn name_source(&mut self) -> anyhow::Result<()> {
-        if let Some(named) = self.source_words.named(&self.image) {
+        let named = self.source_words.named(&self.image);
+        let named = named.map_err(|(word, why)| usage_error(format_args!("-o {word}: {why}")))?;
+        if let Some(named) = named {
             let is_default = self.attach.source == source(&self.image)?.into_os_string();
             self.image = named.location;
             if is_default {

@@ -101,14 +101,23 @@ impl SourceWords {
     }
 
     /// The location of a source; `None` without such words, or if it is a location already.
-    pub(super) fn named(&self, source: &Path) -> Option<NamedSource> {
-        let text = source.to_str().filter(|text| !text.contains("://"))?;
-        match self.kind? {
-            RemoteKind::Bucket => Some(NamedSource {
+    ///
+    /// # Errors
+    /// A word, and why it cannot be honoured: the source is a location, which has another place for what the word says.
+    pub(super) fn named(
+        &self,
+        source: &Path,
+    ) -> Result<Option<NamedSource>, (&'static str, &'static str)> {
+        let (Some(kind), Some(text)) = (self.kind, source.to_str()) else { return Ok(None) };
+        if text.contains("://") {
+            return self.refuse_beside_location().map(|()| None);
+        }
+        Ok(Some(match kind {
+            RemoteKind::Bucket => NamedSource {
                 // In a key, `%` and `#` have a meaning only in a location.
                 location: format!("s3://{}", text.replace('%', "%25").replace('#', "%23")).into(),
                 insecure_registry: None,
-            }),
+            },
             RemoteKind::Registry => {
                 let (first, rest) = text.split_once('/').unwrap_or(("", text));
                 let is_host = first.contains(['.', ':']) || first == "localhost";
@@ -121,11 +130,36 @@ impl SourceWords {
                         .collect();
                 let mark = if parameters.is_empty() { "" } else { "#" };
                 let parameters = parameters.join("&");
-                Some(NamedSource {
+                NamedSource {
                     location: format!("oci://{registry}/{name}{mark}{parameters}").into(),
                     insecure_registry: self.is_insecure.then(|| registry.to_owned()),
-                })
+                }
             }
+        }))
+    }
+
+    /// Endpoints and regions of object stores count for locations, too.
+    fn refuse_beside_location(&self) -> Result<(), (&'static str, &'static str)> {
+        let words = [
+            (
+                "oci.layer",
+                self.layer.is_some(),
+                "SOURCE is a URL; write #layer=N or #layer=sha256:... behind it",
+            ),
+            (
+                "oci.platform",
+                self.platform.is_some(),
+                "SOURCE is a URL; write #platform=OS/ARCH behind it",
+            ),
+            (
+                "oci.insecure",
+                self.is_insecure,
+                "SOURCE is a URL; use insecure_registry=HOST instead",
+            ),
+        ];
+        match words.into_iter().find(|(_, is_set, _)| *is_set) {
+            Some((name, _, why)) => Err((name, why)),
+            None => Ok(()),
         }
     }
 }
@@ -141,7 +175,7 @@ mod tests {
     }
 
     fn location(list: &[&str], source: &str) -> String {
-        let named = words(list).unwrap().named(Path::new(source)).unwrap();
+        let named = words(list).unwrap().named(Path::new(source)).unwrap().unwrap();
         named.location.to_str().unwrap().to_owned()
     }
 
@@ -157,10 +191,28 @@ mod tests {
             format!("oci://quay.io/a/b:1#layer=sha256:{digest}&platform=linux/arm64")
         );
         assert_eq!(location(&["oci.insecure"], "localhost:5000/a"), "oci://localhost:5000/a");
-        let named = words(&["oci.insecure"]).unwrap().named(Path::new("localhost:5000/a")).unwrap();
+        let named = words(&["oci.insecure"]).unwrap().named(Path::new("localhost:5000/a"));
+        let named = named.unwrap().unwrap();
         assert_eq!(named.insecure_registry.as_deref(), Some("localhost:5000"));
-        assert_eq!(words(&["oci.layer=0"]).unwrap().named(Path::new("oci://host/a")), None);
-        assert_eq!(SourceWords::default().named(Path::new("a")), None);
+        assert_eq!(SourceWords::default().named(Path::new("a")), Ok(None));
+    }
+
+    /// They were ignored: another layer was mounted than was asked for.
+    #[test]
+    fn words_that_a_location_has_no_place_for_are_refused() {
+        let location = Path::new("oci://host/a");
+        for (word, name) in [
+            ("oci.layer=0", "oci.layer"),
+            ("oci.blob=13b7e9", "oci.layer"),
+            ("oci.platform=linux/arm64", "oci.platform"),
+            ("oci.insecure", "oci.insecure"),
+        ] {
+            let (refused, why) = words(&[word]).unwrap().named(location).unwrap_err();
+            assert_eq!(refused, name);
+            assert!(why.starts_with("SOURCE is a URL"), "{why}");
+        }
+        let region = words(&["s3.region=x"]).unwrap();
+        assert_eq!(region.named(Path::new("s3://bucket/a")), Ok(None));
     }
 
     #[test]
