@@ -194,13 +194,31 @@ fn parse(bytes: &[u8]) -> Result<ManifestDocument, String> {
 
 /// The platform of this machine in the words of OCI, which are those of Go.
 fn host_platform() -> String {
-    let architecture = match std::env::consts::ARCH {
+    let is_little = cfg!(target_endian = "little");
+    format!("linux/{}", architecture_of(std::env::consts::ARCH, is_little))
+}
+
+/// What Go calls an architecture of Rust.
+fn architecture_of(name: &str, is_little: bool) -> &str {
+    match name {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         "x86" => "386",
+        "loongarch64" => "loong64",
+        "powerpc64" if is_little => "ppc64le",
+        "powerpc64" => "ppc64",
         other => other,
-    };
-    format!("linux/{architecture}")
+    }
+}
+
+/// The variant of an architecture that is meant without one, as containerd has it.
+fn usual_variant(architecture: &str) -> &'static str {
+    match architecture {
+        "amd64" => "v1",
+        "arm" => "v7",
+        "arm64" => "v8",
+        _ => "",
+    }
 }
 
 impl Descriptor {
@@ -218,11 +236,16 @@ impl Descriptor {
         Some(format!("{}/{}{}", platform.os, platform.architecture, variant.unwrap_or_default()))
     }
 
-    /// Whether it is for a platform; one without a variant is for all of them.
+    /// Whether it is for a platform; one without a variant means all of them.
     fn is_for(&self, wanted: &str) -> bool {
-        self.platform_text().is_some_and(|own| {
-            own == wanted || own.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('/'))
-        })
+        let Some(own) = &self.platform else { return false };
+        let mut words = wanted.splitn(3, '/');
+        if words.next() != Some(&*own.os) || words.next() != Some(&*own.architecture) {
+            return false;
+        }
+        let variant = own.variant.as_deref().filter(|variant| !variant.is_empty());
+        let variant = variant.unwrap_or_else(|| usual_variant(&own.architecture));
+        words.next().is_none_or(|wanted| wanted == variant)
     }
 
     /// An index without a digest is none: whoever sends the blob could have written it.
@@ -355,6 +378,38 @@ mod tests {
         assert_eq!(choose_manifest("", &manifest(&[]), None), Ok(None));
         let single = format!(r#"{{"manifests":[{{"digest":"{}","size":5}}]}}"#, digest(4));
         assert_eq!(choose_manifest("", single.as_bytes(), None), Ok(Some(digest(4))));
+    }
+
+    /// `linux/arm64/v8` is what docker prints for `linux/arm64`.
+    #[test]
+    fn the_usual_variant_is_meant_without_one() {
+        let chosen = |own: &str, wanted| {
+            let digest = digest(1);
+            let bytes = format!(
+                r#"{{"manifests":[{{"digest":"{digest}","size":5,"platform":{{"os":"linux",{own}}}}}]}}"#
+            );
+            choose_manifest("", bytes.as_bytes(), Some(wanted)).is_ok()
+        };
+        let (arm, arm64) = (r#""architecture":"arm""#, r#""architecture":"arm64""#);
+        assert!(chosen(arm64, "linux/arm64/v8") && chosen(arm, "linux/arm/v7"));
+        assert!(!chosen(arm64, "linux/arm64/v9") && !chosen(arm, "linux/arm/v6"));
+        let with = |architecture, variant| format!(r#"{architecture},"variant":"{variant}""#);
+        assert!(chosen(&with(arm64, ""), "linux/arm64/v8"));
+        assert!(chosen(&with(arm, "v6"), "linux/arm/v6") && chosen(&with(arm, "v6"), "linux/arm"));
+        assert!(!chosen(&with(arm, "v6"), "linux/arm/v7"));
+    }
+
+    #[test]
+    fn architectures_have_the_names_of_go() {
+        for (name, is_little, wanted) in [
+            ("x86_64", true, "amd64"),
+            ("loongarch64", true, "loong64"),
+            ("powerpc64", true, "ppc64le"),
+            ("powerpc64", false, "ppc64"),
+            ("riscv64", true, "riscv64"),
+        ] {
+            assert_eq!(architecture_of(name, is_little), wanted);
+        }
     }
 
     #[test]
