@@ -129,6 +129,26 @@ impl Files {
     }
 }
 
+/// The files of a folder of drop-ins. One that is left out could have blocked a registry.
+fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = match folder.read_dir() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| error.to_string())?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| error.to_string())?.path();
+        if path.extension().is_none_or(|end| end != "conf") {
+            continue;
+        }
+        if names.len() == DROP_INS_MAX {
+            return Err(format!("it has more than {DROP_INS_MAX} files; remove some"));
+        }
+        names.push(path);
+    }
+    Ok(names)
+}
+
 impl RegistriesConf {
     /// Reads the files of this process' user.
     ///
@@ -145,10 +165,8 @@ impl RegistriesConf {
             all.add(file)?;
         }
         for folder in &files.folders {
-            let Ok(entries) = folder.read_dir() else { continue };
-            let names = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-            let is_wanted = |path: &PathBuf| path.extension().is_some_and(|end| end == "conf");
-            let mut names: Vec<_> = names.filter(is_wanted).take(DROP_INS_MAX).collect();
+            let mut names =
+                drop_ins(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
             names.sort_unstable();
             for name in names {
                 all.add(&name)?;
@@ -454,5 +472,26 @@ mod tests {
         let named = |name: &str| name.ends_with("_CONF").then(|| PathBuf::from("/x/y"));
         let named = Files::find(named, |_| true);
         assert_eq!(named, Files { file: Some(PathBuf::from("/x/y")), folders: Vec::new() });
+    }
+    /// It was left out, and with it what it blocks.
+    #[test]
+    fn a_folder_of_drop_ins_that_cannot_be_read_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("some.d");
+        let files = Files { file: None, folders: vec![folder.clone()] };
+        RegistriesConf::read(&files).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        let error = RegistriesConf::read(&files).unwrap_err();
+        assert!(error.contains("some.d"), "{error}");
+        std::fs::remove_file(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        for number in 0..=DROP_INS_MAX {
+            if number == DROP_INS_MAX {
+                RegistriesConf::read(&files).unwrap();
+            }
+            std::fs::write(folder.join(format!("{number}.conf")), "").unwrap();
+        }
+        let error = RegistriesConf::read(&files).unwrap_err();
+        assert!(error.contains("more than 1024 files"), "{error}");
     }
 }
