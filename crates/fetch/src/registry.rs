@@ -19,7 +19,7 @@ use crate::http::{
     read_range, status_error,
 };
 use crate::stats::Stats;
-use crate::web::{WebClient, check_named, is_internal};
+use crate::web::{WebClient, WebError, check_named, is_internal};
 
 /// The longest manifest, index or token answer, in bytes: the limit that registries have.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
@@ -414,6 +414,12 @@ impl Repository {
         self.web.direct()
     }
 
+    /// The same for a URL that the registry has named: the address that [`check_host`](Self::check_host) has accepted is not
+    /// the one that is asked if the name has another one by then.
+    pub(crate) fn client_for(&self, url: &reqwest::Url) -> Result<&reqwest::Client, WebError> {
+        if self.is_own_host(url) { Ok(self.web.direct()) } else { self.web.internet(url) }
+    }
+
     pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -527,6 +533,28 @@ mod tests {
         }
         assert!(!is_accepted(true, "http://127.0.0.1:5000/token"));
         assert!(!is_accepted(true, "ftp://localhost:5000/token"));
+    }
+
+    /// An upload went to whatever address the name had by then.
+    #[test]
+    fn servers_that_a_registry_names_are_on_the_internet() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let named = RepositoryName {
+            registry: "10.0.0.1:5000",
+            name: "image",
+            right: AccessRight::Push,
+            is_insecure: true,
+            stall_limit: StallLimit::new(Duration::from_secs(5)),
+        };
+        let repository = Repository::new(&WebClient::new().unwrap(), &Arc::default(), named);
+        let client = |url: &str| repository.client_for(&reqwest::Url::parse(url).unwrap());
+        assert!(std::ptr::eq(client("http://10.0.0.1:5001/x").unwrap(), repository.client()));
+        let error = client("https://10.0.0.2/x").unwrap_err();
+        assert!(matches!(&error, WebError::Refused(why) if why.contains("10.0.0.2")), "{error:?}");
+        let url = "https://storage.example/x";
+        // The user has chosen a proxy.
+        let has_proxy = repository.web.has_proxy(&reqwest::Url::parse(url).unwrap());
+        assert_eq!(std::ptr::eq(client(url).unwrap(), repository.client()), has_proxy);
     }
 
     #[test]

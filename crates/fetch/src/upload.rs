@@ -25,6 +25,7 @@ use crate::http::{ExchangeError, protocol, status_error};
 use crate::registry::Repository;
 use crate::retry::{Pauses, unknown_host_timeout};
 use crate::stats::Stats;
+use crate::web::WebError;
 
 /// Bytes that are read at once from the file of a blob, and how many of these pieces wait.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -312,8 +313,10 @@ impl Upload {
             }
         }
         Stats::add(&self.repository.stats().requests, 1);
-        let sending = self.repository.client().execute(request);
-        let answer = sending.await.map_err(|error| self.failed(error))?;
+        let client =
+            self.repository.client_for(request.url()).map_err(|error| self.unsent(error))?;
+        let answer = client.execute(request).await;
+        let answer = answer.map_err(|error| self.unsent(WebError::of(error)))?;
         match generation.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) {
             None => Ok(answer),
             // The token has expired early. The body is gone, and the blob begins anew.
@@ -375,6 +378,17 @@ impl Upload {
 
     fn refused(&self, answer: &Response) -> ExchangeError {
         status_error(&self.shown(), answer.status(), answer.headers())
+    }
+
+    /// A server that must not be asked is refused for good.
+    fn unsent(&self, error: WebError) -> ExchangeError {
+        match error {
+            WebError::Request(error) => self.failed(error),
+            WebError::Refused(detail) => {
+                let error = FetchError::new(FetchErrorKind::Denied, self.shown(), detail);
+                ExchangeError::permanent(error)
+            }
+        }
     }
 
     fn failed(&self, error: reqwest::Error) -> ExchangeError {

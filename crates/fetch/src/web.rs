@@ -99,6 +99,11 @@ impl WebClient {
         Ok(slot.get_or_init(|| client))
     }
 
+    /// The client for a server on the internet that another one has named. Follows no redirect.
+    pub(crate) fn internet(&self, url: &Url) -> Result<&reqwest::Client, WebError> {
+        self.restricted(AddressPolicy::NoInternal, url)
+    }
+
     /// Sends a request to a server that the user has named, and follows redirects.
     pub(crate) async fn send(&self, builder: RequestBuilder) -> Result<Response, WebError> {
         let request = builder.build().map_err(WebError::Request)?;
@@ -163,7 +168,7 @@ impl WebClient {
 
 impl WebError {
     /// An address that was refused is deep in the error of the client.
-    fn of(error: reqwest::Error) -> Self {
+    pub(crate) fn of(error: reqwest::Error) -> Self {
         let mut cause = std::error::Error::source(&error);
         while let Some(inner) = cause {
             if let Some(refused) = inner.downcast_ref::<RefusedAddress>() {
