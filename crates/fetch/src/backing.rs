@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 use ferrofs_remote::cache::{CacheKey, ChunkLayout, ObjectIdentity, ObjectWriter};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use ferrofs_remote::memory_file;
+use rustix::fs::{Mode, OFlags};
 
 use crate::lock::locked;
 use crate::space::{CacheSpace, DiskObject};
@@ -151,10 +152,6 @@ pub(crate) fn document_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     let file = memory_file(name)?;
     std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0)?;
     read_only(&file)
-}
-
-fn memory_file(name: &str) -> io::Result<File> {
-    Ok(File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?))
 }
 
 /// The same file, opened again without the right to write.

@@ -19,6 +19,7 @@ mod launch;
 mod layout;
 mod location;
 mod lock;
+mod memory_file;
 pub mod oci;
 pub mod protocol;
 mod push;
@@ -40,6 +41,7 @@ pub use layout::{LayoutDirectory, LayoutReference, LayoutSource};
 pub use location::{
     LOCATION_MAX_BYTES, LayerSelector, Location, LocationError, RemoteLocation, RemoteObject,
 };
+pub use memory_file::memory_file;
 pub use push::push_image;
 pub use source::RemoteSource;
 pub use store_settings::StoreSettings;

@@ -242,14 +242,10 @@ pub(super) fn build_in_memory(
     options: &BuildOptions,
     cancel: &CancelToken,
 ) -> Result<BuildReport, Error> {
-    let failed = |errno: rustix::io::Errno| {
-        Error::new(ErrorKind::Output {
-            operation: "cannot create a file in memory",
-            source: errno.into(),
-        })
+    let failed = |source: io::Error| {
+        Error::new(ErrorKind::Output { operation: "cannot create a file in memory", source })
     };
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let memory = rustix::fs::memfd_create("ferrofs-sample", flags).map_err(failed)?;
+    let memory = ferrofs_remote::memory_file("ferrofs-sample").map_err(failed)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory)));
     // Neither the blob nor the file of a chunk index is written. The bytes of an image are reported without its index.
     let in_place = OutputMode::InPlace { offset: 0 };

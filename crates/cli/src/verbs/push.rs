@@ -13,7 +13,7 @@ use ferrofs_image::FileSource;
 use ferrofs_image::android::SparseSource;
 use ferrofs_remote::oci::{ImageDocuments, PublishedLayer};
 use ferrofs_remote::protocol::{PushBlob, PushReport, PushRequest};
-use ferrofs_remote::{CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest};
+use ferrofs_remote::{CHUNK_INDEX_MAX_BYTES, ChunkIndex, ContentDigest, memory_file};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -76,8 +76,8 @@ pub(super) fn run(
     let shown = location.to_string();
     let options = remote::connection_options(&arguments.connection);
     let mut request = PushRequest::new(location, options, documents.manifest);
-    let config_file = memory_file(documents.config.as_bytes())?;
-    let index_file = blob.appended.as_deref().map(memory_file).transpose()?;
+    let config_file = document(documents.config.as_bytes())?;
+    let index_file = blob.appended.as_deref().map(document).transpose()?;
     let mut files: Vec<BorrowedFd<'_>> = vec![image.file.as_fd()];
     let mut parts = vec![image.length];
     if let (Some(file), Some(index)) = (&index_file, &blob.appended) {
@@ -238,10 +238,8 @@ impl PushedImage {
 }
 
 /// A file in memory with these bytes.
-fn memory_file(bytes: &[u8]) -> anyhow::Result<File> {
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let file = rustix::fs::memfd_create("ferrofs-push", flags).context("a file in memory")?;
-    let file = File::from(file);
+fn document(bytes: &[u8]) -> anyhow::Result<File> {
+    let file = memory_file("ferrofs-push").context("a file in memory")?;
     file.write_all_at(bytes, 0).context("a file in memory")?;
     Ok(file)
 }
