@@ -417,6 +417,7 @@ impl<'s> Committer<'s> {
             }
             self.current_file.is_shared = true;
             self.current_file.push(extent);
+            self.current_file.is_end_copied = true;
         }
     }
 
@@ -513,6 +514,8 @@ struct FileBuilder {
     reencode_from: Option<u64>,
     /// An extent lies at the place of another one, so that the index is a long one.
     is_shared: bool,
+    /// The last extent is a copy, so its block may hold other bytes behind it.
+    is_end_copied: bool,
     /// Where whole blocks of a flat file lie: the first byte, and the one behind the last.
     flat: Option<(u64, u64)>,
     /// The end of a flat file.
@@ -531,6 +534,7 @@ impl FileBuilder {
         self.starts.push(self.at);
         self.at += extent.bytes;
         self.extents.push(extent);
+        self.is_end_copied = false;
     }
 
     /// The data of the file, if all of it is compressed or flat.
@@ -560,6 +564,10 @@ impl FileBuilder {
         }
         let mut address = first.address;
         let (last, others) = self.extents.split_last()?;
+        // A reader of a flat file may map its last block, of which the rest must be zeros.
+        if self.is_end_copied && last.bytes < block {
+            return None;
+        }
         for extent in others {
             if extent.algorithm.is_some() || extent.bytes != block || extent.address != address {
                 return None;

@@ -551,6 +551,30 @@ fn a_copy_of_everything_takes_no_blocks() {
     }
 }
 
+/// Through a mount, a program can map the last block of a flat file, and read what lies behind the end.
+#[test]
+fn the_last_block_of_a_flat_file_holds_no_bytes_of_another_file() {
+    let mut state = 1_u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    // Of several segments, so that it has extents.
+    let noise: Vec<u8> = (0..9 << 20).map(|_| random()).collect();
+    let own = vec![DedupePiece::Own { bytes: noise.len() as u64 }];
+    for (bytes, is_flat) in [(10 * 4096, true), (10 * 4096 + 2000, false)] {
+        let copy = vec![DedupePiece::Copy { of: 0, offset: 0, bytes: bytes as u64 }];
+        let files = vec![noise.clone(), noise[..bytes].to_vec()];
+        let pieces = FixedPieces(vec![own.clone(), copy]);
+        let written =
+            WrittenFiles::of(&contents(&files), Some(&pieces), options(Some(LZ4), 12, 1)).unwrap();
+        written.check(&files);
+        assert_eq!(matches!(written.files[1], FileData::Flat { .. }), is_flat, "{bytes}");
+        // The first block is not used: the copy takes none.
+        assert_eq!(written.image.len(), noise.len() + 4096);
+    }
+}
+
 /// Counts how often the one file that it has is opened.
 struct CountingProvider {
     file: Content,
