@@ -229,10 +229,16 @@ impl PathMetadata {
             node.metadata = self.metadata;
             return Ok(Some(id));
         }
-        let (major, minor) = self.device.unwrap_or_default();
         let kind = match (self.file_type.as_str(), self.target) {
-            ("c", _) => NodeKind::CharacterDevice { major, minor },
-            ("b", _) => NodeKind::BlockDevice { major, minor },
+            ("c" | "b", _) => {
+                // The numbers 0 and 0 would make a whiteout of overlayfs.
+                let (major, minor) =
+                    self.device.ok_or("a device without \"device\": [MAJOR, MINOR]")?;
+                match self.file_type.as_str() {
+                    "c" => NodeKind::CharacterDevice { major, minor },
+                    _ => NodeKind::BlockDevice { major, minor },
+                }
+            }
             ("p", _) => NodeKind::Fifo,
             ("s", _) => NodeKind::Socket,
             ("d", _) => NodeKind::Directory,
@@ -319,6 +325,16 @@ mod tests {
         assert_eq!(&*root.xattrs[&b"security.selinux"[..]], b"a");
         let null = tree.child(dir, b"null").unwrap();
         assert!(matches!(tree.node(null).kind, NodeKind::CharacterDevice { major: 1, minor: 3 }));
+    }
+
+    #[test]
+    fn a_device_without_numbers_is_refused_by_its_line() {
+        let rest = r#""mode":"0600","uid":0,"gid":0,"mtime":0,"nanoseconds":0"#;
+        for letter in ["c", "b"] {
+            let line = format!(r#"{{"path":"/d","type":"{letter}",{rest}}}"#);
+            let error = apply(&mut Tree::new(metadata()), &line).unwrap_err();
+            assert_eq!(error, "sidecar:1: a device without \"device\": [MAJOR, MINOR]");
+        }
     }
 
     #[test]
