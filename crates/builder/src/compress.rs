@@ -122,7 +122,10 @@ impl DataWorker {
             self.buffer.resize(bytes, 0);
         }
         let buffer = self.buffer.get_mut(..bytes).unwrap_or_default();
-        if !buffer.is_empty() {
+        if task.content.bytes() == 0 {
+            // Nothing is read. To open it shows whether it has grown.
+            task.content.source().open()?;
+        } else if !buffer.is_empty() {
             let mut file = OpenContent::of(&task.content, self.open_content.take())?;
             let read = file.reader.read_exact_at(task.start, buffer);
             read.map_err(|error| error.at_byte(task.start))?;

@@ -614,6 +614,23 @@ fn an_archive_of_many_entries_is_imported_within_the_memory_of_its_store() {
     assert!(store.stats().memory_bytes_peak <= 1 << 20);
 }
 
+#[test]
+fn an_empty_file_that_has_grown_since_the_import_is_named() {
+    let (source, place) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let path = source.path().join("log");
+    for form in forms() {
+        fs::write(&path, b"").unwrap();
+        let import = DirectoryOptions::default();
+        let tree = from_directory(source.path(), &import, &NoopObserver, &CancelToken::new());
+        let (tree, target) = (tree.unwrap(), place.path().join("image"));
+        build(&tree, &form, &target, &NoopObserver, &CancelToken::new()).unwrap();
+        fs::write(&path, b"x").unwrap();
+        let error = build(&tree, &form, &target, &NoopObserver, &CancelToken::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
+        assert_eq!(error.path(), path);
+    }
+}
+
 /// A tree of so many small files that differ.
 fn small_files(count: u32) -> Tree {
     let mut tree = Tree::new(metadata());

@@ -298,7 +298,8 @@ impl ItemComparer<'_> {
         content: &Content,
         range: Range<u64>,
     ) -> Result<Range<u64>, Difference> {
-        if range.is_empty() || !self.has_contents {
+        let is_unread = range.is_empty() && content.bytes() > 0;
+        if is_unread || !self.has_contents {
             return Ok(range);
         }
         let of_source = |error: ferrofs_builder::Error| {
@@ -307,6 +308,10 @@ impl ItemComparer<'_> {
         };
         let opened = BufferedSource::open(content, range.end, self.buffer);
         let mut source = opened.map_err(of_source).map_err(|failure| failure.at(pair))?;
+        if range.is_empty() {
+            // Opened, the source of an empty file was found unchanged.
+            return Ok(range);
+        }
         let mut known = None;
         let covered = self.image.for_each_piece_in(&pair.inode, range, |piece| match piece {
             FilePiece::Data { offset, bytes } => {
@@ -596,6 +601,22 @@ mod tests {
             file.set_modified(times.modified().unwrap()).unwrap();
         }
         fixture.verify(&fixture.tree()).unwrap();
+    }
+
+    #[test]
+    fn an_empty_file_that_grew_after_it_was_imported_is_named() {
+        let fixture = Fixture::new();
+        let source = fixture.folder.path().join("tree/empty");
+        fs::write(&source, b"").unwrap();
+        let tree = fixture.tree();
+        let (image, cancel) = (fixture.image(), CancelToken::new());
+        fs::remove_file(&image).unwrap();
+        let options = BuildOptions::default();
+        ferrofs_builder::build(&tree, &options, &image, &NoopObserver, &cancel).unwrap();
+        fixture.verify(&tree).unwrap();
+        fs::write(&source, b"x").unwrap();
+        let message = fixture.verify(&tree).unwrap_err();
+        assert!(message.contains("its size was 0 bytes and is now 1"), "{message}");
     }
 
     /// A source that counts how often it is asked where it has data.
