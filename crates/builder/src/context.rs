@@ -6,12 +6,12 @@
 //! 1. The store ([`crate::spill`]) with the tree, the extents of files and what the metadata keeps for each inode: a
 //!    quarter of the budget at most. What does not fit lies in a file.
 //! 2. The search for duplicates: half of the budget at most, given back when the search is over.
-//! 3. The tables of a pass over file data ([`DataTables`]): packed parts, known pclusters, the largest index, chunk
-//!    tables, and extents that others copy.
+//! 3. The tables of a pass over file data ([`DataTables`]): the largest index, chunk tables, packed parts, known
+//!    pclusters, and extents that others copy.
 //! 4. Threads and batches in flight: what is left. The least that they need is kept free for them.
 //!
-//! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only. Part 4
-//! depends on the host.
+//! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only, without
+//! [`BuildOptions::jobs`]. Part 4 depends on the host, and pays for every thread.
 
 use std::cell::RefCell;
 
@@ -150,12 +150,14 @@ impl BuildMemory {
             let left = self.available_bytes().saturating_sub(threads_bytes);
             self.charge_up_to(bytes.min(left))
         };
+        // The fields are charged in the order in which they stand. Without room for an index or a chunk table, a build
+        // fails; with less of the others, it shares less, or decodes more often.
         let known_bytes = needs.pclusters.saturating_mul(KNOWN_PCLUSTER_BYTES);
         Ok(DataTables {
-            packed_parts: charge(needs.packed_parts.saturating_mul(PACKED_PART_BYTES))?,
-            known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
             index: charge(needs.index_bytes)?,
             chunk_tables: charge(needs.chunk_table_bytes)?,
+            packed_parts: charge(needs.packed_parts.saturating_mul(PACKED_PART_BYTES))?,
+            known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
             copy_sources: charge(
                 needs.copy_source_bytes.min(self.limit_bytes() / COPY_SOURCES_SHARE),
             )?,
@@ -214,8 +216,25 @@ mod tests {
         assert_eq!(memory.available_bytes(), 24 << 20);
         let threads = memory.charge_up_to(u64::MAX).unwrap();
         assert_eq!((threads.bytes(), memory.available_bytes()), (24 << 20, 0));
-        assert_eq!(tables.chunk_tables.bytes(), 0);
+        assert!(tables.index.bytes() > 0);
+        assert_eq!(tables.packed_parts.bytes() + tables.known_pclusters.bytes(), 0);
         assert!(memory.budget.peak_bytes() <= memory.limit_bytes());
+    }
+
+    /// As many small parts and pclusters as there are would have taken it.
+    #[test]
+    fn the_largest_index_and_the_chunk_tables_have_their_room_whatever_is_shared() {
+        let memory = memory(64 << 20);
+        let needs = DataNeeds {
+            packed_parts: u64::MAX,
+            pclusters: u64::MAX,
+            index_bytes: 3 << 20,
+            chunk_table_bytes: 2 << 20,
+            copy_source_bytes: u64::MAX,
+        };
+        let tables = memory.charge_tables(&needs, 24 << 20).unwrap();
+        assert_eq!((tables.index.bytes(), tables.chunk_tables.bytes()), (3 << 20, 2 << 20));
+        assert!(tables.packed_parts.bytes() > 0);
     }
 
     #[test]
