@@ -75,9 +75,14 @@ impl HostFile {
         let mut encoder = RecordEncoder::default();
         encoder.number(self.directory).string(&self.name);
         encoder.number(u64::from(self.spread == DataRanges::Sparse));
-        encoder.number(device.0.into()).number(device.1.into()).number(inode);
-        encoder.signed(fingerprint.mtime_seconds).number(fingerprint.mtime_nanoseconds.into());
-        encoder.signed(fingerprint.ctime_seconds).number(fingerprint.ctime_nanoseconds.into());
+        // What differs from host to host has always as many bytes: they count in the memory of the build, from
+        // which bytes of the image follow.
+        encoder.fixed(&device.0.to_le_bytes()).fixed(&device.1.to_le_bytes());
+        encoder.fixed(&inode.to_le_bytes());
+        encoder.fixed(&fingerprint.mtime_seconds.to_le_bytes());
+        encoder.fixed(&fingerprint.mtime_nanoseconds.to_le_bytes());
+        encoder.fixed(&fingerprint.ctime_seconds.to_le_bytes());
+        encoder.fixed(&fingerprint.ctime_nanoseconds.to_le_bytes());
         encoder.number(size);
         let root: Arc<dyn ContentProvider> = Arc::<SourceRoot>::clone(&self.root);
         Content::of_provider(root, &encoder.bytes, size)
@@ -115,12 +120,12 @@ impl ContentProvider for SourceRoot {
         let (directory, name) = (decoder.number(), decoder.string().into());
         let spread = if decoder.number() == 1 { DataRanges::Sparse } else { DataRanges::Dense };
         let fingerprint = FileFingerprint {
-            device: (decoder.short(), decoder.short()),
-            inode: decoder.number(),
-            mtime_seconds: decoder.signed(),
-            mtime_nanoseconds: decoder.short(),
-            ctime_seconds: decoder.signed(),
-            ctime_nanoseconds: decoder.short(),
+            device: (u32::from_le_bytes(decoder.fixed()), u32::from_le_bytes(decoder.fixed())),
+            inode: u64::from_le_bytes(decoder.fixed()),
+            mtime_seconds: i64::from_le_bytes(decoder.fixed()),
+            mtime_nanoseconds: u32::from_le_bytes(decoder.fixed()),
+            ctime_seconds: i64::from_le_bytes(decoder.fixed()),
+            ctime_nanoseconds: u32::from_le_bytes(decoder.fixed()),
             size: decoder.number(),
         };
         Arc::new(HostFile { root: self, name, directory, spread, fingerprint })
@@ -738,6 +743,34 @@ mod tests {
             file.spread = DataRanges::Sparse;
             assert_eq!(file.data_ranges().unwrap(), all);
         });
+    }
+
+    /// A build charges its memory with these bytes, and what is left decides what is shared.
+    #[test]
+    fn inode_numbers_and_times_do_not_change_how_much_is_kept_of_a_file() {
+        let fixture = HostFixture::new(PathResolution::Kernel, TEXT);
+        let kept = |number: u64, seconds: i64, nanoseconds: u32| {
+            let mut file = fixture.file();
+            file.fingerprint = FileFingerprint {
+                device: (nanoseconds, nanoseconds),
+                inode: number,
+                mtime_seconds: seconds,
+                ctime_seconds: seconds,
+                mtime_nanoseconds: nanoseconds,
+                ctime_nanoseconds: nanoseconds,
+                ..file.fingerprint
+            };
+            let content = file.content();
+            let error = content.source().open().err().unwrap();
+            assert!(how(&error).starts_with(&format!("it was replaced: it was inode {number} ")));
+            let mut tree = Tree::new(crate::test_source::metadata());
+            let kind = NodeKind::File(content);
+            tree.add(Node { metadata: crate::test_source::metadata(), kind }).unwrap();
+            tree.store_bytes()
+        };
+        let first = kept(0, 0, 0);
+        assert_eq!(kept(u64::MAX, i64::MIN, u32::MAX), first);
+        assert_eq!(kept(1 << 40, i64::MAX, 999_999_999), first);
     }
 
     #[test]

@@ -303,6 +303,12 @@ impl RecordEncoder {
         self.number((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned())
     }
 
+    /// Puts bytes of which the reader knows how many there are.
+    pub(crate) fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
     /// Puts a byte string.
     pub(crate) fn string(&mut self, bytes: &[u8]) -> &mut Self {
         self.number(bytes.len() as u64);
@@ -346,6 +352,13 @@ impl<'b> RecordDecoder<'b> {
     pub(crate) fn signed(&mut self) -> i64 {
         let number = self.number();
         (number >> 1).cast_signed() ^ -((number & 1).cast_signed())
+    }
+
+    /// Takes so many bytes; zeros if there are fewer.
+    pub(crate) fn fixed<const N: usize>(&mut self) -> [u8; N] {
+        let Some((bytes, rest)) = self.rest.split_first_chunk() else { return [0; N] };
+        self.rest = rest;
+        *bytes
     }
 
     /// Takes a byte string.
