@@ -289,11 +289,14 @@ fn find_duplicates(
     }
     context.observer.phase(BuildPhase::Deduplicate);
     let charge = context.memory.charge_dedupe()?;
+    let wanted = options.jobs.unwrap_or_else(|| AvailableCpus::read().parallelism());
+    let affordable = context.memory.available_bytes() / THREAD_BYTES;
+    let jobs = wanted.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(1);
     let find = |files: DedupeFiles<'_>, profile| {
         let options = DedupeOptions {
             block_bytes: options.block_size.bytes(),
             pcluster_bytes: u32::try_from(profiles.pcluster(profile)).unwrap_or(u32::MAX),
-            jobs: options.jobs,
+            jobs: Some(jobs),
             // The table of whole files takes a quarter more.
             memory_bytes: charge.bytes() / 5 * 4,
         };
@@ -381,6 +384,9 @@ const BATCHES_MAX: usize = 256;
 /// two digests, and what the allocator adds.
 const TASK_BYTES: u64 = 768;
 
+/// What a thread takes beside its buffers and encoders, in bytes: its stack, and what the allocator keeps for it.
+const THREAD_BYTES: u64 = 1 << 20;
+
 /// The threads of a data pass, and how much may be in flight between them.
 #[derive(Debug)]
 struct DataPipeline {
@@ -417,13 +423,17 @@ impl DataPipeline {
         };
         let jobs = context.options.jobs;
         let wanted = jobs.unwrap_or_else(|| AvailableCpus::read().parallelism()).max(1);
-        let affordable = usize::try_from(spare / each).unwrap_or(usize::MAX);
-        let threads = wanted.min(affordable);
+        // The caller of the build has counted its own thread.
+        let further_each = each + THREAD_BYTES;
+        let affordable = usize::try_from((spare - each) / further_each).unwrap_or(usize::MAX);
+        let further = (wanted - 1).min(affordable);
+        let threads = further + 1;
+        let threads_bytes = each + further as u64 * further_each;
         // A segment for each thread, and half as many that wait to be worked on or to be committed: each is 8 MiB
         // where the data is incompressible.
         let useful = (threads + threads.div_ceil(2) + 1) as u64 * SEGMENT_BYTES;
-        let in_flight_bytes = (available - threads as u64 * each).min(useful);
-        let charge = context.memory.charge_up_to(threads as u64 * each + in_flight_bytes)?;
+        let in_flight_bytes = (available - threads_bytes).min(useful);
+        let charge = context.memory.charge_up_to(threads_bytes + in_flight_bytes)?;
         let helpers = jobs.map(|_| HelperBudget::new(threads));
         Ok(Self { profiles, threads, helpers, in_flight_bytes, _charge: charge })
     }

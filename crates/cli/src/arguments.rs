@@ -648,7 +648,8 @@ pub(crate) struct BuildLayout {
     #[arg(short = 'T', long, value_name = "SECONDS")]
     pub(crate) time: Option<u64>,
 
-    /// Build the same bytes from the same source, on every host and at any time; see below
+    /// Build the same bytes from the same source, on every host and at any time; see below.
+    /// --memory is 256m unless given
     #[arg(long)]
     pub(crate) reproducible: bool,
 

@@ -123,6 +123,13 @@ impl Resources {
         THREAD_BYTES.saturating_mul(u64::try_from(self.threads).unwrap_or(u64::MAX))
     }
 
+    /// Memory of a build beside its first thread, in bytes. Bytes of the image follow from it, so it does not depend on
+    /// the number of threads: the build pays the further ones from what its tables leave.
+    pub(crate) fn build_bytes(&self) -> u64 {
+        let with_threads = self.memory.budget().limit_bytes().saturating_add(self.threads_bytes());
+        with_threads.saturating_sub(THREAD_BYTES)
+    }
+
     /// Cache for clusters that several files share, in bytes, when every file is read once.
     pub(crate) fn shared_bytes(&self) -> u64 {
         let threads = u64::try_from(self.threads).unwrap_or(1);

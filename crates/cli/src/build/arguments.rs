@@ -28,7 +28,7 @@ use super::request::{
 use super::source_kind;
 use crate::arguments::{
     AndroidArguments, BuildArguments, BuildContent, EMBEDDED_CHUNK_INDEX, FragmentChoice,
-    SharingChoice, WhiteoutChoice,
+    MachineArguments, SharingChoice, WhiteoutChoice,
 };
 use crate::container::is_container;
 use crate::output::escape;
@@ -92,7 +92,7 @@ pub(crate) fn request(
         },
         verify: if typed.no_verify { Verify::No } else { Verify::Yes },
         is_dry_run: typed.dry_run,
-        machine: typed.machine.clone(),
+        machine: machine(typed),
         connection: typed.connection.clone(),
         output: OutputOptions {
             form: match (typed.json, typed.quiet) {
@@ -113,6 +113,16 @@ pub(crate) fn request(
         warnings: android::ineffective(&typed.android),
         source_warnings: SourceWarnings::default(),
     })
+}
+
+/// The memory without `--memory`, with `--reproducible`, in bytes: what is shared must not follow the memory of the host.
+const REPRODUCIBLE_MEMORY_BYTES: u64 = 256 << 20;
+
+/// The limits of the process.
+fn machine(typed: &BuildArguments) -> MachineArguments {
+    let default = typed.layout.reproducible.then_some(REPRODUCIBLE_MEMORY_BYTES);
+    let machine = typed.machine.clone();
+    MachineArguments { memory: machine.memory.or(default), ..machine }
 }
 
 /// A mount point alone has no effect.
@@ -383,6 +393,10 @@ mod tests {
         let request = made(&["--reproducible"]).unwrap();
         assert_eq!((request.options.uuid, request.options.time), ([0; 16], SuperblockTime::Newest));
         assert_eq!(request.tar.missing_mtime.seconds, 0);
+        assert_eq!(request.machine.memory, Some(256 << 20));
+        let request = made(&["--reproducible", "--memory=64m"]).unwrap();
+        assert_eq!(request.machine.memory, Some(64 << 20));
+        assert_eq!(made(&[]).unwrap().machine.memory, None);
         let request = made_in(&["--reproducible"], Some("9")).unwrap();
         assert_eq!(request.options.time, SuperblockTime::Fixed(9));
         assert_eq!(request.directory.adjustments.mtime, MtimePolicy::Clamp(9));

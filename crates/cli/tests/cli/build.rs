@@ -188,6 +188,32 @@ fn reproducible_images_are_the_same_for_any_number_of_threads() {
     assert_eq!(uuid["uuid"], "00000000-0000-0000-0000-000000000000");
 }
 
+/// The table of pclusters is full before those come that the second file has, too.
+#[test]
+fn reproducible_images_are_the_same_for_any_number_of_threads_when_memory_is_scarce() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    fs::create_dir(&tree).unwrap();
+    let mut state = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        state.to_be_bytes()[0]
+    });
+    let noise: Vec<u8> = noise.take(37_000 * 512).collect();
+    fs::write(tree.join("a"), &noise).unwrap();
+    fs::write(tree.join("b"), &noise[34_000 * 512..]).unwrap();
+    let digest = |jobs| {
+        let build = ferrofs().args(["build", "-f", "--json", "--reproducible", "-zlz4", "-b512"]);
+        let build = build.args(["-C512", "--fragments", "--memory=42m", jobs]);
+        let report = build.arg(dir.join("image")).arg(&tree).succeeds().json();
+        // Some of the second file is shared, and some is not.
+        let bytes = report["bytes"].as_u64().unwrap();
+        assert!((37_500 * 512..39_500 * 512).contains(&bytes), "{report}");
+        sha256(&report)
+    };
+    assert_eq!(digest("--jobs=1"), digest("--jobs=2"));
+}
+
 #[test]
 fn equal_runs_are_stored_once_and_counted() {
     let dir = Dir::new();
