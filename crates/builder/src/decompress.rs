@@ -7,12 +7,20 @@
 mod formats;
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::trim_heap;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
+use crate::context::check_cancelled;
 use crate::spill::{MemoryLoan, SpillStore};
 use crate::{Error, ErrorKind};
 use formats::{GzipReader, XzStream, ZstdReader};
@@ -109,9 +117,10 @@ impl std::error::Error for CorruptStream {}
 /// Large enough that the cost of system calls does not matter.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// A buffered reader that counts the consumed bytes.
+/// A buffered reader that counts the consumed bytes, and reads nothing more once it is cancelled. Decoders skip padding,
+/// empty members and frames that are not for them without a byte of output, so nobody else can end that.
 pub(crate) struct CountingReader {
-    inner: Box<dyn Read + Send>,
+    inner: CancellableReader,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -121,8 +130,9 @@ pub(crate) struct CountingReader {
 }
 
 impl CountingReader {
-    pub(crate) fn new(inner: Box<dyn Read + Send>) -> Self {
+    pub(crate) fn new(inner: Box<dyn Read + Send>, cancel: CancelToken) -> Self {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+        let inner = CancellableReader { inner, cancel };
         Self { inner, buffer, start: 0, end: 0, position: 0, read: Arc::default() }
     }
 
@@ -149,7 +159,7 @@ impl CountingReader {
             self.start = 0;
         }
         while self.end - self.start < count && self.end < self.buffer.len() {
-            let got = read_some(&mut self.inner, &mut self.buffer[self.end..])?;
+            let got = self.inner.read_some(&mut self.buffer[self.end..])?;
             if got == 0 {
                 break;
             }
@@ -163,7 +173,7 @@ impl CountingReader {
     pub(super) fn fill(&mut self) -> io::Result<&[u8]> {
         if self.start == self.end {
             self.start = 0;
-            self.end = read_some(&mut self.inner, &mut self.buffer)?;
+            self.end = self.inner.read_some(&mut self.buffer)?;
             self.note_read(self.end);
         }
         Ok(&self.buffer[self.start..self.end])
@@ -188,7 +198,7 @@ impl Read for CountingReader {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
         // Large reads bypass the buffer.
         if self.start == self.end && output.len() >= BUFFER_BYTES {
-            let got = read_some(&mut self.inner, output)?;
+            let got = self.inner.read_some(output)?;
             self.note_read(got);
             self.position += got as u64;
             return Ok(got);
@@ -201,11 +211,64 @@ impl Read for CountingReader {
     }
 }
 
-fn read_some(inner: &mut dyn Read, output: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match inner.read(output) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
+struct CancellableReader {
+    inner: Box<dyn Read + Send>,
+    cancel: CancelToken,
+}
+
+impl CancellableReader {
+    /// # Errors
+    /// [`ErrorKind::Cancelled`], inside of the read error.
+    fn read_some(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        loop {
+            check_cancelled(&self.cancel).map_err(io::Error::other)?;
+            match self.inner.read(output) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// How long a read of a pipe waits until it looks whether it is cancelled, in milliseconds.
+const WAIT_MILLISECONDS: i64 = 200;
+
+/// A pipe, terminal or socket: a read of it waits for bytes, but not once it is cancelled.
+pub(crate) struct PipeReader {
+    file: File,
+    cancel: CancelToken,
+}
+
+impl PipeReader {
+    pub(crate) fn new(file: File, cancel: CancelToken) -> Self {
+        Self { file, cancel }
+    }
+
+    /// Opens a file for reading. If it is a FIFO, the open waits for no writer; the first read does.
+    pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+        let is_fifo = std::fs::metadata(path)?.file_type().is_fifo();
+        // On a regular file, the flag would make a lease of another process an error.
+        let flags = if is_fifo { OFlags::NONBLOCK } else { OFlags::empty() };
+        File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+    }
+}
+
+impl Read for PipeReader {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let wait = Timespec { tv_sec: 0, tv_nsec: WAIT_MILLISECONDS * 1_000_000 };
+        loop {
+            check_cancelled(&self.cancel).map_err(io::Error::other)?;
+            let mut waiting = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut waiting, Some(&wait)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            match self.file.read(output) {
+                // Another process has taken the bytes.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
         }
     }
 }
@@ -266,6 +329,7 @@ mod tests {
     use super::formats::Crc32;
     use super::{Compression, CountingReader, WindowMemory};
     use crate::spill::{SpillOptions, SpillStore};
+    use ferrofs_workers::CancelToken;
     use std::io::{Cursor, Read};
     use std::path::Path;
 
@@ -297,8 +361,10 @@ mod tests {
                 self.0.read(&mut output[..count])
             }
         }
-        let mut input =
-            CountingReader::new(Box::new(SlowReader(Cursor::new(bytes.to_vec()), step)));
+        let mut input = CountingReader::new(
+            Box::new(SlowReader(Cursor::new(bytes.to_vec()), step)),
+            CancelToken::new(),
+        );
         let compression = Compression::detect(&mut input).unwrap();
         let window = WindowMemory::new(window_bytes, SpillStore::new(SpillOptions::default()));
         let mut output = Vec::new();
@@ -438,6 +504,49 @@ mod tests {
         let both = [single(5), single(1 << 20)].concat();
         refused(&both, 1 << 19, "1048576 bytes");
         assert!(decode_within(&both, 7, 1 << 20).unwrap_err().contains("differs from its header"));
+    }
+
+    /// Bytes over and over, up to a great many. The token is cancelled after some of them.
+    struct Repeated(&'static [u8], usize, CancelToken);
+
+    impl Read for Repeated {
+        fn read(&mut self, output: &mut [u8]) -> std::io::Result<usize> {
+            let whole = output.len() / self.0.len() * self.0.len();
+            if self.1 == 0 || whole == 0 {
+                return Ok(0);
+            }
+            for piece in output[..whole].chunks_exact_mut(self.0.len()) {
+                piece.copy_from_slice(self.0);
+            }
+            self.1 -= 1;
+            if self.1 == 40 {
+                self.2.cancel();
+            }
+            Ok(whole)
+        }
+    }
+
+    #[test]
+    fn what_no_byte_comes_out_of_ends_when_it_is_cancelled() {
+        let member = b"\x1F\x8B\x08\0\0\0\0\0\0\xFF\x03\0\0\0\0\0\0\0\0\0".as_slice();
+        for (front, endless) in [
+            (made("pax.tar.gz"), b"\0".as_slice()),
+            (made("pax.tar.gz"), member),
+            (made("pax.tar.zst"), b"\x50\x2A\x4D\x18\0\0\0\0"),
+            (b"\x50\x2A\x4D\x18\xFF\xFF\xFF\xFF".to_vec(), b"\0"),
+        ] {
+            let cancel = CancelToken::new();
+            let behind = Repeated(endless, 50, cancel.clone());
+            let mut input = CountingReader::new(Box::new(Cursor::new(front).chain(behind)), cancel);
+            let read = input.read_counter();
+            let compression = Compression::detect(&mut input).unwrap();
+            let window = WindowMemory::new(64 << 20, SpillStore::new(SpillOptions::default()));
+            let mut reader = compression.reader(input, window).unwrap();
+            let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
+            let error = error.downcast::<crate::Error>().unwrap();
+            assert!(matches!(error.kind(), crate::ErrorKind::Cancelled), "{error}");
+            assert!(read.load(std::sync::atomic::Ordering::Relaxed) < 12 * (128 << 10));
+        }
     }
 
     #[test]

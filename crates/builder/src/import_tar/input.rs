@@ -15,7 +15,7 @@ use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive
 use super::headers::{BLOCK_BYTES, SparseExtent};
 use super::{TarContentMode, TarImportOptions, TarSource, refused, shown};
 use crate::context::check_cancelled;
-use crate::decompress::{Compression, CorruptStream, CountingReader, WindowMemory};
+use crate::decompress::{Compression, CorruptStream, CountingReader, PipeReader, WindowMemory};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// Read at once for headers; it includes the contents of small files.
@@ -269,7 +269,8 @@ impl ArchiveOpener<'_> {
     fn open_file(self, mut file: File) -> Result<TarInput> {
         let metadata = file.metadata().map_err(|error| cannot_open(error).at(&self.name))?;
         if !metadata.is_file() {
-            return self.open_stream(Box::new(file), None, None);
+            let reader = PipeReader::new(file, self.cancel.clone());
+            return self.open_stream(Box::new(reader), None, None);
         }
         // A redirected file may have been read in part.
         let base = file.stream_position().map_err(|error| cannot_open(error).at(&self.name))?;
@@ -316,12 +317,10 @@ impl ArchiveOpener<'_> {
         sha256: Option<[u8; 32]>,
     ) -> Result<TarInput> {
         let Self { name, options, device, window, cancel } = self;
-        let mut input = CountingReader::new(reader);
+        let mut input = CountingReader::new(reader, cancel.clone());
         let compression = match options.compression {
             Some(compression) => compression,
-            None => {
-                Compression::detect(&mut input).map_err(|error| cannot_open(error).at(&name))?
-            }
+            None => Compression::detect(&mut input).map_err(|error| unreadable(error).at(&name))?,
         };
         if device.is_some() && options.compression.is_none() && compression != Compression::Plain {
             let why = "compressed, so no image can refer to its contents: decompress it first, or give its \
@@ -385,7 +384,8 @@ impl TarInput {
         let opener = ArchiveOpener { name: source.name(), options, device, window, cancel };
         match source {
             TarSource::Path(path) => {
-                let file = File::open(&path).map_err(|error| cannot_open(error).at(&path))?;
+                let opened = PipeReader::open_file(&path);
+                let file = opened.map_err(|error| cannot_open(error).at(&path))?;
                 opener.open_file(file)
             }
             TarSource::File { file, .. } => opener.open_file(file),

@@ -482,3 +482,37 @@ fn a_sparse_map_with_more_parts_than_memory_allows_is_refused() {
         "a.tar: byte 0: \"s\": its map has more than 20 parts, the limit; more memory allows more"
     );
 }
+
+/// To open a FIFO, and to read a pipe, waits for a writer, who may never come.
+#[test]
+fn a_pipe_that_nobody_writes_to_ends_when_it_is_cancelled() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (idle, _writer) = std::io::pipe().unwrap();
+    let name = PathBuf::from("standard input");
+    let file = File::from(std::os::fd::OwnedFd::from(idle));
+    for source in [TarSource::Path(path), TarSource::File { name, file }] {
+        let cancel = CancelToken::new();
+        cancel.cancel();
+        let options = TarImportOptions::default();
+        let error = from_tar(source, &options, &NoopObserver, &cancel).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    }
+}
+
+#[test]
+fn an_archive_comes_through_a_fifo_whose_writer_comes_late() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (archive, target) = (ArchiveBuilder::new().end(), path.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs::write(target, archive).unwrap());
+        let options = TarImportOptions::default();
+        let tree = from_tar(TarSource::Path(path), &options, &NoopObserver, &CancelToken::new());
+        assert_eq!(tree.unwrap().len(), 1);
+    });
+}
