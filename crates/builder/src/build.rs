@@ -113,7 +113,7 @@ fn build_with(
 ) -> Result<BuildReport> {
     let BuildContext { options, observer, .. } = *context;
     let (block_size, offset) = (options.block_size, options.output_mode.offset());
-    let mut metadata = MetadataWriter::new(tree, options)?;
+    let mut metadata = MetadataWriter::new(tree, options, context.memory)?;
     let front = SuperblockArea::plan(&metadata, options)?;
     metadata.place_root(front.bytes())?;
     let is_block_device = outputs.image.is_block_device();

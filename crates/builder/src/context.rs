@@ -5,13 +5,15 @@
 //!
 //! 1. The store ([`crate::spill`]) with the tree, the extents of files and what the metadata keeps for each inode: a
 //!    quarter of the budget at most. What does not fit lies in a file.
-//! 2. The search for duplicates: half of the budget at most, given back when the search is over.
-//! 3. The tables of a pass over file data ([`DataTables`]): the largest index, chunk tables, packed parts, known
+//! 2. The shared xattrs: an eighth of the budget at most while they are sorted, then a few bytes for each. Those that do
+//!    not fit are not shared.
+//! 3. The search for duplicates: half of the budget at most, given back when the search is over.
+//! 4. The tables of a pass over file data ([`DataTables`]): the largest index, chunk tables, packed parts, known
 //!    pclusters, and extents that others copy.
-//! 4. Threads and batches in flight: what is left. The least that they need is kept free for them.
+//! 5. Threads and batches in flight: what is left. The least that they need is kept free for them.
 //!
-//! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only, without
-//! [`BuildOptions::jobs`]. Part 4 depends on the host, and pays for every thread.
+//! Parts 1 to 4 can decide bytes of the image, so they depend on the tree and the options only, without
+//! [`BuildOptions::jobs`]. Part 5 depends on the host, and pays for every thread.
 
 use std::cell::RefCell;
 

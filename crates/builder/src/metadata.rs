@@ -39,7 +39,7 @@ mod xattrs;
 
 use ferrofs_ondisk::{FileType, Nid};
 
-use crate::context::BuildContext;
+use crate::context::{BuildContext, BuildMemory};
 use crate::data_map::{CompressedData, DataMap, FileData, InternalFile, PackedFragment};
 use crate::image_file::ImageWriter;
 use crate::metadata::directory::Directories;
@@ -57,6 +57,9 @@ use crate::{BuildOptions, BuildPhase, Error, ErrorKind, Result};
 pub(crate) use self::inode::Features;
 pub(crate) use self::placement::InodeOrder;
 pub(crate) use self::superblock::SuperblockArea;
+
+/// Bytes of shared xattrs that are written at once.
+const SHARED_PIECE_BYTES: usize = 64 << 10;
 
 /// Inodes between two reads of the token that cancels the build.
 const CANCEL_CHECK_INODES: usize = 1024;
@@ -101,9 +104,13 @@ impl<'t> MetadataWriter<'t> {
     ///
     /// # Errors
     /// Whatever an image cannot hold, with the path.
-    pub(crate) fn new(tree: &'t Tree, options: &'t BuildOptions) -> Result<Self> {
+    pub(crate) fn new(
+        tree: &'t Tree,
+        options: &'t BuildOptions,
+        memory: &BuildMemory,
+    ) -> Result<Self> {
         let inode_order = InodeOrder::new(tree)?;
-        let xattrs = XattrPlan::new(tree, &inode_order, options)
+        let xattrs = XattrPlan::new(tree, &inode_order, options, memory)
             .map_err(|(id, error)| error.at(tree.first_path(id)))?;
         let of_inodes = inode_order.iter().map(|id| tree.record(id).mtime);
         let times = SuperblockTimes::choose(options.time, options.wide, of_inodes, tree.store());
@@ -395,7 +402,15 @@ impl InodeRecords<'_, '_> {
             }
             match item.checked_sub(1) {
                 Some(number) => area.put(start, &self.render(number as usize, placement)?)?,
-                None => area.put(start, &self.writer.xattrs.shared)?,
+                None => {
+                    let shared = &self.writer.xattrs.shared;
+                    let mut at = 0;
+                    while at < shared.len() {
+                        let piece = shared.read_vec(at, SHARED_PIECE_BYTES);
+                        area.put(start + at, &piece)?;
+                        at += piece.len() as u64;
+                    }
+                }
             }
         }
         if let Some((at, bytes)) = special {

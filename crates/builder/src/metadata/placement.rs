@@ -197,7 +197,7 @@ impl InodeRecords<'_, '_> {
             metabox_bytes: 0,
             features: Features::default(),
         };
-        let shared = InodeExtent { core_bytes: writer.xattrs.shared.len() as u64, tail: 0 };
+        let shared = InodeExtent { core_bytes: writer.xattrs.shared.len(), tail: 0 };
         if shared.core_bytes > 0 {
             placement.shared_at = allocator.place(shared);
             area.push((placement.shared_at, 0));
