@@ -8,8 +8,8 @@
 //! 2. The shared xattrs: an eighth of the budget at most while they are sorted, then a few bytes for each. Those that do
 //!    not fit are not shared.
 //! 3. The search for duplicates: half of the budget at most, given back when the search is over.
-//! 4. The tables of a pass over file data ([`DataTables`]): the largest index, chunk tables, packed parts, known
-//!    pclusters, and extents that others copy.
+//! 4. The tables of a pass over file data ([`DataTables`]): the largest index, chunk tables, known chunks, packed
+//!    parts, known pclusters, and extents that others copy.
 //! 5. Threads and batches in flight: what is left. The least that they need is kept free for them.
 //!
 //! Parts 1 to 4 can decide bytes of the image, so they depend on the tree and the options only, without
@@ -32,6 +32,8 @@ const KNOWN_PCLUSTERS_SHARE: u64 = 8;
 const COPY_SOURCES_SHARE: u64 = 16;
 /// Bytes of an entry in the table of known pclusters.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
+/// Bytes that a known chunk takes in memory at most: its slots in the index, while that grows.
+const KNOWN_CHUNK_BYTES: u64 = 32;
 /// Bytes that a part of the packed inode takes in memory at most: its slots in two indexes, while they grow.
 const PACKED_PART_BYTES: u64 = 64;
 /// The store takes one part in so many of the budget at most.
@@ -83,6 +85,8 @@ pub(crate) struct DataNeeds {
     pub(crate) index_bytes: u64,
     /// Bytes of all chunk tables.
     pub(crate) chunk_table_bytes: u64,
+    /// Known chunks.
+    pub(crate) chunks: u64,
     /// Bytes of the extents of all files that others copy from.
     pub(crate) copy_source_bytes: u64,
 }
@@ -94,6 +98,7 @@ pub(crate) struct DataTables {
     pub(crate) known_pclusters: Charge,
     pub(crate) index: Charge,
     pub(crate) chunk_tables: Charge,
+    pub(crate) known_chunks: Charge,
     pub(crate) copy_sources: Charge,
 }
 
@@ -158,6 +163,7 @@ impl BuildMemory {
         Ok(DataTables {
             index: charge(needs.index_bytes)?,
             chunk_tables: charge(needs.chunk_table_bytes)?,
+            known_chunks: charge(needs.chunks.saturating_mul(KNOWN_CHUNK_BYTES))?,
             packed_parts: charge(needs.packed_parts.saturating_mul(PACKED_PART_BYTES))?,
             known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
             copy_sources: charge(
@@ -186,6 +192,11 @@ impl DataTables {
         usize::try_from(self.packed_parts.bytes() / PACKED_PART_BYTES).unwrap_or(usize::MAX)
     }
 
+    /// How many chunks may be known.
+    pub(crate) fn known_chunks_max(&self) -> usize {
+        usize::try_from(self.known_chunks.bytes() / KNOWN_CHUNK_BYTES).unwrap_or(usize::MAX)
+    }
+
     /// How many pclusters may be known.
     pub(crate) fn known_pclusters_max(&self) -> usize {
         let count = self.known_pclusters.bytes() / KNOWN_PCLUSTER_BYTES;
@@ -211,6 +222,7 @@ mod tests {
             pclusters: u64::MAX,
             index_bytes: u64::MAX,
             chunk_table_bytes: u64::MAX,
+            chunks: u64::MAX,
             copy_source_bytes: u64::MAX,
         };
         drop(memory.charge_dedupe().unwrap());
@@ -232,6 +244,7 @@ mod tests {
             pclusters: u64::MAX,
             index_bytes: 3 << 20,
             chunk_table_bytes: 2 << 20,
+            chunks: 0,
             copy_source_bytes: u64::MAX,
         };
         let tables = memory.charge_tables(&needs, 24 << 20).unwrap();

@@ -122,7 +122,7 @@ pub struct BuildOptions {
     /// Threads that read and encode; `None`: one for each available CPU. The image does not depend on it.
     pub jobs: Option<usize>,
     /// Memory of the build in bytes: the tree, the search for duplicates, tables, encoders and buffers take no more
-    /// together. Not counted are 40 bytes for each extent of a file, and 100 for each stored chunk.
+    /// together. Not counted are 40 bytes for each extent of a file.
     pub memory_bytes: u64,
 }
 

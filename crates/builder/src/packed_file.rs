@@ -290,7 +290,7 @@ impl PackedReader {
 /// Numbers by digest, of which several entries may be equal: 8 bytes of memory a slot. Digests and numbers lie in a store,
 /// and are looked at when 32 bits of a digest are equal.
 #[derive(Debug)]
-struct DigestIndex {
+pub(crate) struct DigestIndex {
     entries: PagedArray<DigestEntry>,
     /// Part of a digest, and the number of its entry; a power of two of them.
     slots: Vec<(u32, u32)>,
@@ -320,18 +320,22 @@ impl Record for DigestEntry {
 }
 
 impl DigestIndex {
-    /// An empty index.
-    fn new(store: &SpillStore) -> Self {
+    /// An empty index, without a bound.
+    pub(crate) fn new(store: &SpillStore) -> Self {
         Self { entries: PagedArray::new(store), slots: Vec::new(), count_max: VACANT as usize - 1 }
     }
 
     /// Bounds the entries. Later ones are not added.
-    fn set_count_max(&mut self, count: usize) {
+    pub(crate) fn set_count_max(&mut self, count: usize) {
         self.count_max = count.min(VACANT as usize - 1);
     }
 
     /// The value of the first entry with this digest whose length and value are as wanted.
-    fn find(&self, digest: &Sha256Digest, is_wanted: impl Fn(u64, u64) -> bool) -> Option<u64> {
+    pub(crate) fn find(
+        &self,
+        digest: &Sha256Digest,
+        is_wanted: impl Fn(u64, u64) -> bool,
+    ) -> Option<u64> {
         self.with(digest).find(|(length, value)| is_wanted(*length, *value)).map(|(_, value)| value)
     }
 
@@ -343,7 +347,7 @@ impl DigestIndex {
     }
 
     /// Adds an entry, unless there are too many.
-    fn push(&mut self, digest: &Sha256Digest, length: u64, value: u64) {
+    pub(crate) fn push(&mut self, digest: &Sha256Digest, length: u64, value: u64) {
         let count = self.entries.len();
         if count >= self.count_max {
             return;

@@ -171,8 +171,10 @@ impl DataPass<'_> {
         let mut packed = self.packed;
         packed.set_known_max(tables.packed_parts_max());
         let reencoder = pipeline.worker(context);
+        let committed = Committed { files, packed };
+        let store = context.memory.store();
         let mut committer =
-            Committer::new(params, tables, sinks, reencoder, copied, Committed { files, packed });
+            Committer::new(params, store, tables, sinks, reencoder, copied, committed);
         pipeline.run(source, &mut committer, context)?;
         Ok(committer.into_committed())
     }
@@ -200,6 +202,7 @@ impl DataPass<'_> {
             pclusters: if shares { sum(&|bytes| bytes.div_ceil(params.block)) } else { 0 },
             index_bytes: (largest / params.block).saturating_mul(INDEX_ENTRY_BYTES),
             chunk_table_bytes: entries.saturating_mul(CHUNK_ENTRY_BYTES),
+            chunks: entries,
             copy_source_bytes: copied
                 .iter()
                 .map(|&file| self.source_bytes(file, params))

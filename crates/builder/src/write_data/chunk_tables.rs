@@ -1,8 +1,6 @@
 //! Chunk tables: of files whose bytes are appended chunk by chunk, equal ones once, and of files whose bytes lie on
 //! external devices already, which the table refers to.
 
-use std::collections::HashMap;
-
 use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat, ChunkTable};
 
@@ -10,6 +8,8 @@ use ferrofs_workers::memory::Charge;
 
 use crate::data_map::FileData;
 use crate::digest::Sha256Digest;
+use crate::packed_file::DigestIndex;
+use crate::spill::SpillStore;
 use crate::tree::{Content, Device, DeviceAddress, SourceExtent};
 use crate::{BlockSink, BuildOptions, Error, ErrorKind, Result};
 
@@ -261,14 +261,21 @@ impl ChunkTableBudget {
     }
 }
 
-/// The chunks that are in the image, or in its blob.
-#[derive(Debug, Default)]
+/// The chunks that are in the image, or in its blob: as many as memory allows, so that later ones are stored again.
+#[derive(Debug)]
 pub(crate) struct ChunkStore {
-    places: HashMap<(Sha256Digest, u64), u64>,
+    places: DigestIndex,
 }
 
 impl ChunkStore {
-    /// The first block of the chunk with this digest and length, appended unless it is there already.
+    /// Without a chunk, for `count_max` of them.
+    pub(crate) fn new(store: &SpillStore, count_max: usize) -> Self {
+        let mut places = DigestIndex::new(store);
+        places.set_count_max(count_max);
+        Self { places }
+    }
+
+    /// The first block of the chunk with this digest and length, appended unless it is known to be there already.
     /// `whole` is the chunk with the zeros that fill up its last block.
     pub(crate) fn place(
         &mut self,
@@ -277,11 +284,12 @@ impl ChunkStore {
         block: BlockSize,
         sink: &mut dyn BlockSink,
     ) -> Result<u64> {
-        if let Some(&place) = self.places.get(&key) {
+        let (digest, length) = key;
+        if let Some(place) = self.places.find(&digest, |known, _| known == length) {
             return Ok(place);
         }
         let place = sink.append(whole)? / u64::from(block.bytes());
-        self.places.insert(key, place);
+        self.places.push(&digest, length, place);
         Ok(place)
     }
 }
@@ -382,6 +390,26 @@ mod tests {
         };
         let places = places.iter().map(|place| place.map(|place| (place.device, place.block)));
         (format.chunk_bytes(BlockSize::from_bits(9).unwrap()) / BLOCK, places.collect())
+    }
+
+    #[test]
+    fn chunks_beyond_those_that_memory_allows_are_stored_again() {
+        let block = BlockSize::from_bits(9).unwrap();
+        let (store, _directory) = crate::spill::tests::small_store();
+        let mut chunks = ChunkStore::new(&store, 20);
+        let mut sink = CopySink::default();
+        for round in 0..2 {
+            for number in 0..30_u8 {
+                let whole = [number; 512];
+                let key = (Sha256Digest::of(&whole), 512);
+                let place = chunks.place(key, &whole, block, &mut sink).unwrap();
+                let again = if number < 20 { 0 } else { round * 10 };
+                assert_eq!(place, u64::from(number) + again, "{round}");
+            }
+        }
+        // Another length is another chunk.
+        let key = (Sha256Digest::of(&[0; 512]), 500);
+        assert_eq!(chunks.place(key, &[0; 512], block, &mut sink).unwrap(), 40);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::data_map::{
 };
 use crate::digest::Sha256Digest;
 use crate::packed_file::PackedFile;
+use crate::spill::SpillStore;
 use crate::split::{RangeTask, SEGMENT_BYTES, StorageMode, TaskKind};
 use crate::write_data::chunk_tables::{ChunkStore, ChunkTableBudget, ChunkTableParams, table};
 use crate::write_data::copies::{CopySource, CopySources, DecodedSource, ResolvedCopy};
@@ -91,6 +92,8 @@ pub(crate) struct Committer<'s> {
     /// For `sources`, as long as they are there.
     _sources: Charge,
     chunks: ChunkStore,
+    /// For `chunks`, as long as they are there.
+    _known_chunks: Charge,
     chunk_table_budget: ChunkTableBudget,
     packed_parts: Charge,
     index: Charge,
@@ -105,6 +108,7 @@ impl<'s> Committer<'s> {
     /// Commits to `sinks`; `reencoder` encodes ranges again. Parts of the packed inode are added to `packed`.
     pub(crate) fn new(
         params: CommitParams,
+        store: &SpillStore,
         tables: DataTables,
         sinks: DataSinks<'s>,
         reencoder: DataWorker,
@@ -112,6 +116,7 @@ impl<'s> Committer<'s> {
         committed: Committed,
     ) -> Self {
         let known_pclusters_max = tables.known_pclusters_max();
+        let chunks = ChunkStore::new(store, tables.known_chunks_max());
         Self {
             params,
             sink: AlignedSink::new(sinks.image, params.alignment),
@@ -122,7 +127,8 @@ impl<'s> Committer<'s> {
             copied,
             sources: CopySources::new(tables.copy_sources.bytes()),
             _sources: tables.copy_sources,
-            chunks: ChunkStore::default(),
+            chunks,
+            _known_chunks: tables.known_chunks,
             chunk_table_budget: ChunkTableBudget::new(tables.chunk_tables, params.memory_bytes),
             packed_parts: tables.packed_parts,
             index: tables.index,
