@@ -19,8 +19,8 @@ use super::*;
 use crate::import::{
     DirectoryOptions, TarContentMode, TarImportOptions, TarSource, from_directory, from_tar,
 };
-use crate::test_source::{file, metadata, node};
-use crate::tree::NodeKind;
+use crate::test_source::{content, file, metadata, node};
+use crate::tree::{DeviceAddress, NodeKind, SourceExtent};
 use crate::{
     Algorithms, BlobOutput, Deduplication, Fragments, NoopObserver, OutputMode, SpillOptions,
     SpillStore,
@@ -227,6 +227,27 @@ fn a_blob_needs_chunks_and_data_of_its_own() {
             .unwrap_err();
     assert!(error.to_string().contains("other devices"), "{error}");
     assert!(directory.names().is_empty());
+}
+
+/// The image has 48-bit addresses because a file needs them, not because an option asks for them.
+#[test]
+fn a_device_of_more_than_2_32_blocks_keeps_its_length() {
+    let place = TempDir::new().unwrap();
+    let mut tree = Tree::new(metadata());
+    let device = tree.add_device(Device { tag: [0; 64], bytes: 3 << 40 }).unwrap();
+    let extent = SourceExtent {
+        start: 0,
+        bytes: 512,
+        place: Some(DeviceAddress { device, offset: 5 << 39 }),
+    };
+    let content = content("far", &[7; 512]).on_devices(vec![extent]);
+    let id = tree.add(node(NodeKind::File(content))).unwrap();
+    tree.link(Tree::ROOT, b"far", id).unwrap();
+    let target = place.path().join("image");
+    build(&tree, &options(9), &target, &NoopObserver, &CancelToken::new()).unwrap();
+    let image = Image::open(&target).unwrap();
+    let [slot] = image.device_slots() else { panic!("{:?}", image.device_slots()) };
+    assert_eq!((slot.blocks * 512, slot.unified_block > 0), (3 << 40, true));
 }
 
 /// An archive of another program, unpacked.

@@ -141,7 +141,7 @@ impl SuperblockArea {
         }
         put(head, self.prefixes_at, self.plain_prefixes())?;
         if self.devices > 0 {
-            put(head, self.devices_at(), &device_table(devices, options, blocks)?)?;
+            put(head, self.devices_at(), &device_table(devices, &sb)?)?;
         }
         if options.superblock_checksum {
             let start = usize::try_from(SUPERBLOCK_OFFSET).unwrap_or(usize::MAX);
@@ -179,15 +179,16 @@ impl SuperblockArea {
 
 /// The table of devices. Behind the blocks of the image they follow each other in the unified address space,
 /// so that they may also be appended to it.
-fn device_table(devices: &[Device], options: &BuildOptions, blocks: u64) -> Result<Vec<u8>> {
-    let (mut table, mut next) = (Vec::new(), blocks);
+fn device_table(devices: &[Device], image: &Superblock) -> Result<Vec<u8>> {
+    let is_wide = image.incompat.has(Incompat::BIT48);
+    let (mut table, mut next) = (Vec::new(), image.blocks);
     for device in devices {
-        let blocks = options.block_size.count(device.bytes);
+        let blocks = image.block_size.count(device.bytes);
         // Without a place there a device can still be given by itself.
-        let has_place = options.wide || u32::try_from(next.saturating_add(blocks)).is_ok();
+        let has_place = is_wide || u32::try_from(next.saturating_add(blocks)).is_ok();
         let unified_block = if has_place { next } else { 0 };
         let slot = DeviceSlot { tag: device.tag, blocks, unified_block };
-        table.extend_from_slice(&slot.to_bytes(options.wide).map_err(format)?);
+        table.extend_from_slice(&slot.to_bytes(is_wide).map_err(format)?);
         next = next.saturating_add(blocks);
     }
     Ok(table)
