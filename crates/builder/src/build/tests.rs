@@ -510,6 +510,17 @@ fn a_chunk_index_covers_every_byte_and_changes_none() {
 }
 
 #[test]
+fn a_chunk_index_of_an_image_within_a_file_is_refused() {
+    let options = BuildOptions {
+        chunk_index: Some(ChunkIndexOutput::Embedded),
+        output_mode: OutputMode::NewFile { offset: 4096 },
+        ..options(12)
+    };
+    let error = options.check().unwrap_err();
+    assert!(error.to_string().contains("write the image to byte 0, not 4096"), "{error}");
+}
+
+#[test]
 fn the_same_tree_gives_the_same_bytes() {
     let directory = TempDir::new().unwrap();
     let built = || {

@@ -64,6 +64,11 @@ impl BuildOptions {
     fn check_chunk_index(&self) -> Result<()> {
         require(self.chunk_index.is_none() || self.blob.is_none(), || {
             "a chunk index covers the image and not its blob: use one of them".to_owned()
+        })?;
+        // Its offsets count from the start of the file, of which it must cover all.
+        let offset = self.output_mode.offset();
+        require(self.chunk_index.is_none() || offset == 0, || {
+            format!("a chunk index covers a whole file: write the image to byte 0, not {offset}")
         })
     }
 
