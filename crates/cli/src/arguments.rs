@@ -613,7 +613,7 @@ pub(crate) struct BuildLayout {
 
     /// Write a chunk index (EROFS image specification) after the last block of IMAGE, or to FILE.
     /// With it, readers of a remote image verify each part that they read. On a web server, put
-    /// FILE beside the image, with the name IMAGE.chunk-index
+    /// FILE beside the image, with the name IMAGE.chunk-index. Not with --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -710,7 +710,8 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
-    /// Exclude whiteouts and attributes of overlayfs
+    /// Exclude whiteouts of overlayfs, and its attributes trusted.overlay.opaque and, as far as it
+    /// marks directories with whiteouts, trusted.overlay.origin. Other attributes of overlayfs stay
     #[arg(long)]
     pub(crate) strip_overlay: bool,
 

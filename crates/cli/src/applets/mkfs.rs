@@ -221,7 +221,8 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarSelection>,
 
-    /// Exclude whiteouts and attributes of overlayfs: 1 yes, 0 no (the default)
+    /// Exclude whiteouts of overlayfs, and the attributes that mark opaque directories and those with
+    /// whiteouts: 1 yes, 0 no (the default)
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1")]
     ovlfs_strip: Option<String>,
