@@ -30,6 +30,8 @@ const DEDUPE_SHARE: u64 = 2;
 const KNOWN_PCLUSTERS_SHARE: u64 = 8;
 /// The same for the extents of files that others copy from. With less memory they are decoded more often.
 const COPY_SOURCES_SHARE: u64 = 16;
+/// Known chunks take one part in so many of what is left beside indexes and chunk tables; each thread can use the rest.
+const KNOWN_CHUNKS_SHARE: u64 = 2;
 /// Bytes of an entry in the table of known pclusters.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
 /// Bytes that a known chunk takes in memory at most: its slots in the index, while that grows.
@@ -159,11 +161,15 @@ impl BuildMemory {
         };
         // The fields are charged in the order in which they stand. Without room for an index or a chunk table, a build
         // fails; with less of the others, it shares less, or decodes more often.
+        let share = |bytes: u64, parts| {
+            bytes.min(self.available_bytes().saturating_sub(threads_bytes) / parts)
+        };
+        let chunks_bytes = needs.chunks.saturating_mul(KNOWN_CHUNK_BYTES);
         let known_bytes = needs.pclusters.saturating_mul(KNOWN_PCLUSTER_BYTES);
         Ok(DataTables {
             index: charge(needs.index_bytes)?,
             chunk_tables: charge(needs.chunk_table_bytes)?,
-            known_chunks: charge(needs.chunks.saturating_mul(KNOWN_CHUNK_BYTES))?,
+            known_chunks: charge(share(chunks_bytes, KNOWN_CHUNKS_SHARE))?,
             packed_parts: charge(needs.packed_parts.saturating_mul(PACKED_PART_BYTES))?,
             known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
             copy_sources: charge(

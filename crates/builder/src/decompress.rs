@@ -141,6 +141,12 @@ impl CountingReader {
         Arc::clone(&self.read)
     }
 
+    /// # Errors
+    /// The reader is cancelled: a decoder replaces the error of such a read by one of its own.
+    fn check_cancelled(&self) -> io::Result<()> {
+        self.inner.check_cancelled()
+    }
+
     fn note_read(&self, bytes: usize) {
         // A statistic: it orders nothing.
         self.read.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -219,9 +225,13 @@ struct CancellableReader {
 impl CancellableReader {
     /// # Errors
     /// [`ErrorKind::Cancelled`], inside of the read error.
+    fn check_cancelled(&self) -> io::Result<()> {
+        check_cancelled(&self.cancel).map_err(io::Error::other)
+    }
+
     fn read_some(&mut self, output: &mut [u8]) -> io::Result<usize> {
         loop {
-            check_cancelled(&self.cancel).map_err(io::Error::other)?;
+            self.check_cancelled()?;
             match self.inner.read(output) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => return other,
@@ -546,6 +556,36 @@ mod tests {
             let error = error.downcast::<crate::Error>().unwrap();
             assert!(matches!(error.kind(), crate::ErrorKind::Cancelled), "{error}");
             assert!(read.load(std::sync::atomic::Ordering::Relaxed) < 12 * (128 << 10));
+        }
+    }
+
+    /// Ends a read as a signal does, whose handler cancels.
+    struct CancelledRead(CancelToken);
+
+    impl Read for CancelledRead {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            self.0.cancel();
+            Err(std::io::ErrorKind::Interrupted.into())
+        }
+    }
+
+    #[test]
+    fn a_cancellation_within_a_stream_is_no_damage() {
+        for name in MADE {
+            let bytes = made(name);
+            for length in [8, 14, bytes.len() / 4, bytes.len() / 2] {
+                let cancel = CancelToken::new();
+                let behind = CancelledRead(cancel.clone());
+                let front = Cursor::new(bytes[..length].to_vec());
+                let mut input = CountingReader::new(Box::new(front.chain(behind)), cancel);
+                let compression = Compression::detect(&mut input).unwrap();
+                let window = WindowMemory::new(64 << 20, SpillStore::new(SpillOptions::default()));
+                let reader = compression.reader(input, window);
+                let read = reader.and_then(|mut reader| reader.read_to_end(&mut Vec::new()));
+                let error = read.unwrap_err().downcast::<crate::Error>();
+                let error = error.unwrap_or_else(|error| panic!("{name} {length}: {error}"));
+                assert!(matches!(error.kind(), crate::ErrorKind::Cancelled), "{error}");
+            }
         }
     }
 

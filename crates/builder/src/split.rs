@@ -133,6 +133,20 @@ pub(crate) struct FileSet<'f> {
     pub(crate) pieces: Option<&'f dyn FilePieces>,
 }
 
+impl FileSet<'_> {
+    /// How a file is stored, and the number of the profile by which it is encoded.
+    pub(crate) fn mode_and_profile(
+        &self,
+        file: usize,
+        modes: StorageModes,
+    ) -> (StorageMode, usize) {
+        match self.compressions.get(file).copied().unwrap_or_default() {
+            FileCompression::Profile(profile) => (modes.usual, profile),
+            FileCompression::Uncompressed => (modes.uncompressed, 0),
+        }
+    }
+}
+
 /// A range of one file and what is to be done with it.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeTask {
@@ -247,10 +261,7 @@ impl<'f> TaskSplitter<'f> {
         let Some(content) = self.files.contents.content(file) else { return Ok(()) };
         let content = &content;
         let bytes = content.bytes();
-        let (mode, profile) = match self.files.compressions.get(file).copied().unwrap_or_default() {
-            FileCompression::Profile(profile) => (self.modes.usual, profile),
-            FileCompression::Uncompressed => (self.modes.uncompressed, 0),
-        };
+        let (mode, profile) = self.files.mode_and_profile(file, self.modes);
         let mut add = |start, bytes, kind| {
             let content = content.clone();
             self.ready.push_back(RangeTask { file, content, start, bytes, profile, kind });

@@ -193,14 +193,15 @@ impl DataPass<'_> {
             params.table.map_or(0, |table| sum(&|bytes| bytes.div_ceil(table.chunk_bytes)));
         let shares = self.profiles.params.shares_pclusters;
         let packs = context.options.fragments != Fragments::None;
-        let modes = [self.modes.usual, self.modes.uncompressed];
         // Only compressed files have an index. A file of nothing but holes may claim 2^63 bytes.
-        let has_indexes = modes.contains(&StorageMode::Compressed);
-        let largest = if has_indexes { sizes().max().unwrap_or(0) } else { 0 };
+        let has_index = |&file: &usize| {
+            self.files.mode_and_profile(file, self.modes).0 == StorageMode::Compressed
+        };
+        let largest = (0..contents.len()).filter(has_index).map(|file| contents.bytes(file)).max();
         DataNeeds {
             packed_parts: if packs { contents.len() as u64 } else { 0 },
             pclusters: if shares { sum(&|bytes| bytes.div_ceil(params.block)) } else { 0 },
-            index_bytes: (largest / params.block).saturating_mul(INDEX_ENTRY_BYTES),
+            index_bytes: (largest.unwrap_or(0) / params.block).saturating_mul(INDEX_ENTRY_BYTES),
             chunk_table_bytes: entries.saturating_mul(CHUNK_ENTRY_BYTES),
             chunks: entries,
             copy_source_bytes: copied

@@ -403,12 +403,12 @@ directory entries, or the host's clock. There are two exceptions by default: the
 the build time is the current time. --reproducible fixes both. The UUID is then all zeros, unless
 --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the newest time in the
 source. Owners, permissions and times of files are still those of the source; see Content for
-options that change them. What --dedupe and --fragments find depends on --memory if that is little;
-with --reproducible, its default is 256m on every host.
+options that change them. Which equal parts, chunks and extended attributes are stored once depends on
+--memory if that is little; with --reproducible, its default is 256m on every host.
 
 Data that does not fit into --memory goes to an unnamed temporary file, in the directory that TMPDIR
-names, or else in that of IMAGE. The summary has the size of the file. With little --memory,
---dedupe and --fragments find fewer equal parts. Archives that are compressed with a window of more
+names, or else in that of IMAGE. The summary has the size of the file. With little --memory, fewer
+equal parts, chunks and extended attributes are found. Archives that are compressed with a window of more
 than about 5/8 of --memory are refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without

@@ -302,7 +302,11 @@ impl XzStream {
 
 impl Read for XzStream {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
-        self.inner.read(output).map_err(|error| match error.kind() {
+        let result = self.inner.read(output);
+        if result.is_err() {
+            self.inner.inner().check_cancelled()?;
+        }
+        result.map_err(|error| match error.kind() {
             io::ErrorKind::OutOfMemory => {
                 self.window.too_long("xz", None, self.inner.inner().position())
             }
@@ -414,6 +418,7 @@ impl ZstdReader {
                     self.window.reserve("zstd", bytes, self.input.position())?;
                 }
                 if let Err(error) = self.decoder.reset(&mut self.input) {
+                    self.input.check_cancelled()?;
                     return Err(
                         self.damage(&format!("has a frame that cannot be decoded ({error})"))
                     );
@@ -455,6 +460,7 @@ impl ZstdReader {
         while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
             let strategy = BlockDecodingStrategy::UptoBlocks(1);
             if let Err(error) = self.decoder.decode_blocks(&mut self.input, strategy) {
+                self.input.check_cancelled()?;
                 return Err(self.damage(&format!("cannot be decoded ({error})")));
             }
         }

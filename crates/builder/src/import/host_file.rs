@@ -90,8 +90,12 @@ impl HostFile {
 
     fn open_unchanged(&self) -> Result<OwnedFd> {
         let relative = self.root.relative(self.directory, &self.name);
-        // NONBLOCK: a FIFO that has replaced the file must not block the open.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags = match self.fingerprint.size {
+            // Nothing is read of an empty file, so no right to read it is needed.
+            0 => OFlags::PATH,
+            // NONBLOCK: a FIFO that has replaced the file must not block the open.
+            _ => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+        };
         let fd = match self.root.open_below(&relative, flags) {
             Ok(fd) => fd,
             Err(errno) => return Err(self.located(unopened(errno))),

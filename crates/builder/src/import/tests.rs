@@ -284,6 +284,20 @@ fn a_file_that_may_not_be_read_is_an_error_or_a_warning() {
     assert_eq!(observer.warnings().len(), 1);
 }
 
+/// Root reads everything, so only other users see the difference.
+#[test]
+fn an_empty_file_that_may_not_be_read_is_compared_with_its_state() {
+    let fixture = SourceFixture::new();
+    fixture.write("shut", b"");
+    std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o000)).unwrap();
+    let tree = fixture.tree();
+    let content = node(&tree, "shut").content().unwrap();
+    content.source().open().map(drop).unwrap();
+    std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o600)).unwrap();
+    let error = content.source().open().map(drop).unwrap_err();
+    assert_eq!(error.path(), fixture.at("shut"));
+}
+
 /// `sysfs` has files that not even root may read.
 #[test]
 fn a_file_that_nobody_may_read_is_an_error_or_a_warning() {

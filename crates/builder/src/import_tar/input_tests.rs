@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::tests::{ArchiveBuilder, TestHeader, bytes_of, layer, listing};
 use super::{InputLimit, StoredHoles, TarContentMode, TarImportOptions, TarSource, from_tar};
@@ -495,9 +496,15 @@ fn a_pipe_that_nobody_writes_to_ends_when_it_is_cancelled() {
     let file = File::from(std::os::fd::OwnedFd::from(idle));
     for source in [TarSource::Path(path), TarSource::File { name, file }] {
         let cancel = CancelToken::new();
-        cancel.cancel();
         let options = TarImportOptions::default();
-        let error = from_tar(source, &options, &NoopObserver, &cancel).map(drop).unwrap_err();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Most likely the import waits for bytes by then.
+                std::thread::sleep(Duration::from_millis(50));
+                cancel.cancel();
+            });
+            from_tar(source, &options, &NoopObserver, &cancel).map(drop).unwrap_err()
+        });
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     }
 }
@@ -510,7 +517,10 @@ fn an_archive_comes_through_a_fifo_whose_writer_comes_late() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let (archive, target) = (ArchiveBuilder::new().end(), path.clone());
     std::thread::scope(|scope| {
-        scope.spawn(|| fs::write(target, archive).unwrap());
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            fs::write(target, archive).unwrap();
+        });
         let options = TarImportOptions::default();
         let tree = from_tar(TarSource::Path(path), &options, &NoopObserver, &CancelToken::new());
         assert_eq!(tree.unwrap().len(), 1);

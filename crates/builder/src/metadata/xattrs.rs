@@ -36,7 +36,7 @@ const SHARED_SHARE: u64 = 8;
 const SHARED_BYTES_MAX: u64 = 1 << 31;
 /// What the sorted set adds to an attribute in memory, in bytes.
 const SORTED_BYTES: u64 = 128;
-/// Bytes of a place in memory, while the table grows.
+/// Bytes of a place in memory.
 const PLACE_BYTES: u64 = 64;
 
 /// The xattrs of a tree, ready to be placed.
