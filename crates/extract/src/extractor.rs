@@ -68,7 +68,11 @@ pub(crate) fn extract_with(
     let source: &[u8] =
         if options.source_directory.is_empty() { b"/" } else { &options.source_directory };
     // Paths of errors count from the source directory.
-    let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, b"/"))?;
+    let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| {
+        // As in `Extractor::problem`.
+        let is_cancelled = options.cancel.is_cancelled();
+        if is_cancelled { Error::new(ErrorKind::Cancelled, b"") } else { Error::new(kind, b"/") }
+    })?;
     let failures = PublishFailures::default();
     let opened = open_destination(destination, options.existing, &failures)?;
     let credentials = CallerId::current();
@@ -320,7 +324,8 @@ impl Extractor<'_> {
     }
 
     /// After an error that ends everything: waits for the tasks in flight, which end soon, and
-    /// reports the files that are not whole and could not be removed.
+    /// reports their failures; after a cancellation only the files that are not whole and could not
+    /// be removed.
     fn abandon(&mut self) {
         self.pool.wait();
         let finished = self.pool.finished();

@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use ferrofs_image::{Image, ImageSource, OpenOptions};
+use ferrofs_workers::CancelToken;
 
 use super::fixture::{ImageFixture, snapshot_tree};
 use super::{extract_with_options, new_folder};
@@ -124,5 +126,46 @@ fn bytes_of_files_that_failed_and_were_removed_are_not_counted() {
         let run = extract_with_options(&image, folder.path(), workers, ExtractOptions::new());
         let summary = run.result.unwrap();
         assert_eq!((summary.failures, summary.files, summary.bytes), (1, 1, 5));
+    }
+}
+
+/// As of a server that ends with the command that is cancelled.
+#[test]
+fn a_read_that_fails_after_a_cancellation_is_no_damage() {
+    let mut made = ImageFixture::new();
+    for number in 0..4 {
+        let directory = made.directory(0, &format!("directory-{number}"));
+        made.file(directory, "file", &contents(10_000));
+    }
+    let bytes = made.bytes();
+    for workers in [0, 2] {
+        let mut cancelled = 0;
+        for nth in 0.. {
+            let (cancel, left) = (CancelToken::new(), Arc::new(AtomicU64::new(u64::MAX)));
+            let image = open_with(bytes.clone(), {
+                let (cancel, left) = (cancel.clone(), Arc::clone(&left));
+                move |_| {
+                    let one_less = |left: u64| left.checked_sub(1);
+                    let relaxed = Ordering::Relaxed;
+                    left.fetch_update(relaxed, relaxed, one_less).map(|_| ()).map_err(|_| {
+                        cancel.cancel();
+                        io::Error::other("the server is gone")
+                    })
+                }
+            });
+            left.store(nth, Ordering::Relaxed);
+            let folder = new_folder();
+            let options = ExtractOptions::new().cancel(&cancel);
+            let run = extract_with_options(&image, folder.path(), workers, options);
+            assert!(run.failures.is_empty(), "{workers} workers, read {nth}: {:?}", run.failures);
+            if !cancel.is_cancelled() {
+                run.result.unwrap();
+                break;
+            }
+            cancelled += 1;
+            let error = run.result.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Cancelled), "read {nth}: {error}");
+        }
+        assert!(cancelled > 8, "only {cancelled} reads");
     }
 }
