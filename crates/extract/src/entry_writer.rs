@@ -466,6 +466,9 @@ impl EntryBatch {
             return;
         }
         let Some(task) = self.tasks.get_mut(self.next) else { return };
+        if let EntryTask::Finish { written, .. } = task {
+            self.report.removed.add(*written);
+        }
         match std::mem::replace(task, EntryTask::Done) {
             EntryTask::Write { node, directory } | EntryTask::Finish { node, directory, .. } => {
                 let error = Error::new(ErrorKind::Panicked, &node.path).about(&node.inode);

@@ -43,7 +43,7 @@ pub enum ExtractEvent {
 pub struct ExtractProgress {
     /// Entries that were extracted, failed or skipped.
     pub entries: u64,
-    /// Bytes of file contents, holes included, also of files that failed later.
+    /// Bytes of file contents, holes included, also of large files that failed later.
     pub bytes: u64,
 }
 
@@ -144,7 +144,8 @@ pub(crate) struct TaskReport {
     /// Counts without failures, which are listed below.
     pub(crate) counted: ExtractSummary,
     pub(crate) failures: Vec<Error>,
-    /// What segments have counted of a file that was removed.
+    /// What segments have counted of a file that does not count: it was removed, or a panic ended
+    /// its completion.
     pub(crate) removed: FileBytes,
 }
 

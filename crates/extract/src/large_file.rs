@@ -311,6 +311,24 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_file_whose_completion_panics_do_not_count() {
+        let folder = TempDir::new().unwrap();
+        let (_, mut segments) = segments(&folder);
+        let mut content = ContentWriter::default();
+        let mut counted = 0;
+        for segment in &mut segments {
+            segment.write(&mut content);
+            counted += segment.report.counted.bytes;
+        }
+        let last = segments.into_iter().fold(None, |_, segment| Some(segment.end()));
+        let Some(SegmentEnd::Last(mut batch)) = last else { panic!("{last:?}") };
+        assert!(counted > 0 && batch.report.removed.bytes == 0);
+        batch.mark_panicked();
+        assert_eq!(batch.report.removed.bytes, counted);
+        assert_eq!(batch.report.failures.len(), 1);
+    }
+
+    #[test]
     fn a_file_that_was_interrupted_is_removed_and_is_no_failure() {
         let folder = TempDir::new().unwrap();
         let (context, mut segments) = segments(&folder);
