@@ -16,9 +16,9 @@ use crate::error::{ErrorKind, SET_XATTR};
 use crate::event::SkippedMetadata;
 use crate::options::OwnerPolicy;
 
-/// The times, in seconds, that every file system can store: FAT begins with 1980, and ext3 ends with
-/// 2038.
-const COMMON_SECONDS: Range<i64> = 315_532_800..1 << 31;
+/// The times, in seconds, that every file system can store. FAT begins with 1980 in local time, which
+/// its mount option `time_offset=` puts up to a day behind UTC. Ext3 ends with 2038.
+const COMMON_SECONDS: Range<i64> = 315_619_200..1 << 31;
 
 pub(crate) const ACL_DEFAULT: &str = "system.posix_acl_default";
 pub(crate) const ACL_ACCESS: &str = "system.posix_acl_access";
@@ -388,11 +388,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_that_fat_cannot_store_are_looked_at() {
-        // 1979-12-31 23:59:59, the second after it, and the last one of 32 bits.
-        let last = i64::from(i32::MAX);
-        let is_common =
-            [315_532_799, 315_532_800, last, last + 1].map(|at| COMMON_SECONDS.contains(&at));
-        assert_eq!(is_common, [false, true, true, false]);
+    fn times_that_fat_cannot_store_in_some_zone_are_looked_at() {
+        let last_of_1979 = 315_532_799;
+        for hours_behind_utc in [0, 12, 24] {
+            let at = last_of_1979 + hours_behind_utc * 3600;
+            assert!(!COMMON_SECONDS.contains(&at), "{hours_behind_utc} hours behind UTC");
+        }
     }
 }
