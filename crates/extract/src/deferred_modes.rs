@@ -9,7 +9,7 @@ use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use rustix::fs::Mode;
 
-use crate::directory_stack::DirectoryStack;
+use crate::directory_stack::{DirectoryStack, clone_failed};
 use crate::error::ErrorKind;
 use crate::new_directory::{open_directory, open_search};
 use crate::open_directory::FileId;
@@ -199,8 +199,6 @@ impl<'a> OpenAncestors<'a> {
         if !self.open.is_empty() {
             return Ok(());
         }
-        let clone_failed =
-            |source| ErrorKind::Output { operation: "cannot open directory", source };
         let (index, fd) = match self.waypoints.above(self.ends.len()) {
             Some((index, fd)) => (index, fd.try_clone().map_err(clone_failed)?),
             None => (0, self.stack.open(b"/")?),
@@ -301,6 +299,7 @@ mod tests {
             assert_eq!(mode & 0o777, 0o711, "{path}");
         }
     }
+
     #[test]
     fn the_way_up_from_a_deep_directory_does_not_begin_at_the_destination() {
         let folder = TempDir::new().unwrap();

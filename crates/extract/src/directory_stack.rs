@@ -321,7 +321,7 @@ impl DirectoryStack {
     }
 }
 
-fn clone_failed(source: std::io::Error) -> ErrorKind {
+pub(crate) fn clone_failed(source: std::io::Error) -> ErrorKind {
     ErrorKind::Output { operation: "cannot open directory", source }
 }
 

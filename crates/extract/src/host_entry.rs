@@ -161,6 +161,7 @@ impl NewEntry<'_> {
     }
 
     /// The same without hard links: an empty file takes the name first. SIGKILL in between leaves it.
+    /// A file that another process puts in its place meanwhile is replaced, or removed after a failure.
     fn rename_over_empty_file(self, temporary: &[u8]) -> io::Result<()> {
         let (directory, name) = (self.directory, self.name);
         drop(self.open_new(name, Mode::RUSR | Mode::WUSR)?);
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_a_call_gets_copies_and_no_special_files() {
+    fn errors_of_calls_that_are_missing_are_told_from_others() {
         for errno in [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS] {
             assert!(has_no_links(errno) && has_no_special_files(errno), "{errno}");
         }
