@@ -48,7 +48,8 @@ impl<'a> InputFiles<'a> {
     }
 
     /// The words for the file that a write into the existing file `output` would change, if it is one
-    /// of these. A block device is the same under each of its names.
+    /// of these. A block device is the same under each of its names. Loop devices and partitions of it
+    /// are not found.
     pub(crate) fn changed_by(&self, output: &Metadata) -> Option<String> {
         let is_block_device = |file: &Metadata| file.file_type().is_block_device();
         self.find(|input| {
