@@ -24,8 +24,14 @@ pub(crate) fn check(files: &[SourceFile], report: &mut Report) {
         report.add(path, 1, format!("allows unsafe code but is not named in {PAGE}"));
     }
     let inherits = |file: &&SourceFile| {
-        let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        file.kind == Kind::Rust && allowing.contains(&format!("{folder}.rs").as_str())
+        let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+        // A program beside a library is a crate of its own.
+        let parents: &[&str] = match name {
+            "lib.rs" | "main.rs" => &[".rs"],
+            _ => &[".rs", "/lib.rs", "/main.rs"],
+        };
+        let allows = |end: &&str| allowing.contains(&format!("{folder}{end}").as_str());
+        file.kind == Kind::Rust && parents.iter().any(allows)
     };
     for file in files.iter().filter(inherits).filter(|file| !sets_unsafe(&file.text, &LEVELS)) {
         let message = "inherits unsafe code from its parent: write #![forbid(unsafe_code)]";
@@ -131,5 +137,24 @@ mod tests {
         assert!(with_child("#![forbid(unsafe_code)]\n").is_empty());
         let finding = "crates/codec/src/lz4/window.rs:1: inherits unsafe code from its parent: write #![forbid(unsafe_code)]";
         assert_eq!(with_child("//! Plain.\n"), [finding]);
+    }
+
+    #[test]
+    fn a_module_of_a_crate_with_unsafe_code_says_what_it_allows() {
+        for [root, other] in [["lib", "main"], ["main", "lib"]] {
+            let [root, other] = [root, other].map(|name| format!("crates/codec/src/{name}.rs"));
+            let page = format!("| `{root}` | calls C |\n");
+            let files = [
+                SourceFile::new(&root, ALLOWING),
+                SourceFile::new(&other, "//! Plain.\n"),
+                SourceFile::new("crates/codec/src/lz4.rs", "//! Plain.\n"),
+                SourceFile::new("docs/trust.md", &page),
+            ];
+            let mut report = Report::default();
+            check(&files, &mut report);
+            let findings: Vec<_> = report.into_sorted().iter().map(ToString::to_string).collect();
+            let finding = "crates/codec/src/lz4.rs:1: inherits unsafe code from its parent: write #![forbid(unsafe_code)]";
+            assert_eq!(findings, [finding]);
+        }
     }
 }
