@@ -23,7 +23,7 @@ fn names_tests(attribute: &TokenStream) -> bool {
         && (text.contains("test") || text.contains("loom"))
 }
 
-/// The index behind the item that begins at `at`: its `;`, or its block. A field ends with its comma.
+/// The index behind the item that begins at `at`: its `;`, or its block. A field or variant ends with its comma.
 fn after_item(tokens: &[TokenTree], at: usize) -> usize {
     if is_field(&tokens[at..]) {
         return after_field(tokens, at);
@@ -41,16 +41,19 @@ fn after_item(tokens: &[TokenTree], at: usize) -> usize {
         .map_or(tokens.len(), |index| index + 1)
 }
 
-/// Whether a field begins here: more attributes, a visibility, a name and one colon.
+/// Whether a field, or a variant of an enum, begins here: more attributes, a visibility, and a name before one
+/// colon, a comma, or its own fields and a comma.
 fn is_field(mut tokens: &[TokenTree]) -> bool {
     loop {
         tokens = match tokens {
             [mark, TokenTree::Group(_), rest @ ..] if is_mark(mark, '#') => rest,
             [TokenTree::Ident(word), TokenTree::Group(_), rest @ ..] if word == "pub" => rest,
             [TokenTree::Ident(word), rest @ ..] if word == "pub" => rest,
-            [TokenTree::Ident(_), colon, next, ..] => {
-                return is_mark(colon, ':') && !is_mark(next, ':');
+            [TokenTree::Ident(_), TokenTree::Group(_), end, ..] => return is_mark(end, ','),
+            [TokenTree::Ident(_), colon, next, ..] if is_mark(colon, ':') => {
+                return !is_mark(next, ':');
             }
+            [TokenTree::Ident(_), end, ..] => return is_mark(end, ','),
             _ => return false,
         }
     }
@@ -93,6 +96,12 @@ mod tests {
             ("#[cfg(test)] pub(crate) a: Map<u8, fn() -> u8>, b: A", "b : A"),
             ("#[cfg(loom)] #[allow(dead_code)] pub a: u8, b: A", "b : A"),
             ("#[cfg(test)] a: u8", ""),
+            ("#[cfg(test)] a, b: A", "b : A"),
+            ("#[cfg(test)] A, B { b: C }, D;", "B { b : C } , D ;"),
+            ("#[cfg(test)] A(u8), B { b: C }", "B { b : C }"),
+            ("#[cfg(test)] A { a: u8 }, B { b: C }", "B { b : C }"),
+            ("#[cfg(test)] A", ""),
+            ("#[cfg(test)] a! { b } struct C;", "struct C ;"),
             ("#[cfg(test)] fn f<A, B>(a: A) -> B {} struct C;", "struct C ;"),
             ("#[cfg(test)] use a::{b, c}; struct C;", "struct C ;"),
             ("#[cfg(unix)] a: u8, b: A", "a : u8 , b : A"),
