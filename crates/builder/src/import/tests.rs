@@ -291,10 +291,10 @@ fn an_empty_file_that_may_not_be_read_is_compared_with_its_state() {
     fixture.write("shut", b"");
     std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o000)).unwrap();
     let tree = fixture.tree();
-    let content = node(&tree, "shut").content().unwrap();
-    content.source().open().map(drop).unwrap();
+    let source = node(&tree, "shut").content().unwrap().source();
+    source.open().map(drop).unwrap();
     std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o600)).unwrap();
-    let error = content.source().open().map(drop).unwrap_err();
+    let error = source.open().map(drop).unwrap_err();
     assert_eq!(error.path(), fixture.at("shut"));
 }
 
