@@ -101,6 +101,8 @@ pub(crate) async fn find_credentials(
 
 /// The files that may have logins, in the order of podman (containers-auth.json(5)); then docker's.
 fn login_files(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<PathBuf> {
+    // Relative ones would be looked up from `/`; the XDG base directory specification ignores them, too.
+    let variable = |name: &str| variable(name).filter(|path| path.is_absolute());
     let home = variable("HOME");
     let mut files = Vec::new();
     if let Some(named) = variable("REGISTRY_AUTH_FILE") {
@@ -300,6 +302,8 @@ mod tests {
         assert_eq!(files(&[]), ["/run/containers/7/auth.json"]);
         let named = files(&[("REGISTRY_AUTH_FILE", "/a"), ("DOCKER_CONFIG", "/d")]);
         assert_eq!(named, ["/a", "/d/config.json"]);
+        let relative = files(&[("HOME", "h"), ("XDG_RUNTIME_DIR", "."), ("XDG_CONFIG_HOME", "c")]);
+        assert_eq!(relative, ["/run/containers/7/auth.json"]);
     }
 
     #[test]

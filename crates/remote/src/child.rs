@@ -19,10 +19,13 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 const FIRST_FREE: RawFd = 3;
 /// Variables with a path that the fetcher uses.
 const PATH_VARIABLES: [&str; 3] = ["REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "SSL_CERT_FILE"];
+/// Where programs are looked up.
+const SEARCH_PATH: &str = "PATH";
 /// The same with several paths.
-const LIST_VARIABLES: [&str; 2] = ["PATH", "SSL_CERT_DIR"];
+const LIST_VARIABLES: [&str; 2] = [SEARCH_PATH, "SSL_CERT_DIR"];
 
-/// Starts `command` with its standard streams and no other descriptor. Its variables mean the same in every directory.
+/// Prepares `command`: the process that it starts gets its standard streams and no other descriptor, and variables that mean
+/// the same in every directory.
 pub(crate) fn detach(command: &mut Command) {
     for name in PATH_VARIABLES {
         if let Some(path) = std::env::var_os(name).filter(|path| !path.is_empty()) {
@@ -30,7 +33,7 @@ pub(crate) fn detach(command: &mut Command) {
         }
     }
     for name in LIST_VARIABLES {
-        if let Some(list) = std::env::var_os(name).and_then(|list| absolute_list(&list)) {
+        if let Some(list) = std::env::var_os(name).and_then(|list| absolute_list(name, &list)) {
             command.env(name, list);
         }
     }
@@ -55,13 +58,14 @@ pub(crate) fn absolute(path: &OsStr) -> OsString {
 }
 
 /// `None` if a working directory has a name that a list cannot have.
-fn absolute_list(list: &OsStr) -> Option<OsString> {
-    let absolute_or_here = |path: std::path::PathBuf| {
-        // An empty entry of a list is the working directory.
-        let here = if path.as_os_str().is_empty() { OsStr::new(".") } else { path.as_os_str() };
-        absolute(here)
+fn absolute_list(name: &str, list: &OsStr) -> Option<OsString> {
+    let absolute_entry = |path: std::path::PathBuf| match path.as_os_str() {
+        // An empty entry is the working directory where programs are looked up (POSIX), and nothing elsewhere: a
+        // working directory must not become one of trusted CAs.
+        entry if entry.is_empty() => (name == SEARCH_PATH).then(|| absolute(OsStr::new("."))),
+        entry => Some(absolute(entry)),
     };
-    std::env::join_paths(std::env::split_paths(list).map(absolute_or_here)).ok()
+    std::env::join_paths(std::env::split_paths(list).filter_map(absolute_entry)).ok()
 }
 
 /// The descriptors of this process but the standard streams. Without `/proc`, there is no fetcher either.
@@ -102,6 +106,15 @@ mod tests {
         assert_eq!(absolute(OsStr::new("a/b")), OsString::from(text("a/b")));
         assert_eq!(absolute(OsStr::new("/a")), "/a");
         let wanted = format!("/bin:{}:{}", text("tools"), here.display());
-        assert_eq!(absolute_list(OsStr::new("/bin:tools:")), Some(wanted.into()));
+        assert_eq!(absolute_list("PATH", OsStr::new("/bin:tools:")), Some(wanted.into()));
+    }
+
+    /// Certificates of the working directory were trusted.
+    #[test]
+    fn an_empty_entry_of_a_list_of_certificates_is_no_directory() {
+        let certificates = |list: &str| absolute_list("SSL_CERT_DIR", OsStr::new(list));
+        assert_eq!(certificates(":/certs::/more:"), Some("/certs:/more".into()));
+        assert_eq!(certificates(""), Some("".into()));
+        assert_eq!(certificates(":"), Some("".into()));
     }
 }
