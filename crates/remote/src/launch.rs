@@ -17,7 +17,7 @@ use crate::store_settings::{METADATA_NAMES, StoreSettings};
 /// The name of the program.
 const PROGRAM: &str = "ferrofs-fetch";
 /// How long a fetcher may take to start.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 1000 } else { 10_000 });
 /// How many heaps its threads have.
 const HEAP_VARIABLE: &str = "MALLOC_ARENA_MAX";
 const START_PAUSE: Duration = Duration::from_millis(5);
@@ -134,19 +134,22 @@ impl FetcherProgram {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
         let start = || self.start(Stdio::null(), &["--cache".as_ref(), shared.path().as_os_str()]);
-        let mut ended = match shared.connect() {
-            Err(error) if is_absent(&error) => start()?,
-            other => return other,
+        let reach = || match shared.connect() {
+            Err(error) if is_absent(&error) => None,
+            reached => {
+                *locked(&self.problem) = None;
+                Some(reached)
+            }
         };
+        if let Some(reached) = reach() {
+            return reached;
+        }
+        let mut ended = start()?;
         let deadline = Instant::now() + START_TIMEOUT;
         let (mut is_busy, mut restart) = (false, None);
         loop {
-            match shared.connect() {
-                Err(error) if is_absent(&error) => {}
-                other => {
-                    *locked(&self.problem) = None;
-                    return other;
-                }
+            if let Some(reached) = reach() {
+                return reached;
             }
             let now = Instant::now();
             let code = ended.get().and_then(|status: &ExitStatus| status.code());
@@ -244,5 +247,25 @@ mod tests {
             assert!(is_removed(name), "{name}");
         }
         assert!(is_removed("GCE_METADATA_ROOT") && is_removed("IDENTITY_HEADER"));
+    }
+
+    /// It was an error, with the advice to install the fetcher. When the fetcher could be reached again, the reason stayed.
+    #[test]
+    fn a_lock_whose_holder_cannot_be_reached_means_no_cache_until_it_can_be_reached() {
+        let above = tempfile::tempdir().unwrap();
+        let fetcher = above.path().join("fetcher");
+        // Written by a process of its own: a fork of another test would keep the file busy, which could not be executed.
+        let script = format!("printf '#!/bin/sh\\nexit {CACHE_BUSY}\\n' >\"$0\"; chmod 755 \"$0\"");
+        let written = Command::new("/bin/sh").args(["-c", &script]).arg(&fetcher).status();
+        assert!(written.unwrap().success());
+        let path = above.path().join("cache");
+        let place = || CacheDirectory::open(&path).unwrap();
+        let program = FetcherProgram::new(place(), fetcher, Vec::new());
+        program.connect_or_start().unwrap();
+        let problem = program.uncached_because().unwrap();
+        assert!(problem.contains("another process has its lock"), "{problem}");
+        let _socket = crate::cache::FetcherSocket::listen(&place()).unwrap().unwrap();
+        program.connect_or_start().unwrap();
+        assert_eq!(program.uncached_because(), None);
     }
 }

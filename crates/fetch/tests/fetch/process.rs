@@ -1,6 +1,7 @@
 //! The fetcher as a process that outlives the verb which has started it: what it leaves to others.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,19 +10,21 @@ use std::time::{Duration, Instant};
 use ferrofs_remote::cache::{CacheDirectory, FetcherSocket};
 use ferrofs_remote::protocol::RemoteOptions;
 
-use crate::command::{Verb, data, ferrofs};
+use crate::command::{Verb, data, ferrofs, skip};
 use crate::logins::registry;
 use crate::proof::fetchers;
 use crate::server::Server;
 use crate::wire::{Answer, Wire};
 use crate::world::World;
 
-/// The descriptors and the working directory of a process, by what they lead to.
-fn held(process: rustix::process::Pid) -> Vec<PathBuf> {
+/// The working directory and the descriptors of a process, by what they lead to.
+fn held(process: rustix::process::Pid) -> io::Result<Vec<PathBuf>> {
     let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
-    let descriptors = fs::read_dir(folder.join("fd")).unwrap();
-    let links = descriptors.map(|entry| entry.unwrap().path()).chain([folder.join("cwd")]);
-    links.filter_map(|link| fs::read_link(link).ok()).collect()
+    let mut held = vec![fs::read_link(folder.join("cwd"))?];
+    for entry in fs::read_dir(folder.join("fd"))? {
+        held.extend(fs::read_link(entry?.path()).ok());
+    }
+    Ok(held)
 }
 
 /// `umount` found it busy, `flock` waited, and whoever reads a pipe to its end did not see it.
@@ -33,16 +36,25 @@ fn a_fetcher_holds_no_directory_and_no_descriptor_of_its_verb() {
     let folder = world.directory.path().join("folder");
     fs::create_dir(&folder).unwrap();
     let mut command = Command::new("sh");
-    command.args(["-c", "exec 7>held 9>lock; exec \"$@\"", "sh"]).arg(&program);
+    command.args(["-c", "exec 7>&1 8>held 9>lock; exec \"$@\"", "sh"]).arg(&program);
     command.args(["info", &server.url(), "--cache"]).arg(world.cache());
     command.env("FERROFS_FETCH", env!("CARGO_BIN_EXE_ferrofs-fetch")).current_dir(&folder);
+    // Returns when nobody can write to the pipe, of which descriptor 7 is a copy.
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let fetchers = fetchers(&world);
-    assert_eq!(fetchers.len(), 1);
-    let held = held(fetchers[0]);
-    assert!(held.contains(&PathBuf::from("/")), "{held:?}");
-    assert!(!held.iter().any(|path| path.starts_with(&folder)), "{held:?}");
+    assert_eq!(fetchers.len(), 1, "it ended before the pipe did");
+    match held(fetchers[0]) {
+        Ok(held) => {
+            assert!(held.contains(&PathBuf::from("/")), "{held:?}");
+            assert!(!held.iter().any(|path| path.starts_with(&folder)), "{held:?}");
+        }
+        // The fetcher hides its memory, and this part of `/proc` with it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            skip("needs root or CAP_SYS_PTRACE, to see the files and the directory of a fetcher");
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// They are read when a registry asks for a login, and the fetcher has another working directory then.
@@ -108,7 +120,10 @@ fn the_lock_of_a_cache_is_held_as_long_as_work_goes_on() {
     let world = World::new();
     let folder = world.directory.path();
     let helper = folder.join("docker-credential-slow");
-    fs::write(&helper, "#!/bin/sh\nexec sleep 6\n").unwrap();
+    let work = folder.join("work");
+    fs::write(&work, "").unwrap();
+    let script = format!("#!/bin/sh\nwhile [ -e '{}' ]; do sleep 0.1; done\n", work.display());
+    fs::write(&helper, script).unwrap();
     fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
     let login = folder.join("auth.json");
     fs::write(&login, r#"{"credsStore":"slow"}"#).unwrap();
@@ -141,24 +156,20 @@ fn the_lock_of_a_cache_is_held_as_long_as_work_goes_on() {
     // The helper runs, and its process waits for it.
     assert!(fetcher.try_wait().unwrap().is_none());
     assert!(FetcherSocket::listen(&cache).unwrap().is_none());
+    fs::remove_file(work).unwrap();
     assert!(fetcher.wait().unwrap().success());
     assert!(FetcherSocket::listen(&cache).unwrap().is_some());
 }
 
-/// It was an error after ten seconds, with the advice to install the fetcher.
+/// A fetcher that ends may have the lock for a moment without listening.
 #[test]
-fn a_lock_whose_holder_cannot_be_reached_means_no_cache() {
+fn a_lock_that_is_released_is_taken_by_the_next_fetcher() {
     let Some(program) = ferrofs() else { return };
     let world = World::new();
     let verb = Verb { program: &program, world: &world };
     let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
     let cache = CacheDirectory::open(&world.cache()).unwrap();
     let lock = FetcherSocket::listen(&cache).unwrap().unwrap().into_lock();
-    let output = verb.run(&["info", &server.url()]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    assert!(errors.contains("nothing is cached") && errors.contains("has its lock"), "{errors}");
-    // Of a fetcher that ends without a word, the next one takes the cache.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_secs(1));
