@@ -12,6 +12,7 @@ use ferrofs_remote::cache::{
 };
 use ferrofs_remote::protocol::{PruneReport, PruneRequest};
 
+use crate::blocking::blocking;
 use crate::lock::locked;
 
 /// The least limit, in bytes: a chunk for each of 32 readers, so that none waits for a chunk that
@@ -77,6 +78,14 @@ pub(crate) struct DiskObject {
     is_solid: RwLock<bool>,
 }
 
+/// What a pass may evict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EvictionScope {
+    All,
+    /// What frees inodes.
+    WholeObjects,
+}
+
 /// Something that can be evicted.
 #[derive(Debug)]
 enum EvictionCandidate {
@@ -135,11 +144,14 @@ impl CacheSpace {
         (locked(&self.account).used, self.evicted_bytes.load(Ordering::Relaxed))
     }
 
-    /// The time of a use that is now: no earlier than that of the last one, also if the clock was set back.
+    /// The time of a use that is now: later than that of the last one, also if the clock was set back.
     fn time_of_use(&self) -> u64 {
         let now = micros(SystemTime::now());
+        let next = |latest: u64| now.max(latest.saturating_add(1));
         // Relaxed: it decides only what is evicted first.
-        self.latest.fetch_max(now, Ordering::Relaxed).max(now)
+        let latest =
+            self.latest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| Some(next(at)));
+        next(latest.unwrap_or_default())
     }
 
     /// Opens an object for its only writer.
@@ -149,15 +161,27 @@ impl CacheSpace {
         layout: ChunkLayout,
         seed: u32,
     ) -> io::Result<Arc<DiskObject>> {
-        self.with_room(layout.bytes_of(0).end, || self.try_open(identity, layout, seed))
+        // Most likely, there is no inode left.
+        let scope = EvictionScope::WholeObjects;
+        self.with_room(layout.bytes_of(0).end, scope, || self.try_open(identity, layout, seed))
     }
 
     /// Writes something; once more after an eviction if the disk refuses it although the bytes should fit: the quota of a
     /// user is used up, or there is no inode left.
-    fn with_room<T>(&self, bytes: u64, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn with_room<T>(
+        &self,
+        bytes: u64,
+        scope: EvictionScope,
+        write: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
         let evicted = self.evicted_bytes.load(Ordering::Relaxed);
         match write() {
-            Err(error) if is_full(&error) && self.make_more_room(bytes, evicted)? => write(),
+            Err(error) if is_full(&error) => {
+                match blocking(|| self.make_more_room(bytes, scope, evicted))? {
+                    true => write(),
+                    false => Err(error),
+                }
+            }
             other => other,
         }
     }
@@ -201,10 +225,9 @@ impl CacheSpace {
             return Ok(());
         }
         let length = bytes.len() as u64;
-        self.with_room(length, || {
-            let _reserved = self.reserve(length)?;
-            self.cache.keep_chunk_index(key, bytes)
-        })
+        let _reserved = self.reserve(length)?;
+        let write = || self.cache.keep_chunk_index(key, bytes);
+        self.with_room(length, EvictionScope::All, write)
     }
 
     /// Reserves bytes of the disk; evicts what was not used for the longest time if they do not fit.
@@ -264,20 +287,20 @@ impl CacheSpace {
             return Ok(1);
         }
         let mut report = PruneReport::default();
-        self.evict(least.saturating_add(self.slack()), &mut report)?;
+        self.evict(least.saturating_add(self.slack()), EvictionScope::All, &mut report)?;
         Ok(report.freed_bytes)
     }
 
     /// Evicts `bytes` and some more, whatever the account says, unless others have evicted since the counter was
     /// `evicted`. False if there was nothing to evict.
-    fn make_more_room(&self, bytes: u64, evicted: u64) -> io::Result<bool> {
+    fn make_more_room(&self, bytes: u64, scope: EvictionScope, evicted: u64) -> io::Result<bool> {
         let _pass = locked(&self.pass);
         if self.evicted_bytes.load(Ordering::Relaxed) != evicted {
             return Ok(true);
         }
         self.count()?;
         let mut report = PruneReport::default();
-        self.evict(bytes.saturating_add(self.slack()), &mut report)?;
+        self.evict(bytes.saturating_add(self.slack()), scope, &mut report)?;
         Ok(report.freed_bytes > 0)
     }
 
@@ -287,8 +310,8 @@ impl CacheSpace {
     }
 
     /// Evicts at least `wanted` bytes, if there are so many (E2 to E5).
-    fn evict(&self, wanted: u64, report: &mut PruneReport) -> io::Result<()> {
-        for (_, candidate) in self.candidates()? {
+    fn evict(&self, wanted: u64, scope: EvictionScope, report: &mut PruneReport) -> io::Result<()> {
+        for (_, candidate) in self.candidates(scope)? {
             if report.freed_bytes >= wanted {
                 break;
             }
@@ -304,8 +327,8 @@ impl CacheSpace {
         Ok(())
     }
 
-    /// Everything, what was not used for the longest time first (E2).
-    fn candidates(&self) -> io::Result<Vec<(u64, EvictionCandidate)>> {
+    /// Everything of the scope, what was not used for the longest time first (E2).
+    fn candidates(&self, scope: EvictionScope) -> io::Result<Vec<(u64, EvictionCandidate)>> {
         let open: HashMap<CacheKey, Arc<DiskObject>> = locked(&self.open)
             .iter()
             .filter_map(|(key, object)| Some((*key, object.upgrade()?)))
@@ -317,7 +340,7 @@ impl CacheSpace {
                 found.push((micros(entry.last_used), candidate));
             }
         }
-        for object in open.into_values() {
+        for object in open.into_values().filter(|_| scope == EvictionScope::All) {
             if *object.is_solid.read().unwrap_or_else(PoisonError::into_inner) {
                 continue;
             }
@@ -361,7 +384,7 @@ impl CacheSpace {
             PruneRequest::DownTo(limit) => {
                 let used = locked(&self.account).used;
                 if used > limit {
-                    self.evict(used - limit, &mut report)?;
+                    self.evict(used - limit, EvictionScope::All, &mut report)?;
                 }
                 None
             }
@@ -444,10 +467,8 @@ impl DiskObject {
         self.set_used(number);
         // And a block of the index.
         let length = bytes.len() as u64 + BLOCK;
-        self.space.with_room(length, || {
-            let _reserved = self.space.reserve(length)?;
-            self.writer.store(number, bytes)
-        })
+        let _reserved = self.space.reserve(length)?;
+        self.space.with_room(length, EvictionScope::All, || self.writer.store(number, bytes))
     }
 
     /// A reader uses a chunk.
@@ -630,7 +651,8 @@ mod tests {
         let next = CacheSpace::new(Arc::clone(&world.space.cache)).unwrap();
         assert!(next.usage().0 >= 20 * MIB);
     }
-    /// What is stored then was evicted before everything else.
+
+    /// What is stored then was evicted before everything else, and later all uses had one time.
     #[test]
     fn a_clock_that_is_set_back_makes_no_use_older() {
         let runtime = runtime();
@@ -641,8 +663,9 @@ mod tests {
         let later = micros(SystemTime::now()) + 3_600_000_000;
         world.space.latest.store(later, Ordering::Relaxed);
         fill(&object, 1..2);
-        assert_eq!(object.last_use(1), later);
-        assert!(object.last_use(0) < later);
+        assert!(object.last_use(0) < later && object.last_use(1) > later);
+        object.set_used(0);
+        assert!(object.last_use(0) > object.last_use(1));
     }
 
     /// A pass between both evicted it as the oldest.
@@ -657,7 +680,9 @@ mod tests {
             let object = world.space.open(&identity, layout, 1).unwrap();
             std::thread::scope(|scope| {
                 let finder = scope.spawn(|| {
+                    let deadline = std::time::Instant::now() + Duration::from_secs(10);
                     while !object.writer.is_present(0) {
+                        assert!(std::time::Instant::now() < deadline, "it was not stored");
                         std::hint::spin_loop();
                     }
                     object.last_use(0)
@@ -675,13 +700,15 @@ mod tests {
         let _inside = runtime.enter();
         let world = world();
         let calls = AtomicU64::new(0);
-        let write = |kind: Option<io::ErrorKind>| {
+        let write_for = |scope, kind: Option<io::ErrorKind>| {
             calls.store(0, Ordering::Relaxed);
-            world.space.with_room(MIB, || match (calls.fetch_add(1, Ordering::Relaxed), kind) {
+            let write = || match (calls.fetch_add(1, Ordering::Relaxed), kind) {
                 (0, Some(kind)) => Err(kind.into()),
                 _ => Ok(()),
-            })
+            };
+            world.space.with_room(MIB, scope, write)
         };
+        let write = |kind| write_for(EvictionScope::All, kind);
         let full = io::ErrorKind::QuotaExceeded;
         assert_eq!(write(Some(full)).unwrap_err().kind(), full, "there is nothing to evict");
         for kind in [full, io::ErrorKind::StorageFull] {
@@ -694,5 +721,11 @@ mod tests {
         write(None).unwrap();
         write(Some(io::ErrorKind::PermissionDenied)).unwrap_err();
         assert!(world.on_disk() >= 5 * MIB);
+        // A chunk of an open object has no inode of its own.
+        let open = world.object("closed", 5);
+        write_for(EvictionScope::WholeObjects, Some(full)).unwrap_err();
+        assert_eq!(open.writer.present_chunks().unwrap().len(), 5);
+        write(Some(full)).unwrap();
+        assert!(open.writer.present_chunks().unwrap().len() < 5);
     }
 }
