@@ -145,12 +145,13 @@ pub(crate) async fn read_range<F: Future<Output = Result<RangeAnswer, ExchangeEr
             return Ok(bytes);
         }
         if part.is_empty() {
-            break;
+            let detail = "the answers ended before all bytes had arrived";
+            let error = FetchError::new(FetchErrorKind::Unreachable, shown, detail);
+            return Err(ExchangeError::transient(error));
         }
     }
-    let detail = "the answers ended before all bytes had arrived";
-    let error = FetchError::new(FetchErrorKind::Unreachable, shown, detail);
-    Err(ExchangeError::transient(error))
+    let detail = format!("the server sends parts that are too small: {PARTS_MAX} are not enough");
+    Err(ExchangeError::permanent(protocol(shown, detail)))
 }
 
 /// The bytes of an answer, as they come.

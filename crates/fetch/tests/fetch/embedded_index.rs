@@ -1,6 +1,7 @@
 //! Where a chunk index comes from: behind its image, in a blob of its own, beside the image.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use ferrofs_image::ImageSource;
 use ferrofs_remote::protocol::{RemoteOptions, VerifyMode};
@@ -104,4 +105,28 @@ fn a_chunk_index_that_comes_in_parts_is_complete() {
         check(&source, 5 * MIB, 1000);
         assert!(*in_parts.lock().unwrap() >= 2, "{location}");
     }
+}
+
+/// It was repeated until the time limit, which the error did not explain.
+#[test]
+fn a_server_that_sends_single_bytes_is_not_asked_again() {
+    let image = body(LENGTH);
+    let digests = image.chunks(100_000).map(ContentDigest::of).collect();
+    let index = ChunkIndex::uniform(LENGTH, 100_000, digests).unwrap().to_bytes();
+    let digest = ContentDigest::of(&index);
+    let wire = Wire::start(move |ask| {
+        let mut part = ask.clone();
+        if !ask.path.ends_with(".chunk-index") {
+            return Answer::part(ask, &image);
+        }
+        let (start, end) = part.range.as_mut().unwrap();
+        *end = *start + 1;
+        Answer::part(&part, &index)
+    });
+    let (world, began) = (World::new(), Instant::now());
+    let location = format!("http://{}/image#index={digest}", wire.host);
+    let error = world.try_open(&location, &RemoteOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("parts that are too small"), "{error}");
+    let elapsed = began.elapsed();
+    assert!(elapsed.as_secs() < u64::from(world.timeout_seconds), "{elapsed:?}");
 }

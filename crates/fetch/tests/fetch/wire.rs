@@ -113,6 +113,8 @@ impl Wire {
     }
 
     fn serve(&self, mut stream: &TcpStream, answer: &dyn Fn(&Ask) -> Answer) {
+        // Head and body are two writes: the client would confirm the first one with a delay.
+        stream.set_nodelay(true).unwrap();
         let mut reader = BufReader::new(stream);
         while let Some(head) = read_head(&mut reader) {
             let number = self.requests.fetch_add(1, Ordering::SeqCst);
