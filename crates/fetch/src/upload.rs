@@ -385,6 +385,7 @@ impl Upload {
         match error {
             WebError::Request(error) => self.failed(error),
             WebError::Refused(detail) => {
+                let detail = format!("the upload server: {detail}");
                 let error = FetchError::new(FetchErrorKind::Denied, self.shown(), detail);
                 ExchangeError::permanent(error)
             }

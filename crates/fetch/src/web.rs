@@ -54,7 +54,7 @@ enum AddressPolicy {
 #[derive(Debug)]
 pub(crate) enum WebError {
     Request(reqwest::Error),
-    /// A redirect that is not followed; it would be refused again.
+    /// A redirect that is not followed, or a server that is not asked; it would be refused again.
     Refused(String),
 }
 
@@ -131,7 +131,10 @@ impl WebClient {
         loop {
             let next = request.try_clone();
             let was_secure = request.url().scheme() == "https";
-            let response = client.execute(request).await.map_err(WebError::of)?;
+            let response = client.execute(request).await.map_err(|error| {
+                let error = WebError::of(error);
+                if followed > 0 { error.of_redirect() } else { error }
+            })?;
             let target = redirect_target(&response);
             let (Some(target), Some(mut next)) = (target, next) else { return Ok(response) };
             let keeps_method = matches!(
@@ -154,7 +157,7 @@ impl WebClient {
                 || response.remote_addr().is_some_and(|address| !is_internal(address.ip()));
             let now = if is_far { AddressPolicy::NoInternal } else { AddressPolicy::NoMetadata };
             policy = Some(now);
-            client = self.restricted(now, &target)?;
+            client = self.restricted(now, &target).map_err(WebError::of_redirect)?;
             if target.origin() != next.url().origin() {
                 for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
                     next.headers_mut().remove(name);
@@ -177,6 +180,14 @@ impl WebError {
             cause = inner.source();
         }
         Self::Request(error)
+    }
+
+    /// The same for a server to which another one has redirected.
+    fn of_redirect(self) -> Self {
+        match self {
+            Self::Refused(why) => Self::Refused(format!("a redirect to {why}")),
+            Self::Request(error) => Self::Request(error),
+        }
     }
 }
 
@@ -226,7 +237,7 @@ impl Resolve for AddressPolicy {
     }
 }
 
-/// A server leads to an address that it must not lead to.
+/// A server has named another one with an address that it must not lead to.
 #[derive(Debug, PartialEq, Eq)]
 struct RefusedAddress {
     host: String,
@@ -240,7 +251,7 @@ impl fmt::Display for RefusedAddress {
             true => "a link-local or metadata address",
             false => "an address of the local network",
         };
-        write!(f, "a redirect to {kind} is refused: {host}")?;
+        write!(f, "{kind} is refused: {host}")?;
         if host.trim_matches(['[', ']']) != address.to_string() {
             write!(f, " is {address}")?;
         }
@@ -274,13 +285,11 @@ impl AddressPolicy {
         }
         let name = host.trim_end_matches('.').to_ascii_lowercase();
         if METADATA_NAMES.contains(&&*name) {
-            return Err(format!("a redirect to a metadata service is refused: {host}"));
+            return Err(format!("a metadata service is refused: {host}"));
         }
         let is_local = name == "localhost" || name.ends_with(".localhost");
         if self == Self::NoInternal && is_local {
-            return Err(format!(
-                "a redirect to an address of the local network is refused: {host}"
-            ));
+            return Err(format!("an address of the local network is refused: {host}"));
         }
         Ok(())
     }

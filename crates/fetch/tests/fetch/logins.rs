@@ -140,5 +140,6 @@ fn a_server_to_which_a_registry_redirects_gets_no_login() {
         };
         assert!(seen.iter().all(is_bare), "{what} {challenge}: {seen:?}");
         assert!(text.contains("only the registry itself gets a login"), "{text}");
+        assert!(text.contains(&format!("leads to http://{},", other.host)), "{text}");
     }
 }

@@ -113,7 +113,10 @@ fn a_token_server_behind_a_proxy_is_asked_through_it() {
                 assert!(asked.iter().any(|asked| asked.starts_with(line)), "{asked:?}: {text}");
                 assert!(!text.contains("local network"), "{text}");
             }
-            Err(part) => assert!(asked.is_empty() && text.contains(part), "{asked:?}: {text}"),
+            Err(part) => {
+                assert!(asked.is_empty() && text.contains(part), "{asked:?}: {text}");
+                assert!(!text.contains("redirect"), "there was none: {text}");
+            }
         }
     }
 }
@@ -132,5 +135,6 @@ fn no_proxy_is_asked_for_a_metadata_service() {
         let asked = asked.lock().unwrap();
         assert_eq!(asked.is_empty(), is_refused, "{asked:?}: {text}");
         assert_eq!(text.contains("is refused"), is_refused, "{text}");
+        assert_eq!(text.contains("a redirect to "), is_refused, "{text}");
     }
 }
