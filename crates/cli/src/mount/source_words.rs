@@ -5,6 +5,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use ferrofs_remote::{Location, RemoteObject};
+
 /// The registry of a name without one, as docker has it.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
@@ -12,8 +14,8 @@ const DEFAULT_REGISTRY: &str = "docker.io";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SourceWords {
     kind: Option<RemoteKind>,
-    /// Behind `#layer=`.
-    layer: Option<String>,
+    /// The word, and what comes behind `#layer=`.
+    layer: Option<(&'static str, String)>,
     platform: Option<String>,
     is_insecure: bool,
     /// For the process that connects: variables of its environment.
@@ -75,9 +77,11 @@ impl SourceWords {
             "oci.blob" | "oci.layer" if self.layer.is_some() => {
                 return refused("oci.blob cannot be used with oci.layer");
             }
-            "oci.blob" if value.starts_with("sha256:") => self.layer = Some(value.to_owned()),
-            "oci.blob" => self.layer = Some(format!("sha256:{value}")),
-            "oci.layer" => self.layer = Some(value.to_owned()),
+            "oci.blob" => {
+                let digest = value.strip_prefix("sha256:").unwrap_or(value);
+                self.layer = Some(("oci.blob", format!("sha256:{digest}")));
+            }
+            "oci.layer" => self.layer = Some(("oci.layer", value.to_owned())),
             "oci.platform" => self.platform = Some(value.to_owned()),
             "s3.region" => self.variables.push(("AWS_REGION", value.to_owned())),
             "s3.endpoint" if value.starts_with("http://") => {
@@ -109,8 +113,13 @@ impl SourceWords {
         source: &Path,
     ) -> Result<Option<NamedSource>, (&'static str, &'static str)> {
         let (Some(kind), Some(text)) = (self.kind, source.to_str()) else { return Ok(None) };
-        if text.contains("://") {
-            return self.refuse_beside_location().map(|()| None);
+        match Location::parse(source.as_os_str()) {
+            Ok(Location::Remote(location)) => {
+                return self.refuse_beside(&location.object).map(|()| None);
+            }
+            // Whoever opens it says what is wrong with it.
+            Err(_) => return Ok(None),
+            Ok(_) => {}
         }
         Ok(Some(match kind {
             RemoteKind::Bucket => NamedSource {
@@ -123,10 +132,11 @@ impl SourceWords {
                 let is_host = first.contains(['.', ':']) || first == "localhost";
                 let (registry, name) =
                     if is_host { (first, rest) } else { (DEFAULT_REGISTRY, text) };
+                let layer = self.layer.as_ref().map(|(_, layer)| layer);
                 let parameters: Vec<String> =
-                    [("layer", &self.layer), ("platform", &self.platform)]
+                    [("layer", layer), ("platform", self.platform.as_ref())]
                         .into_iter()
-                        .filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)))
+                        .filter_map(|(name, value)| Some(format!("{name}={}", value?)))
                         .collect();
                 let mark = if parameters.is_empty() { "" } else { "#" };
                 let parameters = parameters.join("&");
@@ -139,28 +149,35 @@ impl SourceWords {
     }
 
     /// Endpoints and regions of object stores count for locations, too.
-    fn refuse_beside_location(&self) -> Result<(), (&'static str, &'static str)> {
+    fn refuse_beside(&self, object: &RemoteObject) -> Result<(), (&'static str, &'static str)> {
+        let has_registry = matches!(object, RemoteObject::Oci { .. });
+        let has_layers = has_registry || matches!(object, RemoteObject::OciLayout { .. });
         let words = [
             (
-                "oci.layer",
-                self.layer.is_some(),
-                "SOURCE is a URL; write #layer=N or #layer=sha256:... behind it",
+                self.layer.as_ref().map(|(word, _)| *word),
+                has_layers,
+                "SOURCE is a location; write #layer=N or #layer=sha256:... behind it",
             ),
             (
-                "oci.platform",
-                self.platform.is_some(),
-                "SOURCE is a URL; write #platform=OS/ARCH behind it",
+                self.platform.as_ref().map(|_| "oci.platform"),
+                has_layers,
+                "SOURCE is a location; write #platform=OS/ARCH behind it",
             ),
             (
-                "oci.insecure",
-                self.is_insecure,
-                "SOURCE is a URL; use insecure_registry=HOST instead",
+                self.is_insecure.then_some("oci.insecure"),
+                has_registry,
+                "SOURCE is a location; use insecure_registry=HOST instead",
             ),
         ];
-        match words.into_iter().find(|(_, is_set, _)| *is_set) {
-            Some((name, _, why)) => Err((name, why)),
-            None => Ok(()),
-        }
+        let mut refused = words.into_iter().filter_map(|(word, applies, why)| {
+            let why = if applies {
+                why
+            } else {
+                "SOURCE is a location that has no such part; leave it out"
+            };
+            Some((word?, why))
+        });
+        refused.next().map_or(Ok(()), Err)
     }
 }
 
@@ -200,16 +217,24 @@ mod tests {
     /// They were ignored: another layer was mounted than was asked for.
     #[test]
     fn words_that_a_location_has_no_place_for_are_refused() {
-        let location = Path::new("oci://host/a");
-        for (word, name) in [
-            ("oci.layer=0", "oci.layer"),
-            ("oci.blob=13b7e9", "oci.layer"),
-            ("oci.platform=linux/arm64", "oci.platform"),
-            ("oci.insecure", "oci.insecure"),
+        let leave = "leave it out";
+        for (word, registry, layout) in [
+            ("oci.layer=0", "#layer=", "#layer="),
+            ("oci.blob=13b7e9", "#layer=", "#layer="),
+            ("oci.platform=linux/arm64", "#platform=", "#platform="),
+            ("oci.insecure", "insecure_registry=", leave),
         ] {
-            let (refused, why) = words(&[word]).unwrap().named(location).unwrap_err();
-            assert_eq!(refused, name);
-            assert!(why.starts_with("SOURCE is a URL"), "{why}");
+            for (location, advice) in [
+                ("oci://host/a", registry),
+                ("oci-layout:a", layout),
+                ("https://host/a", leave),
+                ("s3://bucket/a", leave),
+            ] {
+                let refused = words(&[word]).unwrap().named(Path::new(location)).unwrap_err();
+                assert_eq!(refused.0, word.split('=').next().unwrap());
+                assert!(refused.1.contains(advice), "{location}: {refused:?}");
+            }
+            assert_eq!(words(&[word]).unwrap().named(Path::new("oci://host")), Ok(None));
         }
         let region = words(&["s3.region=x"]).unwrap();
         assert_eq!(region.named(Path::new("s3://bucket/a")), Ok(None));
