@@ -6,7 +6,7 @@ use std::io;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-/// A new file in memory, which nobody can execute.
+/// A new file in memory, which nobody can execute where the kernel knows how to forbid that (6.3).
 ///
 /// # Errors
 /// The system has no memory or no descriptor for it.
