@@ -4,7 +4,8 @@
   abuse_mount.py [--cases=cycles,kill,truncate,overwrite,hang] [--cycles=10000] [--options=ARGUMENTS] [--work=DIR]
                  FERROFS IMAGE
 
-IMAGE should hold compressed files, and no fragments or shared data (what lies where is asked of the kernel's EROFS).
+IMAGE should hold compressed files, no fragments or shared data, and its inodes in the first half, as with build
+--metadata-first (what lies where is asked of the kernel's EROFS).
   cycles     mounts, reads a file, and ends the mount by turns with umount, fusermount3 -u, SIGTERM, SIGINT and SIGHUP;
              counts mounts, processes, zombies, threads and open files of the system, slab and all memory of the kernel
   kill       SIGKILL while 8 readers read: all get errors; the directory is cleared with one command and mounts again
