@@ -259,20 +259,19 @@ fn archive(name: &str) -> Vec<u8> {
     bytes
 }
 
+/// The tree of an archive whose contents stay in it.
+fn referring_tree(source: TarSource) -> Tree {
+    let options =
+        TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
+    from_tar(source, &options, &NoopObserver, &CancelToken::new()).unwrap()
+}
+
 #[test]
 fn an_image_refers_to_the_contents_of_an_archive() {
     for name in ["pax", "pax-sparse-0.0", "pax-sparse-1.0", "gnu-sparse", "v7"] {
         let (directory, bytes) = (BlobDirectory::new(), archive(name));
         fs::write(directory.path("tar"), &bytes).unwrap();
-        let referring =
-            TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
-        let tree = from_tar(
-            TarSource::Path(directory.path("tar")),
-            &referring,
-            &NoopObserver,
-            &CancelToken::new(),
-        )
-        .unwrap();
+        let tree = referring_tree(TarSource::Path(directory.path("tar")));
         let report =
             build(&tree, &options(9), &directory.path("image"), &NoopObserver, &CancelToken::new())
                 .unwrap();
@@ -281,7 +280,7 @@ fn an_image_refers_to_the_contents_of_an_archive() {
         // However it comes, the image is the same.
         let reader = Box::new(std::io::Cursor::new(bytes));
         let source = TarSource::Stream { name: "pipe".into(), reader };
-        let piped = from_tar(source, &referring, &NoopObserver, &CancelToken::new()).unwrap();
+        let piped = referring_tree(source);
         build(&piped, &options(9), &directory.path("piped"), &NoopObserver, &CancelToken::new())
             .unwrap();
         let images = ["image", "piped"].map(|name| fs::read(directory.path(name)).unwrap());
@@ -293,15 +292,7 @@ fn an_image_refers_to_the_contents_of_an_archive() {
 fn what_no_block_can_hold_of_an_archive_is_copied() {
     let directory = BlobDirectory::new();
     fs::write(directory.path("tar"), archive("pax")).unwrap();
-    let referring =
-        TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
-    let tree = from_tar(
-        TarSource::Path(directory.path("tar")),
-        &referring,
-        &NoopObserver,
-        &CancelToken::new(),
-    )
-    .unwrap();
+    let tree = referring_tree(TarSource::Path(directory.path("tar")));
     build(&tree, &options(12), &directory.path("image"), &NoopObserver, &CancelToken::new())
         .unwrap();
     assert_eq!(directory.facts("tar"), facts_of_tree(&tree));

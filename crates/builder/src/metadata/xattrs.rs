@@ -421,8 +421,8 @@ mod tests {
     use super::*;
     use crate::test_source::{file, metadata};
 
-    #[test]
-    fn no_xattr_is_shared_with_a_metabox() {
+    /// Three files with the same attribute.
+    fn tree_with_one_attribute() -> Tree {
         let mut tree = Tree::new(metadata());
         for name in [b"a", b"b", b"c"] {
             let mut node = file(b"");
@@ -430,6 +430,12 @@ mod tests {
             let id = tree.add(node).unwrap();
             tree.link(Tree::ROOT, name, id).unwrap();
         }
+        tree
+    }
+
+    #[test]
+    fn no_xattr_is_shared_with_a_metabox() {
+        let tree = tree_with_one_attribute();
         let order = InodeOrder::new(&tree).unwrap();
         for (metabox_pcluster_bytes, is_shared) in [(None, true), (Some(4096), false)] {
             let options = BuildOptions {
@@ -477,13 +483,7 @@ mod tests {
 
     #[test]
     fn an_attribute_with_the_hash_of_another_is_not_taken_for_it() {
-        let mut tree = Tree::new(metadata());
-        for name in [b"a", b"b", b"c"] {
-            let mut node = file(b"");
-            node.metadata.xattrs.insert((*b"user.a").into(), (*b"same").into());
-            let id = tree.add(node).unwrap();
-            tree.link(Tree::ROOT, name, id).unwrap();
-        }
+        let tree = tree_with_one_attribute();
         let order = InodeOrder::new(&tree).unwrap();
         let options = BuildOptions { xattr_share_above: Some(2), ..BuildOptions::default() };
         let memory = BuildMemory::new(&options, &tree).unwrap();
