@@ -30,7 +30,7 @@ const DEDUPE_SHARE: u64 = 2;
 const KNOWN_PCLUSTERS_SHARE: u64 = 8;
 /// The same for the extents of files that others copy from. With less memory they are decoded more often.
 const COPY_SOURCES_SHARE: u64 = 16;
-/// Known chunks take one part in so many of what is left beside indexes and chunk tables; each thread can use the rest.
+/// Known chunks take one part in so many of what is left beside indexes and chunk tables; threads can use the rest.
 const KNOWN_CHUNKS_SHARE: u64 = 2;
 /// Bytes of an entry in the table of known pclusters.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
@@ -155,21 +155,16 @@ impl BuildMemory {
         needs: &DataNeeds,
         threads_bytes: u64,
     ) -> Result<DataTables> {
-        let charge = |bytes: u64| {
-            let left = self.available_bytes().saturating_sub(threads_bytes);
-            self.charge_up_to(bytes.min(left))
-        };
-        // The fields are charged in the order in which they stand. Without room for an index or a chunk table, a build
-        // fails; with less of the others, it shares less, or decodes more often.
-        let share = |bytes: u64, parts| {
-            bytes.min(self.available_bytes().saturating_sub(threads_bytes) / parts)
-        };
+        let left = || self.available_bytes().saturating_sub(threads_bytes);
+        let charge = |bytes: u64| self.charge_up_to(bytes.min(left()));
         let chunks_bytes = needs.chunks.saturating_mul(KNOWN_CHUNK_BYTES);
         let known_bytes = needs.pclusters.saturating_mul(KNOWN_PCLUSTER_BYTES);
+        // The fields are charged in the order in which they stand. Without room for an index or a chunk table, a build
+        // fails; with less of the others, it shares less, or decodes more often.
         Ok(DataTables {
             index: charge(needs.index_bytes)?,
             chunk_tables: charge(needs.chunk_table_bytes)?,
-            known_chunks: charge(share(chunks_bytes, KNOWN_CHUNKS_SHARE))?,
+            known_chunks: charge(chunks_bytes.min(left() / KNOWN_CHUNKS_SHARE))?,
             packed_parts: charge(needs.packed_parts.saturating_mul(PACKED_PART_BYTES))?,
             known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
             copy_sources: charge(

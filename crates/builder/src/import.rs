@@ -114,7 +114,7 @@ pub enum UnreadablePolicy {
     /// The entry is left out, a directory with everything below it, and the observer gets a
     /// warning.
     ///
-    /// Every regular file is opened once as a check. A file that opens but cannot be read later
+    /// Every regular file that is not empty is opened once as a check. A file that opens but cannot be read later
     /// still fails the build.
     LeaveOut,
 }
@@ -215,7 +215,7 @@ impl<'a> DirectoryWalk<'a> {
     /// Walks the whole source.
     ///
     /// # Errors
-    /// As [`from_directory`](super::from_directory).
+    /// As [`from_directory`].
     fn run(mut self) -> Result<Tree> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(self.root.fd(), ".", flags, Mode::empty())
@@ -457,7 +457,7 @@ impl<'a> DirectoryWalk<'a> {
         name: &[u8],
         status: &Statx,
     ) -> Result<NodeKind> {
-        if self.options.unreadable == UnreadablePolicy::LeaveOut {
+        if self.options.unreadable == UnreadablePolicy::LeaveOut && status.stx_size > 0 {
             let flags = OFlags::RDONLY
                 | OFlags::NOFOLLOW
                 | OFlags::NONBLOCK

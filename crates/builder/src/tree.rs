@@ -2,7 +2,7 @@
 //!
 //! The importers make it, the rest of the crate reads it. Contents stay where they are until a thread
 //! reads a range of them. Inodes, names and attributes lie in a [`SpillStore`]: a tree takes about 48 bytes an inode,
-//! 16 and its bytes a name, and what says where the content is, and not all of it has to be in memory.
+//! 24 and its bytes a name, and what says where the content is, and not all of it has to be in memory.
 //! [`Entries`] and [`TreeNames`] hold no more than some entries in memory, however large a directory or how deep the tree
 //! is.
 

@@ -473,6 +473,7 @@ mod tests {
         let named = Files::find(named, |_| true);
         assert_eq!(named, Files { file: Some(PathBuf::from("/x/y")), folders: Vec::new() });
     }
+
     /// It was left out, and with it what it blocks.
     #[test]
     fn a_folder_of_drop_ins_that_cannot_be_read_is_an_error() {

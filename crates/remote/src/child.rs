@@ -17,10 +17,16 @@ use rustix::io::FdFlags;
 const DESCRIPTORS: &str = "/proc/self/fd";
 /// The first descriptor that is no standard stream.
 const FIRST_FREE: RawFd = 3;
-/// Variables with a path that the fetcher uses.
-const PATH_VARIABLES: [&str; 3] = ["REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "SSL_CERT_FILE"];
 /// Where programs are looked up.
 const SEARCH_PATH: &str = "PATH";
+/// Variables with a path that the fetcher uses.
+const PATH_VARIABLES: [&str; 5] = [
+    "REGISTRY_AUTH_FILE",
+    "DOCKER_CONFIG",
+    "SSL_CERT_FILE",
+    "CONTAINERS_REGISTRIES_CONF",
+    "CONTAINERS_REGISTRIES_CONF_DIR",
+];
 /// The same with several paths.
 const LIST_VARIABLES: [&str; 2] = [SEARCH_PATH, "SSL_CERT_DIR"];
 

@@ -53,13 +53,14 @@ fn is_field(mut tokens: &[TokenTree]) -> bool {
             [TokenTree::Ident(_), colon, next, ..] if is_mark(colon, ':') => {
                 return !is_mark(next, ':');
             }
-            [TokenTree::Ident(_), end, ..] => return is_mark(end, ','),
+            [TokenTree::Ident(_), end, ..] => return is_mark(end, ',') || is_mark(end, '='),
             _ => return false,
         }
     }
 }
 
-/// The index behind the comma that ends a field; those between angle brackets belong to its type.
+/// The index behind the comma that ends a field, or behind the end of an assignment; commas between angle brackets belong to
+/// its type.
 fn after_field(tokens: &[TokenTree], at: usize) -> usize {
     let mut depth = 0_usize;
     for index in at..tokens.len() {
@@ -69,7 +70,7 @@ fn after_field(tokens: &[TokenTree], at: usize) -> usize {
             depth += 1;
         } else if is_mark(token, '>') && !is_arrow {
             depth = depth.saturating_sub(1);
-        } else if is_mark(token, ',') && depth == 0 {
+        } else if (is_mark(token, ',') || is_mark(token, ';')) && depth == 0 {
             return index + 1;
         }
     }
@@ -100,6 +101,8 @@ mod tests {
             ("#[cfg(test)] A, B { b: C }, D;", "B { b : C } , D ;"),
             ("#[cfg(test)] A(u8), B { b: C }", "B { b : C }"),
             ("#[cfg(test)] A { a: u8 }, B { b: C }", "B { b : C }"),
+            ("#[cfg(test)] A = 1, B { b: C }", "B { b : C }"),
+            ("#[cfg(test)] a = 1; struct C;", "struct C ;"),
             ("#[cfg(test)] A", ""),
             ("#[cfg(test)] a! { b } struct C;", "struct C ;"),
             ("#[cfg(test)] fn f<A, B>(a: A) -> B {} struct C;", "struct C ;"),

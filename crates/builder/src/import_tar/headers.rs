@@ -203,7 +203,7 @@ pub(super) enum PaxScope {
     All,
 }
 
-/// PaxXattrs by name, as in [`Metadata`](crate::tree::Metadata).
+/// Xattrs by name, as in [`Metadata`](crate::tree::Metadata).
 pub(super) type PaxXattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// The values of records.
@@ -606,6 +606,7 @@ fn list(value: &[u8]) -> Result<SparseMap, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::record;
     use super::*;
 
     #[test]
@@ -648,15 +649,6 @@ mod tests {
         let mut records = PaxRecords::default();
         records.read(&bytes, PaxScope::Entry)?;
         Ok(records)
-    }
-
-    fn record(key: &str, value: &[u8]) -> Vec<u8> {
-        let body = key.len() + value.len() + 3;
-        let mut length = body;
-        while length != body + length.to_string().len() {
-            length = body + length.to_string().len();
-        }
-        [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
     }
 
     #[test]

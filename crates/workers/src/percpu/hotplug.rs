@@ -5,7 +5,7 @@
 //! Threads are started and joined by [`PerCpuShared::reconcile`], never under the lock. A worker never spins: an
 //! idle one sleeps, because at real-time priority it would keep all other threads off its CPU.
 //!
-//! docs/workers.md, steps P12 to P31.
+//! docs/workers.md, steps P12 to P30.
 
 use std::collections::BTreeMap;
 use std::path::Path;
