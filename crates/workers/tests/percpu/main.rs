@@ -14,7 +14,7 @@ use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
 use ferrofs_workers::percpu::{DispatchTarget, PerCpuPool, PerCpuSettings};
 use ferrofs_workers::priority::PriorityLevel;
 
-use process::{Thread, set_mask, set_mask_of_all, threads_named};
+use process::{Thread, set_mask, set_mask_of_all, set_mask_of_this_thread, threads_named};
 
 /// Far more than anything here takes: a test that waits so long has found a hang.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -148,13 +148,16 @@ fn output_of(item: u64) -> u64 {
 }
 
 impl Load {
-    fn new(pool: &Arc<PerCpuPool>, submitters: u64) -> Self {
+    /// One submitter for each of `cpus`, bound to it: otherwise a busy machine may keep all of them on one CPU.
+    fn new(pool: &Arc<PerCpuPool>, cpus: &[usize]) -> Self {
+        let submitters = cpus.len() as u64;
         let stop = Arc::new(AtomicBool::new(false));
         let (ran, sum) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let threads = (0..submitters).map(|submitter| {
+        let threads = (0..submitters).zip(cpus).map(|(submitter, &cpu)| {
             let pool = Arc::clone(pool);
             let (stop, ran, sum) = (Arc::clone(&stop), Arc::clone(&ran), Arc::clone(&sum));
             let submit = move || {
+                set_mask_of_this_thread(&CpuSet::from_iter([cpu]));
                 let (mut submitted, mut expected) = (0, 0_u64);
                 while !stop.load(Ordering::Relaxed) {
                     let item = submitted * submitters + submitter;
@@ -183,6 +186,15 @@ impl Load {
     }
 }
 
+/// Gives the process its mask back, so that a failed test is the only one that fails.
+struct RestoredMask(CpuSet);
+
+impl Drop for RestoredMask {
+    fn drop(&mut self) {
+        set_mask(&self.0);
+    }
+}
+
 // The process's mask shrinks and grows under load, by the system's own call. Every item runs
 // once; items of the CPU that is gone go to the fallback.
 // Following the CPUs works in what is built, and nobody calls refresh.
@@ -197,8 +209,9 @@ fn workers_follow_the_mask_of_the_process_under_load() {
     let first = CpuSet::from_iter(all.iter().next());
     let pool = Arc::new(PerCpuPool::new(PerCpuSettings::new("aw3").cpus(all.clone())));
     pool.start();
-    // These stay where they may run now: on every CPU.
-    let load = Load::new(&pool, 2);
+    let _restored = RestoredMask(all.clone());
+    // The second stays on the CPU that the process loses.
+    let load = Load::new(&pool, &all.iter().take(2).collect::<Vec<_>>());
     for round in 0..4 {
         set_mask(&first);
         wait_until("the other workers go", || pool.stats().serving == first);

@@ -61,6 +61,11 @@ pub(crate) fn set_mask(cpus: &CpuSet) {
     set_mask_of(Some(getpid()), cpus);
 }
 
+/// Sets the mask of the calling thread.
+pub(crate) fn set_mask_of_this_thread(cpus: &CpuSet) {
+    set_mask_of(None, cpus);
+}
+
 /// Sets the mask of every thread, as `taskset -a` does.
 pub(crate) fn set_mask_of_all(cpus: &CpuSet) {
     for thread in threads_named("") {
