@@ -53,6 +53,19 @@ mod tests {
         assert!(!outcome.is_success, "{outcome:?}");
     }
 
+    /// Otherwise an input takes the 15 seconds in which a connection has to be made.
+    #[test]
+    fn a_redirect_to_tls_is_answered_at_once() {
+        let begun = std::time::Instant::now();
+        let redirect =
+            "HTTP/1.1 302 Found\r\nlocation: https://other.test/there\r\ncontent-length: 0\r\n\r\n";
+        for after in ["", "\x1eno handshake"] {
+            let outcome = fetch_object([redirect, after].concat().as_bytes(), None);
+            assert!(!outcome.is_success && outcome.requests == 1, "{outcome:?}");
+        }
+        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    }
+
     #[test]
     fn a_registry_with_tokens_is_understood() {
         let document = |extra: &str, body: &str| {

@@ -15,6 +15,8 @@ use crate::lock::locked;
 const SEPARATOR: u8 = 0x1E;
 /// No request of the fetcher is longer.
 const REQUEST_MAX_BYTES: usize = 64 << 10;
+/// The first byte of a connection with TLS: a record of its handshake.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// What is left to say, and what was heard.
 #[derive(Debug, Default)]
@@ -23,8 +25,8 @@ struct ServerState {
     requests: Vec<Vec<u8>>,
 }
 
-/// A server on this thread, which gives one answer to each connection and none when all are given. It
-/// ends with this value.
+/// A server on this thread, which gives one answer to each connection and none when all are given. To a client that wants
+/// TLS an answer is no handshake. It ends with this value.
 #[derive(Debug)]
 pub(super) struct AnyServer {
     path: PathBuf,
@@ -70,14 +72,19 @@ impl Drop for AnyServer {
 
 async fn serve(mut stream: UnixStream, state: &Mutex<ServerState>) -> std::io::Result<()> {
     let mut request = Vec::new();
-    while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_MAX_BYTES {
+    let is_tls = |bytes: &[u8]| bytes.first() == Some(&TLS_HANDSHAKE);
+    // A client that wants TLS would wait for its answer, and the server for the end of a head, until the time limit.
+    while !is_tls(&request) && !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_MAX_BYTES
+    {
         if stream.read_buf(&mut request).await? == 0 {
             return Ok(());
         }
     }
     let answer = {
         let mut state = locked(state);
-        state.requests.push(request);
+        if !is_tls(&request) {
+            state.requests.push(request);
+        }
         state.answers.pop_front().unwrap_or_default()
     };
     stream.write_all(&answer).await?;
