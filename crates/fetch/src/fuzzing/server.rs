@@ -25,8 +25,8 @@ struct ServerState {
     requests: Vec<Vec<u8>>,
 }
 
-/// A server on this thread, which gives one answer to each connection and none when all are given. To a client that wants
-/// TLS an answer is no handshake. It ends with this value.
+/// A server on this thread, which gives one answer to each connection and none when all are given. It has no TLS. It ends
+/// with this value.
 #[derive(Debug)]
 pub(super) struct AnyServer {
     path: PathBuf,
@@ -72,19 +72,16 @@ impl Drop for AnyServer {
 
 async fn serve(mut stream: UnixStream, state: &Mutex<ServerState>) -> std::io::Result<()> {
     let mut request = Vec::new();
-    let is_tls = |bytes: &[u8]| bytes.first() == Some(&TLS_HANDSHAKE);
-    // A client that wants TLS would wait for its answer, and the server for the end of a head, until the time limit.
-    while !is_tls(&request) && !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_MAX_BYTES
-    {
-        if stream.read_buf(&mut request).await? == 0 {
+    while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_MAX_BYTES {
+        let count = stream.read_buf(&mut request).await?;
+        // A client that wants TLS would wait for an answer, and the server for the end of a head, until the time limit.
+        if count == 0 || request[0] == TLS_HANDSHAKE {
             return Ok(());
         }
     }
     let answer = {
         let mut state = locked(state);
-        if !is_tls(&request) {
-            state.requests.push(request);
-        }
+        state.requests.push(request);
         state.answers.pop_front().unwrap_or_default()
     };
     stream.write_all(&answer).await?;
