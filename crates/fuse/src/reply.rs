@@ -1,8 +1,8 @@
-//! Replies, and the [`Channel`] by which requests are read and replies sent. A request gets at most one [`Reply`], and one that is dropped unused sends `EIO`, so that no
-//! caller waits forever. It carries attributes, entries or directory entries, and goes through the [`Channel`] that the
-//! request came from: a descriptor of `/dev/fuse` that belongs to a mount. The structures are those of
-//! `include/uapi/linux/fuse.h` (version 7.45). Replies are made by `session::listener` and used by file systems; all of the
-//! session uses channels.
+//! Replies, and the [`Channel`] by which requests are read and replies sent. A request gets at most one [`Reply`], and one that
+//! is dropped unused sends `EIO`, so that no caller waits forever. It carries attributes, entries or directory entries, and goes
+//! through the [`Channel`] that the request came from: a descriptor of `/dev/fuse` that belongs to a mount. The structures are
+//! those of `include/uapi/linux/fuse.h` (version 7.45). Replies are made by `session::listener` and used by file systems; all
+//! of the session uses channels.
 
 use std::cell::Cell;
 use std::io::IoSlice;

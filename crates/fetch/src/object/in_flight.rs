@@ -136,9 +136,8 @@ impl RunningRequest {
     }
 }
 
-/// Waits until no client has had the object open for [`REOPEN_TIME`]. It returns without the lock of the count, as a handler
-/// that takes the lock of the requests next must not hold it: a client that opens the object meanwhile waits for the one, and
-/// who has the other for that client.
+/// Waits until no client has had the object open for [`REOPEN_TIME`]. It returns without the lock of the count, which must not
+/// be held while the lock of the requests is taken: whoever has the lock of the requests may wait for that of the count.
 async fn until_unused(uses: &mut watch::Receiver<usize>) {
     loop {
         // The sender lives as long as the object.
