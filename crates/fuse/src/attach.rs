@@ -11,16 +11,13 @@
 //! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount` and
 //! `direct`.
 
-mod control;
 mod direct;
 mod forked;
 mod fusermount;
 mod handover;
 mod holder;
-mod mount_table;
-mod options;
-mod restart_limiter;
-mod service;
+mod mount;
+mod sockets;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -32,7 +29,6 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-pub use control::ControlSocket;
 pub use forked::{ChildProcess, ProcessEnd, fork_process, run_in_child};
 pub use handover::{
     HandoverError, HandoverSocket, HeldCounts, HeldRecord, OfferedMount, Reattached, reattach,
@@ -40,14 +36,13 @@ pub use handover::{
 pub use holder::{
     HeldMount, HoldEnd, HolderEvent, HolderPlan, HolderSignals, ReadyReport, ServerStart,
 };
-pub use mount_table::MountEntry;
-pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
-pub use service::{ServiceManager, kept_descriptors};
+pub use mount::{AttachOptions, MountAccess, MountEntry, MountOwner, OptionMatch, RejectedOption};
+pub use sockets::{ControlSocket, ServiceManager, kept_descriptors};
 
 use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted, UnmountHelper};
 use forked::AtEnd;
 use fusermount::{Fusermount, Unmounter};
-use mount_table::{MountDirectory, MountIdentity, MountTable};
+use mount::{MountDirectory, MountIdentity, MountTable};
 
 /// The device.
 const DEVICE: &str = "/dev/fuse";

@@ -28,8 +28,9 @@ use super::forked::{
     self, ALREADY, AtEnd, CANCEL, COVERED, DONE, FAILED, MESSAGE_BYTES, ParentThread, READY,
     UNMOUNT, Wake, send,
 };
-use super::mount_table::{MountDirectory, MountIdentity, MountTable, proc_path};
-use super::options::{AttachOptions, MountAccess, MountOwner};
+use super::mount::{
+    AttachOptions, MountAccess, MountDirectory, MountIdentity, MountOwner, MountTable, proc_path,
+};
 use super::{AttachError, DEVICE, errno, no_device};
 
 /// The type of the root inode, in octal as the kernel expects it: a directory.

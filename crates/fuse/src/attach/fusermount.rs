@@ -21,8 +21,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::forked::{self, AtEnd, ParentThread, Wake};
-use super::mount_table::{MountDirectory, MountEntry};
-use super::options::{AttachOptions, MountAccess};
+use super::mount::{AttachOptions, MountAccess, MountDirectory, MountEntry};
 use super::{AttachError, errno, no_device};
 
 /// How long it may run. It makes a handful of system calls; only a file system that hangs under the directory can

@@ -16,11 +16,11 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_cre
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::control::{self, ConnectedHolder, HolderSearch, PeerCredentials};
 use super::direct::DirectUnmount;
 use super::forked::AtEnd;
 use super::fusermount::Unmounter;
-use super::mount_table::{MountDirectory, MountEntry, MountIdentity};
+use super::mount::{MountDirectory, MountEntry, MountIdentity};
+use super::sockets::{self, ConnectedHolder, HolderSearch, PeerCredentials};
 use super::{Attachment, MountMethod, Unmounting};
 use crate::init::InitParameters;
 
@@ -297,7 +297,7 @@ impl HolderConnection {
         let identity =
             MountIdentity::of_file(root.as_fd()).map_err(|_| HandoverError::NotFerrofs)?;
         let owner = entry.user_id.unwrap_or(own);
-        match control::connect_to(&identity.device(), owner, except, deadline)? {
+        match sockets::connect_to(&identity.device(), owner, except, deadline)? {
             HolderSearch::Found(holder) => Ok(Self { holder, identity }),
             HolderSearch::Busy => Err(HandoverError::Busy),
             HolderSearch::Absent => Err(HandoverError::NoHolder),
@@ -309,7 +309,7 @@ impl HolderConnection {
     fn open_and_request(
         directory: &Path,
         kind: u8,
-    ) -> Result<(Self, control::ControlMessage), HandoverError> {
+    ) -> Result<(Self, sockets::ControlMessage), HandoverError> {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let is_over = || Instant::now() >= deadline;
         let mut silent = Vec::new();
@@ -330,13 +330,13 @@ impl HolderConnection {
         }
     }
 
-    fn exchange(&self, kind: u8) -> Result<control::ControlMessage, HandoverError> {
+    fn exchange(&self, kind: u8) -> Result<sockets::ControlMessage, HandoverError> {
         let socket = self.holder.socket.as_fd();
-        control::send(socket, kind, 0, "").map_err(|_| HandoverError::NoAnswer)?;
-        let answer = control::receive(socket, ANSWER_LIMIT);
+        sockets::send(socket, kind, 0, "").map_err(|_| HandoverError::NoAnswer)?;
+        let answer = sockets::receive(socket, ANSWER_LIMIT);
         match answer.kind {
             0 => Err(HandoverError::NoAnswer),
-            control::REFUSED => Err(HandoverError::Refused(answer.text)),
+            sockets::REFUSED => Err(HandoverError::Refused(answer.text)),
             _ => Ok(answer),
         }
     }
@@ -356,10 +356,10 @@ pub enum Reattached {
 /// # Errors
 /// [`HandoverError`].
 pub fn reattach(directory: &Path) -> Result<Reattached, HandoverError> {
-    let (_, answer) = HolderConnection::open_and_request(directory, control::REATTACH)?;
+    let (_, answer) = HolderConnection::open_and_request(directory, sockets::REATTACH)?;
     match (answer.kind, answer.number) {
-        (control::ATTACHED, 0) => Ok(Reattached::Started),
-        (control::ATTACHED, _) => Ok(Reattached::IsServed),
+        (sockets::ATTACHED, 0) => Ok(Reattached::Started),
+        (sockets::ATTACHED, _) => Ok(Reattached::IsServed),
         _ => Err(HandoverError::Malformed),
     }
 }
@@ -371,16 +371,16 @@ impl OfferedMount {
     /// [`HandoverError`]. Nothing has changed for the mount.
     pub fn request(directory: &Path) -> Result<Self, HandoverError> {
         let (HolderConnection { holder, identity }, answer) =
-            HolderConnection::open_and_request(directory, control::TAKE_OVER)?;
+            HolderConnection::open_and_request(directory, sockets::TAKE_OVER)?;
         let number = answer.number;
         let server = FormerServer::open(&answer.text, holder.peer.process);
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         loop {
-            let message = control::receive(holder.socket.as_fd(), ANSWER_LIMIT);
+            let message = sockets::receive(holder.socket.as_fd(), ANSWER_LIMIT);
             if message.is_cut {
                 return Err(HandoverError::System(Errno::MFILE.into()));
             }
-            if message.kind != control::OFFER || message.descriptors.is_empty() {
+            if message.kind != sockets::OFFER || message.descriptors.is_empty() {
                 return Err(HandoverError::Malformed);
             }
             descriptors.extend(message.descriptors);

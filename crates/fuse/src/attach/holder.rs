@@ -15,11 +15,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
-use super::control::{self, ControlSocket};
 use super::direct::UnmountHelper;
-use super::forked::{self, PANICKED, keep_ended_children};
+use super::forked::{self, EndedServer, PANICKED, RestartLimiter, keep_ended_children};
 use super::handover::{FormerServer, HandoverSocket};
-use super::restart_limiter::{EndedServer, RestartLimiter};
+use super::sockets::{self, ControlSocket};
 use super::{Attachment, DetachOutcome, Unmounting};
 use crate::journal::ServerEnd;
 use crate::session::fault_point;
@@ -91,7 +90,7 @@ impl ReadyReport {
     /// Reports it. Without a holder nobody needs to know.
     pub fn send(self) {
         if let Some(former) = &self.handover {
-            control::write(former.as_fd(), control::DONE);
+            sockets::write(former.as_fd(), sockets::DONE);
         }
         forked::send(&self.socket, forked::READY, "");
     }
@@ -632,7 +631,7 @@ impl MountHolder<'_> {
                     if let Some(taking) = &mut self.taking {
                         fault_point("go", self.number);
                         taking.deadline = Some(Instant::now() + TURN_LIMIT);
-                        control::send(taking.from.socket.as_fd(), control::GO, 0, "").ok();
+                        sockets::send(taking.from.socket.as_fd(), sockets::GO, 0, "").ok();
                     }
                 }
                 forked::UNMOUNT => {
@@ -660,9 +659,9 @@ impl MountHolder<'_> {
         if taking.is_orphaned {
             return self.advance_orphaned(server);
         }
-        let message = control::receive_now(taking.from.socket.as_fd());
+        let message = sockets::receive_now(taking.from.socket.as_fd());
         match message {
-            Some(message) if message.kind == control::HANDED => {
+            Some(message) if message.kind == sockets::HANDED => {
                 fault_point("handed", self.number);
                 taking.is_handed = true;
                 forked::send(&server.socket, forked::TURN, "");
@@ -678,7 +677,7 @@ impl MountHolder<'_> {
             }
             Some(message) => {
                 taking.failure = match message.kind {
-                    control::REFUSED => message.text,
+                    sockets::REFUSED => message.text,
                     _ => String::from("the process that holds the mount has ended"),
                 };
             }
@@ -737,20 +736,20 @@ impl MountHolder<'_> {
         held: &mut dyn HeldMount,
     ) -> CandidateRequest {
         let Some(candidate) = &mut self.candidate else { return CandidateRequest::Nothing };
-        while let Some(message) = control::receive_now(candidate.socket.as_fd()) {
+        while let Some(message) = sockets::receive_now(candidate.socket.as_fd()) {
             match (message.kind, &self.refusal) {
                 // The mount has ended, and the program means another one that has its number now.
-                (control::REATTACH | control::TAKE_OVER, _) if !self.attachment.is_connected() => {
+                (sockets::REATTACH | sockets::TAKE_OVER, _) if !self.attachment.is_connected() => {
                     self.candidate = None;
                     return CandidateRequest::Nothing;
                 }
-                (control::REATTACH, _) => {
+                (sockets::REATTACH, _) => {
                     let is_served = u64::from(server.is_some());
-                    control::send(candidate.socket.as_fd(), control::ATTACHED, is_served, "").ok();
+                    sockets::send(candidate.socket.as_fd(), sockets::ATTACHED, is_served, "").ok();
                     return CandidateRequest::Server;
                 }
-                (control::TAKE_OVER, Some(refusal)) => refuse(&candidate.socket, refusal),
-                (control::TAKE_OVER, None) => {
+                (sockets::TAKE_OVER, Some(refusal)) => refuse(&candidate.socket, refusal),
+                (sockets::TAKE_OVER, None) => {
                     candidate.number = self.number;
                     let socket = candidate.socket.as_fd();
                     let offer =
@@ -758,14 +757,14 @@ impl MountHolder<'_> {
                     let offer: Vec<BorrowedFd<'_>> = offer.collect();
                     let process = server.map(|server| server.process.as_raw_pid().to_string());
                     let process = process.unwrap_or_default();
-                    let offered = control::send(socket, control::OFFER, self.number, &process)
-                        .and_then(|()| control::send_descriptors(socket, control::OFFER, &offer));
+                    let offered = sockets::send(socket, sockets::OFFER, self.number, &process)
+                        .and_then(|()| sockets::send_descriptors(socket, sockets::OFFER, &offer));
                     if offered.is_err() {
                         self.candidate = None;
                         return CandidateRequest::Nothing;
                     }
                 }
-                (control::GO, None) => {
+                (sockets::GO, None) => {
                     let is_current = candidate.number == self.number;
                     if is_current && self.was_ready && !self.is_unmounting {
                         return CandidateRequest::Mount;
@@ -787,18 +786,18 @@ impl MountHolder<'_> {
         let Some(candidate) = self.candidate.take() else { return false };
         let socket = candidate.socket.as_fd();
         fault_point("retired", self.number);
-        control::send(socket, control::HANDED, self.number, "").ok();
+        sockets::send(socket, sockets::HANDED, self.number, "").ok();
         let mut deadline = Some(Instant::now() + HANDOVER_LIMIT);
         loop {
-            let message = control::receive_now(socket);
+            let message = sockets::receive_now(socket);
             match message.map(|message| message.kind) {
-                Some(control::DONE) => {
+                Some(sockets::DONE) => {
                     fault_point("released", self.number);
                     self.attachment.is_detached = true;
                     return true;
                 }
-                Some(control::GIVE_UP) => {
-                    control::send(socket, control::TAKEN_BACK, 0, "").ok();
+                Some(sockets::GIVE_UP) => {
+                    sockets::send(socket, sockets::TAKEN_BACK, 0, "").ok();
                     return false;
                 }
                 // Both processes of the other program have ended: each has the socket.
@@ -826,7 +825,7 @@ impl MountHolder<'_> {
 }
 
 fn refuse(socket: &OwnedFd, text: &str) {
-    control::send(socket.as_fd(), control::REFUSED, 0, text).ok();
+    sockets::send(socket.as_fd(), sockets::REFUSED, 0, text).ok();
 }
 
 /// The first server of a mount that is being taken over has ended. Returns whether the former holder serves on; otherwise
@@ -839,8 +838,8 @@ fn is_taken_back(taking: &Taking) -> bool {
         return true;
     }
     let socket = taking.from.socket.as_fd();
-    control::send(socket, control::GIVE_UP, 0, "").ok();
-    control::receive(socket, ANSWER_LIMIT).kind == control::TAKEN_BACK
+    sockets::send(socket, sockets::GIVE_UP, 0, "").ok();
+    sockets::receive(socket, ANSWER_LIMIT).kind == sockets::TAKEN_BACK
 }
 
 /// Where a server stands in the row of those of a holder.

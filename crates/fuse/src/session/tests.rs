@@ -15,7 +15,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions, Succession};
+use super::{
+    FileSystem, ListenerGrowth, NegotiatedSession, Session, SessionOptions, Succession,
+    has_pending_sigkill, has_sigkill,
+};
 use crate::init::{Capabilities, InitIn, InitInMore, InitRequest, SessionError};
 use crate::journal::{RequestJournal, ServerEnd};
 use crate::reply::{OutHeader, Reply};
@@ -589,4 +592,20 @@ fn a_range_of_servers_dies_at_a_fault_point() {
         assert_eq!(is_asked_for("other:1,resent:2-4", "resent", server), dies, "{server}");
     }
     assert!(is_asked_for("ready:1", "ready", 1) && !is_asked_for("ready", "ready", 1));
+}
+
+#[test]
+fn only_sigkill_is_fatal() {
+    let status =
+        |own: &str, shared: &str| format!("Name:\tcat\nSigPnd:\t{own}\nShdPnd:\t{shared}\n");
+    assert_eq!(has_sigkill(&status("0000000000000000", "0000000000004000")), Some(false));
+    assert_eq!(has_sigkill(&status("0000000000000100", "0000000000000000")), Some(true));
+    assert_eq!(has_sigkill(&status("0000000000000000", "0000000000000102")), Some(true));
+    assert_eq!(has_sigkill("Name:\tcat\n"), None);
+}
+
+#[test]
+fn a_thread_of_another_namespace_is_unknown() {
+    assert_eq!(has_pending_sigkill(0), None);
+    assert_eq!(has_pending_sigkill(std::process::id()), Some(false));
 }
