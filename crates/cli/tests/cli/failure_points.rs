@@ -125,7 +125,7 @@ fn finish(mut command: Command, dir: &Dir, about: &dyn std::fmt::Debug) -> (Exit
             child.wait().unwrap();
             panic!("hangs: {about:?}");
         }
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     };
     (status, String::from_utf8_lossy(&fs::read(stderr).unwrap()).into_owned())
 }
@@ -518,7 +518,7 @@ fn a_mount_whose_start_fails_at_any_call_works_or_is_not_there() {
         let deadline = Instant::now() + LIMIT;
         let mut has_ended = false;
         while !has_ended && place.mount().is_none() && Instant::now() < deadline {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
             has_ended = child.try_wait().unwrap().is_some();
         }
         let (mut reader, found) = if place.mount().is_some() {
@@ -542,7 +542,7 @@ fn a_mount_whose_start_fails_at_any_call_works_or_is_not_there() {
         for process in [Some(&mut child), reader.as_mut()].into_iter().flatten() {
             while process.try_wait().unwrap().is_none() {
                 assert!(Instant::now() < deadline, "does not end: {point:?}");
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
         assert!(!is_hung, "hangs: {point:?}");
@@ -571,7 +571,7 @@ fn read_in_time(file: &Path) -> (Child, Option<Vec<u8>>) {
             let bytes = if status.success() { fs::read(copy).unwrap() } else { Vec::new() };
             return (child, Some(bytes));
         }
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     child.kill().unwrap();
     (child, None)

@@ -470,13 +470,13 @@ fn the_helper_of_a_confined_mount_hears_that_its_server_was_killed() {
     let began = std::time::Instant::now();
     while !is_pending() {
         assert!(began.elapsed().as_secs() < 10, "{}", status(helper));
-        std::thread::yield_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     signal_helper(Signal::CONT);
     daemon.wait();
     while point.mount().is_some() {
         assert!(began.elapsed().as_secs() < 20, "it is mounted");
-        std::thread::yield_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 

@@ -82,7 +82,7 @@ impl MountPoint {
         let deadline = Instant::now() + LIMIT;
         while self.mount().is_none() {
             assert!(Instant::now() < deadline, "nothing gets mounted");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -92,7 +92,7 @@ impl MountPoint {
         let deadline = Instant::now() + LIMIT;
         while self.mount().is_some() {
             assert!(Instant::now() < deadline, "it stays mounted");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -127,7 +127,7 @@ impl MountPoint {
                 return Process::new(pid);
             }
             assert!(Instant::now() < deadline, "no process for {}", self.path.display());
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -245,7 +245,7 @@ impl Foreground {
             }
             assert!(Instant::now() < deadline, "{signal:?} does not end it");
             self.signal(signal);
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -31,7 +31,10 @@ const SIGNALS: [(Signal, i32); 3] = [(Signal::INT, 130), (Signal::TERM, 143), (S
 /// Bytes that compress well, so that the image is built and read quickly, and that are different in
 /// each file.
 fn content(name: &str, bytes: usize) -> Vec<u8> {
-    format!("the content of {name}, ").into_bytes().into_iter().cycle().take(bytes).collect()
+    let line = format!("the content of {name}, ").into_bytes();
+    let mut content = line.repeat(bytes.div_ceil(line.len()));
+    content.truncate(bytes);
+    content
 }
 
 fn source(dir: &Dir) -> PathBuf {
@@ -90,7 +93,7 @@ fn end_with(child: &mut Child, signal: Signal) -> ExitStatus {
             return status;
         }
         assert!(began.elapsed() < END_LIMIT, "{signal:?} does not end it");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

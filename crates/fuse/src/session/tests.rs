@@ -177,7 +177,7 @@ impl FakeKernel {
         let began = Instant::now();
         while self.gate.held.load(Ordering::SeqCst) < count {
             assert!(began.elapsed() < ANSWER_TIMEOUT, "{count} requests should be held up");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -185,7 +185,7 @@ impl FakeKernel {
         let (began, session) = (Instant::now(), self.session.as_ref().unwrap());
         while !session.state.is_watchdog_parked() {
             assert!(began.elapsed() < ANSWER_TIMEOUT, "the watchdog should sleep");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -194,7 +194,7 @@ impl FakeKernel {
         let began = Instant::now();
         while !self.events.lock().unwrap().iter().any(&init_request) {
             assert!(began.elapsed() < ANSWER_TIMEOUT, "{:?}", self.events.lock().unwrap());
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -387,7 +387,7 @@ fn requests_that_no_listener_is_left_for_fail_after_the_time_limit() {
     kernel.gate.open();
     let state = Arc::clone(&kernel.session.as_ref().unwrap().state);
     while !state.has_idle_listener() {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     kernel.look_up(2004, 0, b"nothing");
     assert_eq!(kernel.receive(), (2004, ENOENT, 0));
@@ -448,7 +448,7 @@ fn a_watchdog_is_started_by_a_request_and_ends_without_any() {
         let began = Instant::now();
         while state.has_watchdog() {
             assert!(began.elapsed() < ANSWER_TIMEOUT, "the watchdog should end");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         *kernel.gate.is_open.lock().unwrap() = false;
     }
