@@ -198,9 +198,9 @@ fn run_child(arguments: &ChildArguments) -> Result<()> {
 fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<ExitCode> {
     let is_refused = report.is_too_noisy() && !line.noisy_ok;
     if is_refused {
-        report.print_noise(out)?;
+        report.noise.iter().try_for_each(|noise| writeln!(out, "{noise}"))?;
     } else {
-        report.print(out)?;
+        write!(out, "{report}")?;
     }
     if let Some(folder) = &line.out {
         report.write_folder(folder)?;

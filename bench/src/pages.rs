@@ -519,9 +519,7 @@ mod tests {
         report.judge_all("", &["launches"], &variants);
         add_demand(&mut report, &variants[0]);
         report.finish().unwrap();
-        let mut text = Vec::new();
-        report.print(&mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
+        let text = report.to_string();
         for line in [
             "004: readahead that gives way changes the time for frames by -20 % or more: -50.0 % here, met",
             "64 frames cover 75.0 %, 256 cover 100.0 %; the most was 65",

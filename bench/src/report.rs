@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -279,27 +278,6 @@ impl Report {
         !self.noise.is_empty()
     }
 
-    /// Prints only the reasons why the run is refused.
-    pub(crate) fn print_noise(&self, out: &mut dyn Write) -> Result<()> {
-        self.noise.iter().try_for_each(|noise| Ok(writeln!(out, "{noise}")?))
-    }
-
-    pub(crate) fn print(&self, out: &mut dyn Write) -> Result<()> {
-        writeln!(out, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
-        self.tables.iter().try_for_each(|table| writeln!(out, "{table}"))?;
-        self.remarks.iter().try_for_each(|remark| writeln!(out, "{remark}"))?;
-        for LeftOut { what, why } in &self.left_out {
-            writeln!(out, "left out: {what}: {why}")?;
-        }
-        let ([before, after], steal) = (&self.load_averages, self.steal_percent);
-        writeln!(
-            out,
-            "load average: {before}, afterwards {after}; steal time {steal:.1} % of CPU time"
-        )?;
-        self.print_noise(out)?;
-        Ok(self.claims.iter().try_for_each(|claim| writeln!(out, "{claim}"))?)
-    }
-
     /// Takes load and steal time at the end, before printing and writing. Refuses a run with too much steal time.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.load_averages[1] = load_average();
@@ -323,17 +301,34 @@ impl Report {
     /// Writes `EXPERIMENT.json` with every sample, `EXPERIMENT.md` and its plots into a folder.
     pub(crate) fn write_folder(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        let (name, mut text) = (&self.experiment, Vec::new());
-        self.print(&mut text)?;
-        let json = serde_json::to_vec_pretty(self)?;
-        let mut files = vec![(format!("{name}.json"), json), (format!("{name}.md"), text)];
+        let (name, json) = (&self.experiment, serde_json::to_string_pretty(self)?);
+        let mut files =
+            vec![(format!("{name}.json"), json), (format!("{name}.md"), self.to_string())];
         for (index, plot) in self.tables.iter().flat_map(|table| &table.plots).enumerate() {
-            files.push((plot_name(name, index), plot.svg()?.into_bytes()));
+            files.push((plot_name(name, index), plot.svg()?));
         }
-        for (file, bytes) in files {
-            fs::write(folder.join(&file), bytes).with_context(|| format!("writing {file}"))?;
+        for (file, text) in files {
+            fs::write(folder.join(&file), text).with_context(|| format!("writing {file}"))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
+        self.tables.iter().try_for_each(|table| writeln!(f, "{table}"))?;
+        self.remarks.iter().try_for_each(|remark| writeln!(f, "{remark}"))?;
+        for LeftOut { what, why } in &self.left_out {
+            writeln!(f, "left out: {what}: {why}")?;
+        }
+        let ([before, after], steal) = (&self.load_averages, self.steal_percent);
+        writeln!(
+            f,
+            "load average: {before}, afterwards {after}; steal time {steal:.1} % of CPU time"
+        )?;
+        self.noise.iter().try_for_each(|noise| writeln!(f, "{noise}"))?;
+        self.claims.iter().try_for_each(|claim| writeln!(f, "{claim}"))
     }
 }
 
