@@ -52,11 +52,9 @@ impl PassStats {
     }
 }
 
-/// A way to have all pages touched, submitted and compressed.
-pub(crate) trait Row {
-    /// Each page once, in the order of addresses; returns when all are done.
-    fn pass(&mut self) -> Result<PassStats>;
-}
+/// A way to have all pages touched, submitted and compressed: each page once, in the order of addresses. It returns when all
+/// are done.
+pub(crate) type Row = Box<dyn FnMut() -> Result<PassStats>>;
 
 /// A queue with its threads started; ours on this many `cpus`, on the available ones if none is given.
 pub(crate) fn queue(
@@ -64,20 +62,18 @@ pub(crate) fn queue(
     pages: &Arc<PageStore>,
     shape: PoolShape,
     cpus: Option<usize>,
-) -> Result<Box<dyn Row>> {
-    let shared = |assignment| BaselineQueue::<SharedState>::new(pages, shape, assignment);
-    let own = |assignment| BaselineQueue::<PerThreadState>::new(pages, shape, assignment);
-    let ours = |policy, active| Ours::new(pages, shape, cpus, policy, active);
-    Ok(match name {
-        "original" => Box::new(shared(Assignment::RoundRobin)?),
-        "batching" => Box::new(shared(Assignment::UntilFull)?),
-        "per-thread" => Box::new(own(Assignment::UntilFull)?),
-        "round-robin" => Box::new(own(Assignment::RoundRobin)?),
-        "ours-waiting" => Box::new(ours(DispatchPolicy::FillFirst, ActiveWorkers::All)?),
-        "ours-round-robin" => Box::new(ours(DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu)?),
-        "ours" => Box::new(ours(DispatchPolicy::FillFirst, ActiveWorkers::OnePerCpu)?),
+) -> Result<Row> {
+    let ours = |policy, active| ours(pages, shape, cpus, policy, active);
+    match name {
+        "original" => baseline::<SharedState>(pages, shape, Assignment::RoundRobin),
+        "batching" => baseline::<SharedState>(pages, shape, Assignment::UntilFull),
+        "per-thread" => baseline::<PerThreadState>(pages, shape, Assignment::UntilFull),
+        "round-robin" => baseline::<PerThreadState>(pages, shape, Assignment::RoundRobin),
+        "ours-waiting" => ours(DispatchPolicy::FillFirst, ActiveWorkers::All),
+        "ours-round-robin" => ours(DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu),
+        "ours" => ours(DispatchPolicy::FillFirst, ActiveWorkers::OnePerCpu),
         _ => bail!("no such queue"),
-    })
+    }
 }
 
 /// Which worker gets the next request.
@@ -87,17 +83,6 @@ enum Assignment {
     RoundRobin,
     /// The same worker until its slots are full: Cota's batching.
     UntilFull,
-}
-
-impl Assignment {
-    /// Where to look first after `worker` of `count` got a request.
-    fn after(self, worker: usize, count: usize) -> usize {
-        match self {
-            Self::RoundRobin if worker + 1 < count => worker + 1,
-            Self::RoundRobin => 0,
-            Self::UntilFull => worker,
-        }
-    }
 }
 
 /// A bitmap of any length in words that all workers share.
@@ -113,24 +98,21 @@ impl Bitmap {
 
     /// Acquire pairs with both ways to flip a bit.
     fn word(&self, number: usize) -> u64 {
-        self.0.get(number).map_or(0, |word| word.load(Ordering::Acquire))
+        self.0[number].load(Ordering::Acquire)
     }
 
     /// Flips a bit in a word that only one thread writes, without a locked instruction.
     fn flip_alone(&self, bit: usize) {
-        if let Some(word) = self.0.get(bit / WORD_BITS) {
-            // Relaxed: this thread wrote it last. Release pairs with `word`.
-            let flipped = word.load(Ordering::Relaxed) ^ (1 << (bit % WORD_BITS));
-            word.store(flipped, Ordering::Release);
-        }
+        let word = &self.0[bit / WORD_BITS];
+        // Relaxed: this thread wrote it last. Release pairs with `word`.
+        let flipped = word.load(Ordering::Relaxed) ^ (1 << (bit % WORD_BITS));
+        word.store(flipped, Ordering::Release);
     }
 
     /// Flips a bit in a word that others write, too.
     fn flip_shared(&self, bit: usize) {
-        if let Some(word) = self.0.get(bit / WORD_BITS) {
-            // As strong as QEMU's change_bit_atomic; pairs with `word`.
-            word.fetch_xor(1 << (bit % WORD_BITS), Ordering::SeqCst);
-        }
+        // As strong as QEMU's change_bit_atomic; pairs with `word`.
+        self.0[bit / WORD_BITS].fetch_xor(1 << (bit % WORD_BITS), Ordering::SeqCst);
     }
 }
 
@@ -157,11 +139,13 @@ const BUSY: u32 = u32::MAX;
 #[derive(Debug)]
 struct ResetEvent(Futex);
 
-impl ResetEvent {
-    const fn new() -> Self {
+impl Default for ResetEvent {
+    fn default() -> Self {
         Self(Futex::new(FREE))
     }
+}
 
+impl ResetEvent {
     /// Sets it and wakes whoever sleeps.
     fn set(&self) {
         // Publishes the work to whoever sees the event free: pairs with the fence in `reset`.
@@ -236,7 +220,7 @@ trait QueueState: Send + Sync + Sized + 'static {
     fn event(&self, worker: usize) -> &ResetEvent;
     fn quit(&self, worker: usize) -> &AtomicBool;
     /// A slot, counted from the first of its worker.
-    fn slot(&self, worker: usize, index: usize) -> Option<&RequestSlot>;
+    fn slot(&self, worker: usize, index: usize) -> &RequestSlot;
     /// A slot that the submitter filled and the worker has not handled.
     fn find_filled(&self, worker: usize) -> Option<usize>;
     /// A free slot with its worker, from this worker on.
@@ -262,7 +246,7 @@ struct SharedState {
 }
 
 /// What a worker shares with the submitter alone, with the space of the other fields there.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct WorkerEvent {
     event: ResetEvent,
     quit: AtomicBool,
@@ -289,16 +273,13 @@ impl SharedState {
 impl QueueState for SharedState {
     fn new(shape: PoolShape) -> Result<Self> {
         let count = shape.workers * shape.slots;
-        let worker = |_| WorkerEvent {
-            event: ResetEvent::new(),
-            quit: AtomicBool::new(false),
-            _space: [0; 5],
-        };
         let slots: Box<[RequestSlot]> = (0..count).map(|_| RequestSlot::default()).collect();
-        let workers: Box<[WorkerEvent]> = (0..shape.workers).map(worker).collect();
+        let workers: Box<[WorkerEvent]> =
+            (0..shape.workers).map(|_| WorkerEvent::default()).collect();
         placed(&slots);
         placed(&workers);
-        let (fill, done, completion) = (Bitmap::new(count), Bitmap::new(count), ResetEvent::new());
+        let [fill, done] = [count; 2].map(Bitmap::new);
+        let completion = ResetEvent::default();
         Ok(Self { slots, fill, done, completion, workers, slots_per_worker: shape.slots })
     }
 
@@ -310,8 +291,8 @@ impl QueueState for SharedState {
         &self.workers[worker].quit
     }
 
-    fn slot(&self, worker: usize, index: usize) -> Option<&RequestSlot> {
-        self.slots.get(worker * self.slots_per_worker + index)
+    fn slot(&self, worker: usize, index: usize) -> &RequestSlot {
+        &self.slots[worker * self.slots_per_worker + index]
     }
 
     fn find_filled(&self, worker: usize) -> Option<usize> {
@@ -355,7 +336,7 @@ struct OnLine<T>(T);
 #[derive(Debug)]
 struct PerThreadState(Box<[WorkerState]>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct WorkerState {
     fill: OnLine<AtomicU64>,
     done: OnLine<AtomicU64>,
@@ -376,12 +357,8 @@ impl QueueState for PerThreadState {
     fn new(shape: PoolShape) -> Result<Self> {
         ensure!(shape.slots <= WORD_BITS, "{} slots, {WORD_BITS} fit in a word", shape.slots);
         let worker = |_| WorkerState {
-            fill: OnLine::default(),
-            done: OnLine::default(),
-            event: OnLine(ResetEvent::new()),
-            completion: OnLine(ResetEvent::new()),
-            quit: OnLine::default(),
             slots: (0..shape.slots).map(|_| OnLine::default()).collect(),
+            ..WorkerState::default()
         };
         Ok(Self((0..shape.workers).map(worker).collect()))
     }
@@ -394,8 +371,8 @@ impl QueueState for PerThreadState {
         &self.0[worker].quit.0
     }
 
-    fn slot(&self, worker: usize, index: usize) -> Option<&RequestSlot> {
-        Some(&self.0.get(worker)?.slots.get(index)?.0)
+    fn slot(&self, worker: usize, index: usize) -> &RequestSlot {
+        &self.0[worker].slots[index].0
     }
 
     fn find_filled(&self, worker: usize) -> Option<usize> {
@@ -444,26 +421,27 @@ struct BaselineQueue<S: QueueState> {
     pages: Arc<PageStore>,
     assignment: Assignment,
     current: usize,
-    stats: PassStats,
     threads: Vec<OwnedThread>,
 }
 
-impl<S: QueueState> BaselineQueue<S> {
-    fn new(pages: &Arc<PageStore>, shape: PoolShape, assignment: Assignment) -> Result<Self> {
-        let state = Arc::new(S::new(shape)?);
-        placed(std::slice::from_ref(&*state));
-        let workers = shape.workers;
-        let (stats, threads, pages) = (PassStats::default(), Vec::new(), Arc::clone(pages));
-        let mut queue = Self { state, workers, pages, assignment, current: 0, stats, threads };
-        for worker in 0..workers {
-            let deflaters = (0..shape.slots).map(|_| Deflater::new());
-            let mut deflaters = deflaters.collect::<Result<Vec<_>>>()?;
-            let (state, pages) = (Arc::clone(&queue.state), Arc::clone(&queue.pages));
-            let body = move || work(&*state, worker, &pages, &mut deflaters);
-            queue.threads.push(start(worker, body)?);
-        }
-        Ok(queue)
+/// A queue to beat.
+fn baseline<S: QueueState>(
+    pages: &Arc<PageStore>,
+    shape: PoolShape,
+    assignment: Assignment,
+) -> Result<Row> {
+    let state = Arc::new(S::new(shape)?);
+    placed(std::slice::from_ref(&*state));
+    let (workers, pages, threads) = (shape.workers, Arc::clone(pages), Vec::new());
+    let mut queue = BaselineQueue { state, workers, pages, assignment, current: 0, threads };
+    for worker in 0..workers {
+        let deflaters = (0..shape.slots).map(|_| Deflater::new());
+        let mut deflaters = deflaters.collect::<Result<Vec<_>>>()?;
+        let (state, pages) = (Arc::clone(&queue.state), Arc::clone(&queue.pages));
+        let body = move || work(&*state, worker, &pages, &mut deflaters);
+        queue.threads.push(start(worker, body)?);
     }
+    Ok(Box::new(move || Ok(queue.pass())))
 }
 
 fn work<S: QueueState>(state: &S, worker: usize, pages: &PageStore, deflaters: &mut [Deflater]) {
@@ -486,14 +464,14 @@ fn work<S: QueueState>(state: &S, worker: usize, pages: &PageStore, deflaters: &
             state.event(worker).wait();
             continue;
         };
-        let own = state.slot(worker, index).zip(deflaters.get_mut(index));
-        own.into_iter().for_each(|(slot, deflater)| slot.handle(pages, deflater));
+        state.slot(worker, index).handle(pages, &mut deflaters[index]);
         state.complete(worker, index);
     }
 }
 
-impl<S: QueueState> Row for BaselineQueue<S> {
-    fn pass(&mut self) -> Result<PassStats> {
+impl<S: QueueState> BaselineQueue<S> {
+    fn pass(&mut self) -> PassStats {
+        let mut stats = PassStats::default();
         for page in 0..self.pages.count() {
             self.pages.touch(page);
             let (worker, index) = loop {
@@ -501,17 +479,19 @@ impl<S: QueueState> Row for BaselineQueue<S> {
                     break found;
                 }
             };
-            if let Some(slot) = self.state.slot(worker, index) {
-                slot.collect(&mut self.stats);
-                // Relaxed: the submitter owns the slot, and `pass_on` publishes it.
-                slot.page.store(page, Ordering::Relaxed);
-            }
+            let slot = self.state.slot(worker, index);
+            slot.collect(&mut stats);
+            // Relaxed: the submitter owns the slot, and `pass_on` publishes it.
+            slot.page.store(page, Ordering::Relaxed);
             self.state.pass_on(worker, index);
             self.state.event(worker).set();
-            self.current = self.assignment.after(worker, self.workers);
+            self.current = match self.assignment {
+                Assignment::RoundRobin => (worker + 1) % self.workers,
+                Assignment::UntilFull => worker,
+            };
         }
-        self.state.wait(&mut self.stats);
-        Ok(std::mem::take(&mut self.stats))
+        self.state.wait(&mut stats);
+        stats
     }
 }
 
@@ -547,69 +527,53 @@ impl Handler for Compressor {
     }
 }
 
-type OnDone = Box<dyn FnMut(&mut PageRequest, RequestOutcome)>;
-
-struct Ours {
-    queue: WorkQueue<Compressor, OnDone>,
-    pages: Arc<PageStore>,
-    stats: Rc<Cell<PassStats>>,
+/// Our queue on this many `cpus`; on the available ones if none is given. The submitter works if not all workers are active.
+fn ours(
+    pages: &Arc<PageStore>,
+    shape: PoolShape,
+    cpus: Option<usize>,
+    dispatch_policy: DispatchPolicy,
     active_workers: ActiveWorkers,
-}
-
-impl Ours {
-    /// On this many `cpus`; on the available ones if none is given. The submitter works if not all workers are active.
-    fn new(
-        pages: &Arc<PageStore>,
-        shape: PoolShape,
-        cpus: Option<usize>,
-        dispatch_policy: DispatchPolicy,
-        active_workers: ActiveWorkers,
-    ) -> Result<Self> {
-        let settings = WorkQueueSettings::new("queue")
-            .workers(shape.workers)
-            .slots(shape.slots)
-            .dispatch_policy(dispatch_policy)
-            .active_workers(active_workers);
-        let settings = match cpus {
-            Some(cpus) => settings.cpus(cpus),
-            None => settings,
-        };
-        let stats = Rc::new(Cell::new(PassStats::default()));
-        let (counted, own_pages) = (Rc::clone(&stats), Arc::clone(pages));
-        let make = move || {
-            let deflater = Deflater::new().map_err(|_| NoHandler)?;
-            Ok(Compressor { pages: Arc::clone(&own_pages), deflater })
-        };
-        let on_done: OnDone = Box::new(move |request: &mut PageRequest, outcome| {
-            let mut sum = counted.get();
-            sum.add(if outcome == RequestOutcome::Done { request.bytes } else { 0 });
-            counted.set(sum);
-        });
-        let queue = WorkQueue::new(&settings, PageRequest::default, make, on_done);
-        let queue = queue.context("making a queue")?;
-        Ok(Self { queue, pages: Arc::clone(pages), stats, active_workers })
+) -> Result<Row> {
+    let mut settings = WorkQueueSettings::new("queue")
+        .workers(shape.workers)
+        .slots(shape.slots)
+        .dispatch_policy(dispatch_policy)
+        .active_workers(active_workers);
+    if let Some(cpus) = cpus {
+        settings = settings.cpus(cpus);
     }
-}
-
-impl Row for Ours {
-    fn pass(&mut self) -> Result<PassStats> {
-        for page in 0..self.pages.count() {
-            self.pages.touch(page);
-            let mut slot = match self.active_workers {
-                ActiveWorkers::All => self.queue.reserve(),
-                _ => self.queue.reserve_or_inline(),
+    let stats = Rc::new(Cell::new(PassStats::default()));
+    let (counted, of_workers, pages) = (Rc::clone(&stats), Arc::clone(pages), Arc::clone(pages));
+    let make = move || {
+        let deflater = Deflater::new().map_err(|_| NoHandler)?;
+        Ok(Compressor { pages: Arc::clone(&of_workers), deflater })
+    };
+    let on_done = move |request: &mut PageRequest, outcome| {
+        let mut sum = counted.get();
+        sum.add(if outcome == RequestOutcome::Done { request.bytes } else { 0 });
+        counted.set(sum);
+    };
+    let queue = WorkQueue::new(&settings, PageRequest::default, make, on_done);
+    let mut queue = queue.context("making a queue")?;
+    Ok(Box::new(move || {
+        for page in 0..pages.count() {
+            pages.touch(page);
+            let mut slot = match active_workers {
+                ActiveWorkers::All => queue.reserve(),
+                _ => queue.reserve_or_inline(),
             };
             slot.request().page = page;
             slot.submit();
         }
-        self.queue.wait();
-        Ok(self.stats.take())
-    }
+        queue.wait();
+        Ok(stats.take())
+    }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Assignment, Bitmap, ResetEvent, first_set};
+    use super::{Bitmap, ResetEvent, first_set};
 
     #[test]
     fn the_first_set_bit_is_found_across_words_and_within_bounds() {
@@ -625,7 +589,7 @@ mod tests {
 
     #[test]
     fn a_set_event_does_not_block_its_waiter() {
-        let event = ResetEvent::new();
+        let event = ResetEvent::default();
         event.set();
         event.wait();
         event.reset();
@@ -633,12 +597,5 @@ mod tests {
             scope.spawn(|| event.set());
             event.wait();
         });
-    }
-
-    #[test]
-    fn round_robin_rotates_and_batching_stays() {
-        assert_eq!(Assignment::RoundRobin.after(0, 2), 1);
-        assert_eq!(Assignment::RoundRobin.after(1, 2), 0);
-        assert_eq!(Assignment::UntilFull.after(1, 2), 1);
     }
 }

@@ -172,14 +172,14 @@ fn measure_queues(home: &CpuSet, cpus: usize, context: &mut Context<'_>) -> Resu
     let rows = names.map(|name| Ok((name, workqueue::build(name, &pages, shape)?)));
     let mut rows = rows.collect::<Result<Vec<_>>>()?;
     for (_, row) in &mut rows {
-        row.pass()?;
+        row()?;
     }
     CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
     bind_others(others)?;
-    let candidate = |(name, mut row): (&str, Box<dyn Row>)| {
+    let candidate = |(name, mut row): (&str, Row)| {
         Candidate::ours(name, move || {
             let start = Instant::now();
-            row.pass()?;
+            row()?;
             Ok(vec![(HERE, count as f64 / start.elapsed().as_secs_f64() / 1e3)])
         })
     };

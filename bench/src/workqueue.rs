@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValue;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Sender, bounded};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSlice;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -70,7 +70,7 @@ impl Experiment for WorkqueueArguments {
             let shape = PoolShape { workers: threads.into(), slots: self.requests.into() };
             for name in &names {
                 let (mut row, pages) = (build(name, &pages, shape)?, &pages);
-                candidates.push(Candidate::ours(name, move || time(&mut *row, pages)));
+                candidates.push(Candidate::ours(name, move || time(&mut row, pages)));
             }
         }
         let all = context.measure("one submitter", candidates)?;
@@ -121,9 +121,9 @@ impl WorkqueueArguments {
 }
 
 /// One timed pass.
-fn time(row: &mut dyn Row, pages: &PageStore) -> Result<Figures> {
+fn time(row: &mut Row, pages: &PageStore) -> Result<Figures> {
     let (before, start) = (Usage::now(), Instant::now());
-    let stats = row.pass()?;
+    let stats = row()?;
     let wall = start.elapsed().as_secs_f64();
     let usage = Usage::now().since(before);
     let (done, count) = (stats.pages, pages.count());
@@ -207,96 +207,79 @@ fn row_values() -> Vec<PossibleValue> {
 }
 
 /// The row of that name with its threads started.
-pub(crate) fn build(name: &str, pages: &Arc<PageStore>, shape: PoolShape) -> Result<Box<dyn Row>> {
-    fn boxed<R: Row + 'static>(row: Result<R>) -> Result<Box<dyn Row>> {
-        Ok(Box::new(row?))
-    }
+pub(crate) fn build(name: &str, pages: &Arc<PageStore>, shape: PoolShape) -> Result<Row> {
     let built = match name {
-        "inline" => boxed(inline(Arc::clone(pages))),
-        "rayon" => boxed(spawning(Arc::clone(pages), shape.workers)),
-        "rayon-iter" => boxed(iterating(Arc::clone(pages), shape.workers)),
-        "crossbeam" => boxed(Channel::new(pages, shape)),
+        "inline" => inline(Arc::clone(pages)),
+        "rayon" => spawning(Arc::clone(pages), shape.workers),
+        "rayon-iter" => iterating(Arc::clone(pages), shape.workers),
+        "crossbeam" => channels(Arc::clone(pages), shape),
         _ => queue(name, pages, shape, None),
     };
     built.with_context(|| format!("row {name}"))
 }
 
-impl<F: FnMut() -> Result<PassStats>> Row for F {
-    fn pass(&mut self) -> Result<PassStats> {
-        self()
-    }
-}
-
 /// One thread and no queue.
-fn inline(pages: Arc<PageStore>) -> Result<impl FnMut() -> Result<PassStats>> {
+fn inline(pages: Arc<PageStore>) -> Result<Row> {
     let mut deflater = Deflater::new()?;
-    Ok(move || {
+    Ok(Box::new(move || {
         let mut stats = PassStats::default();
         for (number, page) in pages.all().iter().enumerate() {
             pages.touch(number);
             stats.add(deflater.compress(page)?);
         }
         Ok(stats)
-    })
+    }))
+}
+
+/// In this order: without the channel the threads end, and are waited for.
+struct ChannelWorkers {
+    requests: Sender<usize>,
+    threads: Vec<OwnedThread>,
 }
 
 /// A bounded channel with the pages, another with the results. The submitter never has more in flight than the queues of
 /// the other rows have slots, so neither channel is ever full.
-#[derive(Debug)]
-struct Channel {
-    pages: Arc<PageStore>,
-    /// It is dropped before the threads, which ends them.
-    requests: Sender<usize>,
-    results: Receiver<u64>,
-    in_flight_max: usize,
-    _threads: Vec<OwnedThread>,
-}
-
-impl Channel {
-    fn new(pages: &Arc<PageStore>, shape: PoolShape) -> Result<Self> {
-        let in_flight_max = shape.workers * shape.slots;
-        let (requests, inbox) = bounded::<usize>(in_flight_max);
-        let (outbox, results) = bounded(in_flight_max);
-        let threads = (0..shape.workers).map(|worker| {
-            let mut deflater = Deflater::new()?;
-            let (pages, inbox, outbox) = (Arc::clone(pages), inbox.clone(), outbox.clone());
-            let body = move || {
-                for number in inbox {
-                    let page = pages.page(number);
-                    let bytes = page.and_then(|page| deflater.compress(page).ok()).unwrap_or(0);
-                    if outbox.send(bytes).is_err() {
-                        return;
-                    }
+fn channels(pages: Arc<PageStore>, shape: PoolShape) -> Result<Row> {
+    let in_flight_max = shape.workers * shape.slots;
+    let (requests, inbox) = bounded::<usize>(in_flight_max);
+    let (outbox, results) = bounded(in_flight_max);
+    let mut workers = ChannelWorkers { requests, threads: Vec::new() };
+    for worker in 0..shape.workers {
+        let mut deflater = Deflater::new()?;
+        let (pages, inbox, outbox) = (Arc::clone(&pages), inbox.clone(), outbox.clone());
+        let body = move || {
+            for number in inbox {
+                let page = pages.page(number);
+                let bytes = page.and_then(|page| deflater.compress(page).ok()).unwrap_or(0);
+                if outbox.send(bytes).is_err() {
+                    return;
                 }
-            };
-            start(worker, body)
-        });
-        let (_threads, pages) = (threads.collect::<Result<_>>()?, Arc::clone(pages));
-        Ok(Self { pages, requests, results, in_flight_max, _threads })
+            }
+        };
+        workers.threads.push(start(worker, body)?);
     }
-}
-
-impl Row for Channel {
-    fn pass(&mut self) -> Result<PassStats> {
+    Ok(Box::new(move || {
+        // The closure owns the threads as well.
+        let ChannelWorkers { requests, .. } = &workers;
         let (mut stats, mut in_flight) = (PassStats::default(), 0);
-        for number in 0..self.pages.count() {
-            self.pages.touch(number);
-            for bytes in self.results.try_iter() {
+        for number in 0..pages.count() {
+            pages.touch(number);
+            for bytes in results.try_iter() {
                 stats.add(bytes);
                 in_flight -= 1;
             }
-            if in_flight == self.in_flight_max {
-                stats.add(self.results.recv()?);
+            if in_flight == in_flight_max {
+                stats.add(results.recv()?);
                 in_flight -= 1;
             }
-            self.requests.send(number)?;
+            requests.send(number)?;
             in_flight += 1;
         }
         for _ in 0..in_flight {
-            stats.add(self.results.recv()?);
+            stats.add(results.recv()?);
         }
         Ok(stats)
-    }
+    }))
 }
 
 thread_local! {
@@ -328,10 +311,10 @@ fn sum(one: PassStats, other: PassStats) -> PassStats {
 }
 
 /// rayon: one spawn a page.
-fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Result<PassStats>> {
+fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<Row> {
     let pool = start_pool(workers)?;
     let stats: Box<[WorkerStats]> = (0..workers).map(|_| WorkerStats::default()).collect();
-    Ok(move || {
+    Ok(Box::new(move || {
         let stats = &stats;
         pool.in_place_scope(|scope| {
             for (number, page) in pages.all().iter().enumerate() {
@@ -351,13 +334,13 @@ fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Res
             stats.iter().map(|own| own.0.each_ref().map(|one| one.swap(0, Ordering::Relaxed)));
         let taken = taken.map(|[pages, bytes]| PassStats { pages, bytes });
         Ok(taken.fold(PassStats::default(), sum))
-    })
+    }))
 }
 
 /// rayon: one parallel iterator.
-fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Result<PassStats>> {
+fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<Row> {
     let pool = start_pool(workers)?;
-    Ok(move || {
+    Ok(Box::new(move || {
         let chunks = pages.all().par_chunks(PAGES_PER_CHUNK).enumerate();
         let compress = |(chunk, part): (usize, &[Page])| {
             let mut stats = PassStats::default();
@@ -368,7 +351,7 @@ fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Re
             stats
         };
         Ok(pool.install(|| chunks.map(compress).reduce(PassStats::default, sum)))
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -385,9 +368,7 @@ mod tests {
         let mut report = Report::new("workqueue").unwrap();
         judge(&[(1, &one), (2, &two)], &mut report);
         report.finish().unwrap();
-        let mut text = Vec::new();
-        report.print(&mut text).unwrap();
-        let said = String::from_utf8(text).unwrap();
+        let said = report.to_string();
         for line in [
             "ours with 1 worker: 5.00 us an item, inline 5.00",
             "ours with 1 workers: 2.00 times the fastest other stream, rayon",
@@ -415,7 +396,7 @@ mod tests {
         let mut row = build(name, &pages, PoolShape { workers, slots }).unwrap();
         let expected = PassStats { pages: count as u64, bytes: 46 * count as u64 };
         for pass in 0..3 {
-            assert_eq!(row.pass().unwrap(), expected, "{name}, {workers}, {slots}, pass {pass}");
+            assert_eq!(row().unwrap(), expected, "{name}, {workers}, {slots}, pass {pass}");
         }
     }
 

@@ -73,7 +73,7 @@ fn pass(queue: &'static str, shape: Shape, load: Load) -> Result<(Moment, Moment
     let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
     let pool = PoolShape { workers: (shape.cpus - 1).max(1), slots: load.slots };
     let mut row = queues::queue(queue, &pages, pool, Some(shape.cpus))?;
-    let stats = row.pass()?;
+    let stats = row()?;
     drop(row);
     ensure!(stats.pages == count as u64, "{} requests done, {count} were sent", stats.pages);
     pages.part().context("the pass ended before the part that is looked at")
