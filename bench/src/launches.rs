@@ -77,8 +77,7 @@ pub(crate) struct LaunchesArguments {
 
 impl Experiment for LaunchesArguments {
     fn requirements(&self) -> Vec<Requirement> {
-        let of_peers = self.peers.iter().map(|_| Requirement::KernelErofs);
-        [Requirement::File(self.image.clone())].into_iter().chain(of_peers).collect()
+        vec![Requirement::File(self.image.clone())]
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {

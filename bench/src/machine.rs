@@ -1,7 +1,7 @@
 //! The machine that an experiment runs on: its description, what an experiment requires of it, requests to stop, and what
 //! `/proc` tells of it and of this process: CPU time, and CPU time that a hypervisor took (steal time).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -46,7 +46,6 @@ pub(crate) fn load_average() -> String {
 pub(crate) enum Requirement {
     Root,
     Fuse,
-    KernelErofs,
     /// A hierarchy with this controller.
     Cgroup(String),
     File(PathBuf),
@@ -61,7 +60,6 @@ impl Requirement {
                 (has_controller(controller), format!("a {controller} cgroup"))
             }
             Self::Fuse => (opens_fuse(), "/dev/fuse, to be opened by this user".to_owned()),
-            Self::KernelErofs => (knows_erofs(), "a kernel with EROFS".to_owned()),
             Self::File(path) => (path.is_file(), format!("the file {}", path.display())),
         };
         (!is_met).then(|| format!("needs {what}"))
@@ -84,15 +82,6 @@ pub(crate) fn is_root() -> bool {
 
 fn opens_fuse() -> bool {
     File::options().read(true).write(true).open("/dev/fuse").is_ok()
-}
-
-/// Built in, or a module that the first mount loads.
-fn knows_erofs() -> bool {
-    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let modules = format!("/lib/modules/{}/modules.dep", uname().release().to_string_lossy());
-    let modules = fs::read_to_string(modules).unwrap_or_default();
-    known.lines().any(|line| line.split_whitespace().last() == Some("erofs"))
-        || modules.lines().any(|line| line.split(':').next().unwrap_or("").contains("/erofs.ko"))
 }
 
 /// Set by SIGINT and SIGTERM once they are caught.
