@@ -23,8 +23,8 @@ use crate::daemon::{Daemon, Launcher, ThreadPolicy, listeners, mount_folder};
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions};
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
-use crate::programs::ProgramArguments;
-use crate::statistics::{Figures, Measured, Statistic, find};
+use crate::programs::{OURS, ProgramArguments};
+use crate::statistics::{Figures, Measured, Statistic, find, only};
 use crate::trees::read_in;
 
 /// Threads of our daemon that somebody may wait for, by how their names begin.
@@ -278,8 +278,7 @@ fn add_tables(
     // The subject of the mail is work that workers do.
     context.report.judge_all(decoding, &[decoding], &columns);
     for (table, figure) in TABLES {
-        let only = columns.iter().filter_map(|one| one.only(figure));
-        let only: Vec<Measured> = only.collect();
+        let only = only(&columns, figure);
         let is_nothing = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
         if figure == QUEUED && only.iter().all(is_nothing) {
             // LZ4 is left to the thread that reads.

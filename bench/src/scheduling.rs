@@ -16,7 +16,7 @@ use ferrofs_workers::unbound::{self, UnboundPool};
 
 use crate::child::start_load;
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
-use crate::statistics::Figures;
+use crate::statistics::{Figures, only};
 
 /// Items of one launch.
 const ITEMS: usize = 16;
@@ -71,8 +71,8 @@ fn measure(
         Candidate::ours(*name, move || launch(pool, readers.next(), pools))
     });
     let all = context.measure(case, candidates.collect())?;
-    for table in ["launches", "items"] {
-        context.report.add(table, case, case, &all)?;
+    for (table, figure) in [("launches", "launch"), ("items", "item")] {
+        context.report.add(table, case, case, &only(&all, figure))?;
     }
     context.report.judge_all(case, &[name], &all);
     Ok(())

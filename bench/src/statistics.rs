@@ -124,12 +124,6 @@ impl Measured {
         self.figures.iter().find(|(name, _)| name == figure).map_or(&NONE, |(_, samples)| samples)
     }
 
-    /// With one figure; none if it was not measured.
-    pub(crate) fn only(&self, figure: &str) -> Option<Self> {
-        let (name, samples) = self.figures.iter().find(|(name, _)| name == figure)?;
-        Some(Self { name: self.name.clone(), figures: vec![(name.clone(), samples.clone())] })
-    }
-
     /// NaN if it was not measured.
     pub(crate) fn median(&self, figure: &str) -> f64 {
         self.samples(figure).median()
@@ -138,6 +132,14 @@ impl Measured {
 
 pub(crate) fn find<'a>(all: &'a [Measured], name: &str) -> Option<&'a Measured> {
     all.iter().find(|one| one.name == name)
+}
+
+/// With one figure, and without those of which it was not measured.
+pub(crate) fn only(all: &[Measured], figure: &str) -> Vec<Measured> {
+    let mut all = all.to_vec();
+    all.iter_mut().for_each(|one| one.figures.retain(|(name, _)| name == figure));
+    all.retain(|one| !one.figures.is_empty());
+    all
 }
 
 /// By how many per cent `after` differs from `before`.
