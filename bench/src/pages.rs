@@ -29,6 +29,9 @@ const FRAMES_OF_POOL: u32 = 64;
 /// The mail calls it sufficient for 95 % of scenarios, in frames.
 const SUFFICIENT: u32 = 64;
 
+/// Of the thresholds of what is measured in the group, where that is left out.
+const WITHOUT_CGROUP: &str = "--without-cgroup leaves out the memory cgroup, which only root can make, in a hierarchy with \
+    the memory controller";
 /// Of all that is measured in the group.
 const CASE: &str = "at the limit of a memory cgroup";
 /// What the group may use.
@@ -90,6 +93,11 @@ impl Experiment for PagesArguments {
         context.report.judge("pair", "", reserve.median("pair"));
         if self.without_cgroup {
             context.report.leave_out("the memory cgroup at its limit", "--without-cgroup");
+            for threshold in
+                context.report.case.thresholds.clone().keys().filter(|name| *name != "pair")
+            {
+                context.report.explain(threshold, WITHOUT_CGROUP);
+            }
             return Ok(());
         }
         // A third of the time is for bursts.
