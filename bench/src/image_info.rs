@@ -34,24 +34,6 @@ pub(crate) fn regular_files(image: &Image) -> Result<Vec<(PathBuf, Inode)>> {
     Ok(files)
 }
 
-/// The files of at least this many bytes in the order of their paths, the first ones until they have `most_bytes`.
-pub(crate) fn files_up_to(
-    image: &Image,
-    at_least: u64,
-    most_bytes: u64,
-) -> Result<Vec<(PathBuf, Inode)>> {
-    let mut files = regular_files(image)?;
-    files.retain(|(_, inode)| inode.size() >= at_least);
-    files.sort_by(|(left, _), (right, _)| left.as_os_str().cmp(right.as_os_str()));
-    let mut bytes = 0_u64;
-    files.retain(|(_, inode)| {
-        let before = bytes;
-        bytes = bytes.saturating_add(inode.size());
-        before < most_bytes
-    });
-    Ok(files)
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct ImageInfo {
     pub(crate) path: PathBuf,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use clap::ValueEnum;
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::bounded;
 use fastrand::Rng;
 use rustix::fs::{Advice, fadvise, lgetxattr};
 use rustix::process::chdir;
@@ -164,10 +164,16 @@ pub(crate) fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -
 /// Reads all files of a tree: this thread lists, and others read batches of up to 64 files.
 fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
     thread::scope(|scope| {
-        let (outbox, inbox) = bounded(BATCHES);
+        let (outbox, inbox) = bounded::<Vec<PathBuf>>(BATCHES);
         let start = |_| {
             let inbox = inbox.clone();
-            scope.spawn(move || read_batches(&inbox, reader.sums))
+            scope.spawn(move || {
+                let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
+                for path in inbox.into_iter().flatten() {
+                    seen.read(&path, &mut block, reader.sums)?;
+                }
+                anyhow::Ok(seen)
+            })
         };
         let readers: Vec<_> = (0..reader.jobs).map(start).collect();
         drop(inbox);
@@ -194,14 +200,6 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
         }
         Ok(seen)
     })
-}
-
-fn read_batches(inbox: &Receiver<Vec<PathBuf>>, sums: bool) -> Result<Seen> {
-    let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
-    for path in inbox.iter().flatten() {
-        seen.read(&path, &mut block, sums)?;
-    }
-    Ok(seen)
 }
 
 fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Seen> {

@@ -16,7 +16,7 @@ use ferrofs_image::{Image, Inode};
 use serde::Deserialize;
 
 use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
-use crate::image_info::{files_up_to, open, regular_files};
+use crate::image_info::{open, regular_files};
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
 use crate::process::{self, Cost};
@@ -56,8 +56,17 @@ struct FileArguments {
 }
 
 impl FileArguments {
+    /// Their paths and inodes, in the order of their paths.
     fn of(&self, image: &Image) -> Result<(Vec<PathBuf>, Vec<Inode>)> {
-        let files = files_up_to(image, self.at_least, self.most_bytes)?;
+        let mut files = regular_files(image)?;
+        files.retain(|(_, inode)| inode.size() >= self.at_least);
+        files.sort_by(|(left, _), (right, _)| left.as_os_str().cmp(right.as_os_str()));
+        let mut bytes = 0_u64;
+        files.retain(|(_, inode)| {
+            let before = bytes;
+            bytes = bytes.saturating_add(inode.size());
+            before < self.most_bytes
+        });
         ensure!(!files.is_empty(), "no file of {} bytes or more", self.at_least);
         Ok(files.into_iter().unzip())
     }

@@ -10,7 +10,7 @@ use clap::Args;
 use ferrofs_codec::{
     DecodeMode, Decoder, DecoderSettings, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, lz4_window_pages,
 };
-use ferrofs_image::{FileExtent, Image, Inode};
+use ferrofs_image::Image;
 use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::experiment::{Context, Experiment};
@@ -61,69 +61,49 @@ impl Experiment for WindowsArguments {
     }
 }
 
-/// Decodes each regular file, and the packed one: the window that the image declares, and the frames of each LZ4 extent.
+/// Decodes each LZ4 extent of the regular files and of the packed one, and compares it with what the engine reads: the window
+/// that the image declares, and the frames of each extent.
 fn decode_all(path: &Path) -> Result<(u16, Samples)> {
     let image = Image::open(path)?;
     let superblock = image.superblock();
     ensure!(superblock.metabox.is_none(), "clusters may lie in a metabox, not in the image");
     let window_bytes = image.compression().lz4_max_distance.context("it declares no LZ4")?;
     let settings = DecoderSettings::default().lz4_max_distance(Some(window_bytes));
-    let mut decoding = BounceDecoding {
-        image: &image,
-        file: File::open(path)?,
-        decoder: Decoder::new(&settings)?,
-        window_bytes,
-        frames: vec![[0; LZ4_WINDOW_PAGE_BYTES]; FRAMES_MAX],
-        samples: Samples::default(),
-    };
+    let (input, decoder) = (File::open(path)?, Decoder::new(&settings)?);
+    let mut frames = vec![[0; LZ4_WINDOW_PAGE_BYTES]; FRAMES_MAX];
+    let mut samples = Samples::default();
     let packed = superblock.packed.map(|nid| image.inode(nid)).transpose()?;
     let files = regular_files(&image)?.into_iter().map(|(_, inode)| inode);
     for file in packed.into_iter().chain(files) {
         for extent in image.file_extents(&file, 0)? {
-            let decoded = decoding.decode(&file, &extent?);
-            decoded.with_context(|| format!("in the inode {}", file.nid()))?;
+            let extent = extent?;
+            let is_lz4 = |algorithm| algorithm == Some(AlgorithmId::Lz4);
+            let Some(place) = extent.location.filter(|place| is_lz4(place.algorithm)) else {
+                continue;
+            };
+            let mut cluster = vec![0; usize::try_from(place.bytes)?];
+            input.read_exact_at(&mut cluster, place.offset)?;
+            let extent_bytes = usize::try_from(extent.end - extent.start)?;
+            let part = Lz4Part {
+                padding: if superblock.has_left_padding() { Padding::Left } else { Padding::Right },
+                extent_bytes,
+                skip_bytes: 0,
+                // What refers to the front of deduplicated data ends before the stream does.
+                mode: DecodeMode::Prefix,
+            };
+            let count = lz4_window_pages(window_bytes, extent_bytes);
+            let (mut decoded, mut wanted) = (vec![0; extent_bytes], vec![0; extent_bytes]);
+            let place = || format!("in the inode {} from {} on", file.nid(), extent.start);
+            decoder
+                .decode_lz4_part(&cluster, part, &mut decoded, &mut frames[..count])
+                .with_context(place)?;
+            let got = image.read_at(&file, extent.start, &mut wanted).with_context(place)?;
+            ensure!(got == extent_bytes && decoded == wanted, "other bytes {}", place());
+            samples.0.push(count as f64);
         }
     }
-    let frames = decoding.samples;
-    ensure!(!frames.0.is_empty(), "no file has an LZ4 extent");
-    Ok((window_bytes, frames))
-}
-
-struct BounceDecoding<'a> {
-    image: &'a Image,
-    file: File,
-    decoder: Decoder,
-    window_bytes: u16,
-    frames: Vec<[u8; LZ4_WINDOW_PAGE_BYTES]>,
-    samples: Samples,
-}
-
-impl BounceDecoding<'_> {
-    /// Decodes the extent if it is one of LZ4, and compares it with what the engine reads.
-    fn decode(&mut self, file: &Inode, extent: &FileExtent) -> Result<()> {
-        let is_lz4 = |algorithm| algorithm == Some(AlgorithmId::Lz4);
-        let Some(place) = extent.location.filter(|place| is_lz4(place.algorithm)) else {
-            return Ok(());
-        };
-        let mut input = vec![0; usize::try_from(place.bytes)?];
-        self.file.read_exact_at(&mut input, place.offset)?;
-        let extent_bytes = usize::try_from(extent.end - extent.start)?;
-        let is_padded_left = self.image.superblock().has_left_padding();
-        let part = Lz4Part {
-            padding: if is_padded_left { Padding::Left } else { Padding::Right },
-            extent_bytes,
-            skip_bytes: 0,
-            // What refers to the front of deduplicated data ends before the stream does.
-            mode: DecodeMode::Prefix,
-        };
-        let count = lz4_window_pages(self.window_bytes, extent_bytes);
-        let (mut decoded, mut wanted) = (vec![0; extent_bytes], vec![0; extent_bytes]);
-        self.decoder.decode_lz4_part(&input, part, &mut decoded, &mut self.frames[..count])?;
-        let got = self.image.read_at(file, extent.start, &mut wanted)?;
-        ensure!(got == extent_bytes && decoded == wanted, "other bytes from {} on", extent.start);
-        self.samples.0.push(count as f64);
-        Ok(())
-    }
+    ensure!(!samples.0.is_empty(), "no file has an LZ4 extent");
+    Ok((window_bytes, samples))
 }
 
 #[cfg(test)]

@@ -283,7 +283,7 @@ fn channels(pages: Arc<PageStore>, shape: PoolShape) -> Result<Row> {
 }
 
 thread_local! {
-    static DEFLATER: RefCell<Option<Deflater>> = const { RefCell::new(None) };
+    static DEFLATER: RefCell<Option<Deflater>> = RefCell::new(Deflater::new().ok());
 }
 
 /// Pages and bytes of one rayon worker, on cache lines of their own.
@@ -291,13 +291,10 @@ thread_local! {
 #[repr(align(128))]
 struct WorkerStats([AtomicU64; 2]);
 
+/// Every worker has its stream when this returns.
 fn start_pool(workers: usize) -> Result<ThreadPool> {
     let pool = ThreadPoolBuilder::new().num_threads(workers).build()?;
-    let has_deflater = pool.broadcast(|_| {
-        let made = Deflater::new().ok();
-        DEFLATER.with_borrow_mut(|own| own.insert(made?).compress(&Page::default()).ok())
-    });
-    ensure!(has_deflater.iter().all(Option::is_some), "a worker has no stream");
+    pool.broadcast(|_| compress_here(&Page::default()));
     Ok(pool)
 }
 

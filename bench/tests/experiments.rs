@@ -217,11 +217,13 @@ fn pages_measures_at_a_limit_or_names_what_it_lacks() {
 #[test]
 fn what_an_experiment_needs_is_named_before_it_starts() {
     let reads = format!("reads {IMAGE} --at-least 1000000000000");
+    let check = format!("check {IMAGE} --ferrofs /no/such/ferrofs");
     for (words, wanted) in [
         ("jobs --gib 65535 -t 1", "--gib takes less"),
         (&reads, "no file of 1000000000000 bytes or more"),
         ("reads /no/such/image", "ferrofs-bench: this needs the file /no/such/image"),
         ("windows /no/such/image", "ferrofs-bench: this needs the file /no/such/image"),
+        (&check, "--ferrofs /no/such/ferrofs: no program is there"),
     ] {
         let output = bench(words);
         assert_eq!(output.status.code(), Some(1), "{words}");
@@ -413,12 +415,4 @@ fn runs_under_a_limit_are_measured_or_what_is_lacking_is_named() {
             assert_eq!(samples(&report, row, case).len(), 2, "-c has no effect");
         }
     }
-}
-
-#[test]
-fn a_wrong_place_of_our_program_is_named_before_anything_is_done() {
-    let output = bench(&format!("check {IMAGE} --ferrofs /no/such/ferrofs"));
-    assert!(!output.status.success());
-    let complaint = complaint(&output);
-    assert!(complaint.contains("--ferrofs /no/such/ferrofs: no program is there"), "{complaint}");
 }

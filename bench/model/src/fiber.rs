@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "a fiber finds the way back to who resumed it through a pointer")]
 
 use std::cell::Cell;
-use std::{fmt, io, ptr};
+use std::{io, ptr};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -46,12 +46,6 @@ impl Fiber {
 
         let _outer = Outer(WAY_BACK.get());
         matches!(self.0.resume(()), CoroutineResult::Return(()))
-    }
-}
-
-impl fmt::Debug for Fiber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fiber").field("is_done", &self.0.done()).finish_non_exhaustive()
     }
 }
 

@@ -46,7 +46,6 @@ impl Moment {
 }
 
 /// The state of a run.
-#[derive(Debug)]
 struct Machine {
     shape: Shape,
     costs: Costs,
@@ -289,7 +288,6 @@ struct Cpu {
 }
 
 /// A thread.
-#[derive(Debug)]
 struct Thread {
     cpu: usize,
     wakes: Wakes,
