@@ -77,7 +77,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     catch_signals()?;
     // Our program, which makes the images, may have to be built first, which is not part of the time.
-    ProgramArguments { ferrofs: None, peers: None }.ours()?;
+    ProgramArguments::default().ours()?;
     let start = Instant::now();
     let folder = folder.unwrap_or(Path::new(DEFAULT_FOLDER));
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
@@ -88,9 +88,8 @@ pub(crate) fn run(
     let made = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
     let (values, notes) = make_inputs(arguments, is_quick, &experiments, made.path())?;
     let runner = Runner { values, is_quick };
-    let mut sections = Vec::new();
-    for (number, name) in experiments.iter().enumerate() {
-        write!(out, "[{}/{}] {name}: ", number + 1, experiments.len())?;
+    let mut run = |label: String, name, folder: &Path| -> Result<(Section, Duration)> {
+        write!(out, "{label}: ")?;
         out.flush()?;
         let begin = Instant::now();
         let section = match start.elapsed() > START_LIMIT {
@@ -98,25 +97,27 @@ pub(crate) fn run(
             false => runner.section(name, folder)?,
         };
         let took = begin.elapsed();
-        writeln!(out, "{} ({:.0} s)", word(&section), took.as_secs_f64())?;
-        sections.push((section, took));
+        writeln!(out, "{} ({:.0} s)", section.state(), took.as_secs_f64())?;
+        Ok((section, took))
+    };
+    let mut sections = Vec::new();
+    for (number, name) in experiments.iter().enumerate() {
+        sections.push(run(format!("[{}/{}] {name}", number + 1, experiments.len()), name, folder)?);
     }
     // Runs that were too noisy are repeated where that fits into the time; the less noisy result counts.
     for (section, took) in &mut sections {
         if section.is_noisy() && start.elapsed() + *took < START_LIMIT {
-            write!(out, "{} again: ", section.experiment)?;
-            out.flush()?;
             let again = tempfile::tempdir_in(folder).context("making a folder for a second run")?;
-            let second = runner.section(section.experiment, again.path())?;
+            let name = section.experiment;
+            let (second, _) = run(format!("{name} again"), name, again.path())?;
             if second.report.is_some() && !second.is_noisy() {
-                remove_results(section.experiment, folder)?;
+                remove_results(name, folder)?;
                 for entry in again.path().read_dir()? {
                     let entry = entry?;
                     fs::rename(entry.path(), folder.join(entry.file_name()))?;
                 }
                 *section = second;
             }
-            writeln!(out, "{}", word(section))?;
         }
     }
     let sections: Vec<Section> = sections.into_iter().map(|(section, _)| section).collect();
@@ -128,15 +129,6 @@ pub(crate) fn run(
     let failed = failed.map(|section| section.experiment).collect::<Vec<_>>().join(", ");
     ensure!(failed.is_empty(), "failed: {failed}");
     Ok(())
-}
-
-/// For a line of progress.
-fn word(section: &Section) -> &str {
-    match &section.report {
-        Some(_) if section.is_noisy() => "done, too noisy",
-        Some(_) => "done",
-        None => &section.notice,
-    }
 }
 
 impl Runner {
@@ -253,7 +245,7 @@ fn make_inputs(
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let words = ["build", "--quiet", "--progress=none", "--no-verify", "--keep-going", "-zlz4"];
     let window = ["-C4096".to_owned(), format!("--max-distance={max_distance}")];
-    let ours = ProgramArguments { ferrofs: None, peers: None }.ours()?;
+    let ours = ProgramArguments::default().ours()?;
     process::run(&mut ours.with(words).with(window).with([path, source]).command())?;
     Ok(())
 }
@@ -298,6 +290,15 @@ impl Section {
         let plots = plots.collect::<Result<_, _>>().context("reading plots")?;
         let empty = Self::without_report(experiment, String::new())?;
         Ok(Self { report: Some(report.with_context(what)?), plots, ..empty })
+    }
+
+    /// For a line of progress.
+    fn state(&self) -> &str {
+        match &self.report {
+            Some(_) if self.is_noisy() => "done, too noisy",
+            Some(_) => "done",
+            None => &self.notice,
+        }
     }
 
     fn is_noisy(&self) -> bool {

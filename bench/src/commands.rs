@@ -17,7 +17,7 @@ use procfs::process::Process;
 
 use crate::case::{CaseCommand, CaseVariant, Confinement, Values};
 use crate::cgroup::{Group, has_controller};
-use crate::experiment::{Context, Experiment, up_to};
+use crate::experiment::{Candidate, Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::is_root;
 use crate::process::{self, Cost};
@@ -230,7 +230,8 @@ impl CommandArguments {
                     // Counting takes time, and is done once and apart.
                     run.threads = Some(run.count_threads()?);
                 }
-                candidates.push(program.candidate(&command.name, move || run.once()));
+                let name = &command.name;
+                candidates.push(Candidate::of(&command.program, name, move || run.once()));
             }
             let all = context.measure(&subject.case, candidates)?;
             context.report.add("commands", "", &subject.case, &all)?;

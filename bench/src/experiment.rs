@@ -32,6 +32,7 @@ use clap::builder::RangedI64ValueParser;
 
 use crate::case::Case;
 use crate::machine::{MOST_STEAL, Requirement, Steal, StealDelta, check_stop};
+use crate::programs::OURS;
 use crate::report::Report;
 use crate::statistics::{Figures, Measured};
 
@@ -41,6 +42,8 @@ const QUICK: Duration = Duration::from_secs(30);
 const ATTEMPTS: usize = 4;
 /// One in this many samples of each candidate may be taken again, so that a busy host does not multiply the run time.
 const AGAIN_DIVISOR: usize = 3;
+/// Longer than any experiment.
+const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// First samples may use this share of the time; the rest is for samples that are taken again.
 const FIRST_SHARE: f64 = 0.8;
 
@@ -96,16 +99,20 @@ impl<'a> Context<'a> {
         case: &str,
         candidates: Vec<Candidate<'_>>,
     ) -> Result<Vec<Measured>> {
-        let part = self.schedule.part(self.parts);
+        // The parts that are left share the time.
+        let part = self.schedule.share(1.0 / self.parts.max(1) as f64);
         self.parts = self.parts.saturating_sub(1);
-        if self.schedule.deadline.is_over() {
+        if self.schedule.left().is_zero() {
             self.report.leave_out(case, "there was no time left for it");
             return Ok(Vec::new());
         }
         self.say(case)?;
-        let (all, failed) = part.measure(candidates, &mut self.filter)?;
-        for (name, error) in failed {
-            self.report.leave_out(format!("{name} in {case}"), error);
+        let mut all = Vec::new();
+        for (one, failure) in part.measure(candidates, &mut self.filter)? {
+            match failure {
+                None => all.push(one),
+                Some(error) => self.report.leave_out(format!("{} in {case}", one.name), error),
+            }
         }
         Ok(all)
     }
@@ -161,10 +168,16 @@ impl<'a> Candidate<'a> {
     pub(crate) fn peer(name: impl Into<String>, run: impl FnMut() -> Result<Figures> + 'a) -> Self {
         Self { is_ours: false, ..Self::ours(name, run) }
     }
-}
 
-/// Who failed, and how.
-type Failures = Vec<(String, String)>;
+    /// One that runs this program, ours or a peer.
+    pub(crate) fn of(
+        program: &str,
+        name: impl Into<String>,
+        run: impl FnMut() -> Result<Figures> + 'a,
+    ) -> Self {
+        Self { is_ours: program == OURS, ..Self::ours(name, run) }
+    }
+}
 
 /// How often is measured, and until when.
 #[derive(Debug, Clone, Copy)]
@@ -172,7 +185,8 @@ pub(crate) struct Schedule {
     pub(crate) rounds: u16,
     warm_ups: u16,
     pub(crate) least_rounds: u16,
-    pub(crate) deadline: Deadline,
+    /// None without a limit.
+    deadline: Option<Instant>,
 }
 
 impl Schedule {
@@ -181,25 +195,32 @@ impl Schedule {
         let rounds = options.rounds.unwrap_or(case.rounds);
         let (warm_ups, least_rounds) = (case.warm_ups, case.least_rounds);
         let seconds = options.seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let after = |time| Some(Instant::now() + time);
         if is_quick {
-            let deadline = Deadline::after(Some(seconds.unwrap_or(QUICK).min(QUICK)));
+            let deadline = after(seconds.unwrap_or(QUICK).min(QUICK));
             let rounds = rounds.min(case.quick_rounds);
             return Self { rounds, warm_ups: 0, least_rounds: 1, deadline };
         }
-        Self { rounds, warm_ups, least_rounds, deadline: Deadline::after(seconds) }
+        Self { rounds, warm_ups, least_rounds, deadline: seconds.and_then(after) }
     }
 
-    /// One of this many parts that are left, which share the time.
-    fn part(self, parts: usize) -> Self {
-        Self { deadline: self.deadline.share(1.0 / parts.max(1) as f64), ..self }
+    /// The time that is left.
+    pub(crate) fn left(self) -> Duration {
+        self.deadline.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Runs all candidates in every round.
+    /// With this share, of 1, of the time that is left.
+    fn share(self, share: f64) -> Self {
+        let deadline = self.deadline.map(|_| Instant::now() + self.left().mul_f64(share));
+        Self { deadline, ..self }
+    }
+
+    /// Runs all candidates in every round. Answers why a peer failed, too.
     fn measure(
         self,
         mut candidates: Vec<Candidate<'_>>,
         filter: &mut StealFilter,
-    ) -> Result<(Vec<Measured>, Failures)> {
+    ) -> Result<Vec<(Measured, Option<String>)>> {
         let count = candidates.len();
         let measured = |one: &Candidate<'_>| Measured::new(&one.name, Figures::new());
         let mut all: Vec<(Measured, Option<String>)> =
@@ -221,10 +242,7 @@ impl Schedule {
             Ok((figures, Steal::now().since(before)))
         })?;
         samples.into_iter().for_each(|(place, figures)| all[place].0.add(figures));
-        let (failed, found): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(_, failure)| failure.is_some());
-        let failed = failed.into_iter().filter_map(|(one, failure)| Some((one.name, failure?)));
-        Ok((found.into_iter().map(|(one, _)| one).collect(), failed.collect()))
+        Ok(all)
     }
 
     /// Takes a sample of each candidate in each round, and then those with most steal time again, the worst first, of each
@@ -236,11 +254,11 @@ impl Schedule {
         filter: &mut StealFilter,
         mut run: impl FnMut(usize) -> Result<(T, StealDelta)>,
     ) -> Result<Vec<(usize, T)>> {
-        let first = self.deadline.share(FIRST_SHARE);
+        let first = self.share(FIRST_SHARE);
         let (mut samples, mut longest, mut rounds) = (Vec::new(), Duration::ZERO, 0);
         for round in 0..usize::from(self.warm_ups) + usize::from(self.rounds) {
             let is_warm_up = round < self.warm_ups.into();
-            if rounds >= usize::from(self.least_rounds) && !first.has_time_for(longest) {
+            if rounds >= usize::from(self.least_rounds) && first.left() <= longest {
                 filter.left_out += (usize::from(self.rounds) - rounds) * count;
                 break;
             }
@@ -255,7 +273,7 @@ impl Schedule {
             }
         }
         let mut allowed = vec![rounds.div_ceil(AGAIN_DIVISOR); count];
-        while !self.deadline.is_over() {
+        while !self.left().is_zero() {
             let may_again = |sample: &&mut Sample<T>| {
                 sample.steal.is_much() && sample.attempts < ATTEMPTS && allowed[sample.place] > 0
             };
@@ -285,36 +303,8 @@ struct Sample<T> {
 
 impl Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = if self.deadline.0.is_some() { ", fewer where time runs out" } else { "" };
+        let limit = if self.deadline.is_some() { ", fewer where time runs out" } else { "" };
         write!(f, "rounds: {} after {} warm-ups, in turn{limit}", self.rounds, self.warm_ups)
-    }
-}
-
-/// A moment, or never.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Deadline(Option<Instant>);
-
-impl Deadline {
-    fn after(time: Option<Duration>) -> Self {
-        Self(time.and_then(|time| Instant::now().checked_add(time)))
-    }
-
-    pub(crate) fn is_over(self) -> bool {
-        !self.has_time_for(Duration::ZERO)
-    }
-
-    fn has_time_for(self, time: Duration) -> bool {
-        self.left().is_none_or(|left| time < left)
-    }
-
-    /// None without a limit.
-    fn left(self) -> Option<Duration> {
-        self.0.map(|end| end.saturating_duration_since(Instant::now()))
-    }
-
-    /// After this share, of 1, of the time that is left.
-    fn share(self, share: f64) -> Self {
-        Self::after(self.left().map(|left| left.mul_f64(share)))
     }
 }
 
@@ -350,18 +340,18 @@ mod tests {
     use super::*;
 
     fn schedule(rounds: u16, warm_ups: u16, seconds: Option<u64>) -> Schedule {
-        let deadline = Deadline::after(seconds.map(Duration::from_secs));
+        let deadline = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         Schedule { rounds, warm_ups, least_rounds: 1, deadline }
     }
 
     #[test]
     fn a_part_has_its_share_of_the_time() {
-        for (parts, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
-            let part = schedule(1000, 0, Some(100)).part(parts).deadline;
-            assert!(part.has_time_for(Duration::from_secs(fits)), "{parts}");
-            assert!(!part.has_time_for(Duration::from_secs(not)), "{parts}");
+        for (share, fits, not) in [(1.0, 99, 101), (0.25, 24, 26), (0.01, 0, 2)] {
+            let left = schedule(1000, 0, Some(100)).share(share).left();
+            assert!(left > Duration::from_secs(fits), "{share}");
+            assert!(left <= Duration::from_secs(not), "{share}");
         }
-        assert!(!schedule(1, 0, None).part(2).deadline.is_over());
+        assert!(!schedule(1, 0, None).share(0.5).left().is_zero());
     }
 
     #[test]
@@ -407,7 +397,7 @@ mod tests {
     fn measure(
         run: &dyn Fn(&str) -> Result<f64>,
         schedule: Schedule,
-    ) -> Result<(Vec<Measured>, Failures)> {
+    ) -> Result<Vec<(Measured, Option<String>)>> {
         let candidates = ["a", "b", "ours"].map(|name| {
             let run = move || Ok(vec![("wall", run(name)?)]);
             if name == "ours" { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
@@ -422,8 +412,8 @@ mod tests {
             turns.borrow_mut().push_str(&name[..1]);
             Ok(turns.borrow().len() as f64)
         };
-        let (all, _) = measure(&run, schedule(2, 1, None)).unwrap();
-        assert_eq!(all[0].samples("wall").0, [6.0, 8.0]);
+        let all = measure(&run, schedule(2, 1, None)).unwrap();
+        assert_eq!(all[0].0.samples("wall").0, [6.0, 8.0]);
         assert_eq!(turns.into_inner(), "aboboaoab");
     }
 
@@ -438,9 +428,12 @@ mod tests {
                 Ok(1.0)
             }
         };
-        let (all, failed) = measure(&failing("b"), schedule(3, 0, None)).unwrap();
-        assert_eq!((all.len(), *calls.borrow()), (2, 1));
-        assert_eq!(failed, [("b".to_owned(), "refused".to_owned())]);
+        let all = measure(&failing("b"), schedule(3, 0, None)).unwrap();
+        let failures =
+            all.into_iter().map(|(one, failure)| (one.name, failure.unwrap_or_default()));
+        let wanted = [("a", ""), ("b", "refused"), ("ours", "")];
+        assert_eq!(failures.collect::<Vec<_>>(), wanted.map(|(a, b)| (a.to_owned(), b.to_owned())));
+        assert_eq!(*calls.borrow(), 1);
         let error = measure(&failing("ours"), schedule(1, 0, None)).unwrap_err();
         assert_eq!(format!("{error:#}"), "ours: refused");
     }

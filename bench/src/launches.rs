@@ -87,10 +87,8 @@ impl Experiment for LaunchesArguments {
         context.plan(self.rounds, 1);
         let candidates = mounts.iter().map(|mount| {
             let round = || mount.round(&self.image, directory.path());
-            match mount.source {
-                Source::Ours(..) => Candidate::ours(mount.name(), round),
-                Source::Peer(_) => Candidate::peer(mount.name(), round),
-            }
+            let program = if mount.decoding.is_empty() { mount.name } else { OURS };
+            Candidate::of(program, mount.name(), round)
         });
         let case = format!("beside {} load generators a CPU", self.load);
         let all = context.measure(&case, candidates.collect())?;

@@ -13,11 +13,9 @@ use clap::ValueEnum;
 use procfs::process::Process;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::experiment::Candidate;
 use crate::machine::{Requirement, is_root, missing};
 use crate::process;
 use crate::programs::{OURS, Program, ProgramArguments, on_path};
-use crate::statistics::Figures;
 
 /// How long a daemon may take to mount, or to end when it is unmounted.
 const DAEMON_LIMIT: Duration = Duration::from_secs(60);
@@ -98,12 +96,6 @@ pub(crate) struct Mounter {
 }
 
 impl Mounter {
-    /// A candidate that mounts by it; ours must not fail.
-    pub(crate) fn candidate<'a>(&self, run: impl FnMut() -> Result<Figures> + 'a) -> Candidate<'a> {
-        let name = self.system.name();
-        if name == OURS { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
-    }
-
     /// The command line, for a report. Without a loop device the kernel is called by mount(2), since mount(8) before
     /// util-linux 2.41 cannot leave it out.
     pub(crate) fn words(&self, image: &Path, directory: &Path) -> Vec<String> {

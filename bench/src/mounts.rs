@@ -220,10 +220,10 @@ impl MountRunner {
         reader: &Reader,
     ) -> Result<()> {
         let case = &format!("{title}, {}", image.name);
-        let candidates = self
-            .mounters
-            .iter()
-            .map(|mounter| mounter.candidate(move || Ok(self.run(mounter, image, reader)?.0)));
+        let candidates = self.mounters.iter().map(|mounter| {
+            let name = mounter.system.name();
+            Candidate::of(name, name, move || Ok(self.run(mounter, image, reader)?.0))
+        });
         let mut all = context.measure(case, candidates.collect())?;
         for (name, why) in agree(&mut all) {
             context.report.leave_out(format!("{name} in {case}"), why);
@@ -359,7 +359,8 @@ impl Experiment for StartArguments {
         context.plan(self.of.peers.rounds, runner.images.len());
         for image in &runner.images {
             let candidates = runner.mounters.iter().map(|mounter| {
-                mounter.candidate(|| {
+                let name = mounter.system.name();
+                Candidate::of(name, name, || {
                     let path = runner.image_of(mounter, image);
                     read_in(path)?;
                     let took = mounter.time_start(path, &runner.directory)?;

@@ -102,7 +102,8 @@ impl Experiment for PagesArguments {
         }
         // A third of the time is for bursts.
         context.plan(self.rounds, 3);
-        let Schedule { rounds, least_rounds, deadline, .. } = context.schedule;
+        let schedule = context.schedule;
+        let Schedule { rounds, least_rounds, .. } = schedule;
         let launches = self.launches.min(if context.is_quick { rounds } else { u16::MAX });
         context.say(format!(
             "in a memory cgroup, {rounds} bursts for each source and {launches} launches of each variant"
@@ -110,7 +111,7 @@ impl Experiment for PagesArguments {
         let group = FullGroup::enter(LIMIT_BYTES, ANONYMOUS_BYTES)?;
         group.fill()?;
         let sources = measure_sources(&group, context)?;
-        let may_play = |number| number < least_rounds || !deadline.is_over();
+        let may_play = |number| number < least_rounds || !schedule.left().is_zero();
         let variants = play_all(&group, (0..launches).take_while(|number| may_play(*number)))?;
         // The pools are gone; the group must be at its limit when it is looked at.
         group.refill()?;

@@ -14,12 +14,11 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
 use tempfile::TempDir;
 
-use crate::experiment::{Candidate, RoundOptions};
+use crate::experiment::RoundOptions;
 use crate::image_info::ImageInfo;
 use crate::machine::catch_signals;
 use crate::process;
 use crate::report::Report;
-use crate::statistics::Figures;
 use crate::trees::{is_in_memory, remove};
 
 /// Memory in which everybody may make files, on most systems.
@@ -33,7 +32,7 @@ const MKSQUASHFS: &str = "mksquashfs";
 const SQUASHFS_OPTIONS: [&str; 7] =
     ["-comp", "zstd", "-b", "131072", "-quiet", "-no-progress", "-noappend"];
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ProgramArguments {
     /// Our own program. If none is named it is the one beside this program, which `cargo run` builds if need be, or one on
     /// PATH
@@ -105,15 +104,6 @@ impl Program {
     fn at(name: &str, path: PathBuf) -> Self {
         let version = version_of(name, &path);
         Self { name: name.to_owned(), path, version }
-    }
-
-    /// A candidate that runs this program.
-    pub(crate) fn candidate<'a>(
-        &self,
-        name: &str,
-        run: impl FnMut() -> Result<Figures> + 'a,
-    ) -> Candidate<'a> {
-        if self.name == OURS { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
     }
 
     /// With arguments.
