@@ -209,7 +209,10 @@ fn make_inputs(
     let [wide, narrow] = IMAGES.map(|(file, _)| folder.join(file));
     for (path, (_, window)) in [&wide, &narrow].into_iter().zip(IMAGES) {
         check_stop()?;
-        build_image(source, path, window)?;
+        let words = ["build", "--quiet", "--progress=none", "--no-verify", "--keep-going", "-zlz4"];
+        let window = ["-C4096".to_owned(), format!("--max-distance={window}")];
+        let ours = ProgramArguments::default().ours()?.with(words).with(window);
+        process::run(&mut ours.with([path, source]).command())?;
     }
     check_stop()?;
     notes.push(
@@ -240,14 +243,6 @@ fn make_inputs(
         Some(((*name).to_owned(), vec![path?.display().to_string()]))
     });
     Ok((values.collect(), notes))
-}
-
-fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
-    let words = ["build", "--quiet", "--progress=none", "--no-verify", "--keep-going", "-zlz4"];
-    let window = ["-C4096".to_owned(), format!("--max-distance={max_distance}")];
-    let ours = ProgramArguments::default().ours()?;
-    process::run(&mut ours.with(words).with(window).with([path, source]).command())?;
-    Ok(())
 }
 
 /// The mails that results are compared with, by subject.

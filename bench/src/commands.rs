@@ -233,9 +233,7 @@ impl CommandArguments {
                 let name = &command.name;
                 candidates.push(Candidate::of(&command.program, name, move || run.once()));
             }
-            let all = context.measure(&subject.case, candidates)?;
-            context.report.add("commands", "", &subject.case, &all)?;
-            context.report.judge_all(&subject.case, &[name], &all);
+            context.compare(["commands", "", &subject.case], &[name], candidates)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //!             Candidate::peer("original", || other(threads)),
 //!         ];
 //!         // Measures, adds a row for each candidate to the table "rates", and has thresholds of the case judge.
-//!         let all = context.compare(["rates", "", &format!("{threads} threads")], candidates)?;
+//!         let all = context.compare(["rates", "", &format!("{threads} threads")], &[], candidates)?;
 //!         context.report.judge("special", &case, own_rule(&all)); // where a threshold needs a rule of its own
 //!     }
 //!     Ok(()) // each threshold of the case becomes a claim by its worst figure
@@ -31,13 +31,18 @@ use clap::Args;
 use clap::builder::RangedI64ValueParser;
 
 use crate::case::Case;
-use crate::machine::{MOST_STEAL, Requirement, Steal, StealDelta, check_stop};
+use crate::machine::{Requirement, Steal, StealDelta, check_stop};
 use crate::programs::OURS;
 use crate::report::Report;
 use crate::statistics::{Figures, Measured};
 
 /// A quick experiment starts nothing new after this; what runs then ends within a minute in all.
 const QUICK: Duration = Duration::from_secs(30);
+/// A sample counts as it is while steal time is at most this share of the wanted CPU time. Counters have steps of 10 ms,
+/// so less cannot be told from nothing in half a second.
+const MOST_STEAL: f64 = 0.03;
+/// One tick of 10 ms says of a short sample only that there was some steal time.
+const MOST_TICKS: u64 = 1;
 /// Attempts at one sample.
 const ATTEMPTS: usize = 4;
 /// One in this many samples of each candidate may be taken again, so that a busy host does not multiply the run time.
@@ -117,15 +122,16 @@ impl<'a> Context<'a> {
         Ok(all)
     }
 
-    /// The same, with rows in a table, and judged by thresholds.
+    /// The same, with rows in a table, and judged by thresholds, which know the case by one of these names, too.
     pub(crate) fn compare(
         &mut self,
         [table, title, case]: [&str; 3],
+        names: &[&str],
         candidates: Vec<Candidate<'_>>,
     ) -> Result<Vec<Measured>> {
         let all = self.measure(case, candidates)?;
         self.report.add(table, title, case, &all)?;
-        self.report.judge_all(case, &[case], &all);
+        self.report.judge_all(case, &[names, &[case]].concat(), &all);
         Ok(all)
     }
 
@@ -275,7 +281,9 @@ impl Schedule {
         let mut allowed = vec![rounds.div_ceil(AGAIN_DIVISOR); count];
         while !self.left().is_zero() {
             let may_again = |sample: &&mut Sample<T>| {
-                sample.steal.is_much() && sample.attempts < ATTEMPTS && allowed[sample.place] > 0
+                let StealDelta { ticks, share } = sample.steal;
+                let is_much = share > MOST_STEAL && ticks > MOST_TICKS;
+                is_much && sample.attempts < ATTEMPTS && allowed[sample.place] > 0
             };
             let worst = samples.iter_mut().filter(may_again);
             let worst = worst.max_by(|a, b| a.steal.share.total_cmp(&b.steal.share));

@@ -129,7 +129,7 @@ fn prefault(bytes: usize, threads: &[usize], context: &mut Context<'_>) -> Resul
             Candidate::ours(variant.name(), move || time(variant, pages, bytes))
         };
         let candidates = variants.iter().map(candidate).collect();
-        let all = context.compare(["faults", &mib, case], candidates)?;
+        let all = context.compare(["faults", &mib, case], &[], candidates)?;
         explain(case, &all, context);
     }
     Ok(())
@@ -200,7 +200,7 @@ fn imbalance(threads: usize, context: &mut Context<'_>) -> Result<()> {
         Candidate::ours(format!("{chunks} chunks per thread, slow chunk {name}"), run)
     });
     let case = format!("a job with one slow chunk, {threads} threads");
-    context.compare(["imbalance", &threads.to_string(), &case], candidates.collect())?;
+    context.compare(["imbalance", &threads.to_string(), &case], &[], candidates.collect())?;
     Ok(())
 }
 

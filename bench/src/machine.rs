@@ -59,7 +59,10 @@ impl Requirement {
             Self::Cgroup(controller) => {
                 (has_controller(controller), format!("a {controller} cgroup"))
             }
-            Self::Fuse => (opens_fuse(), "/dev/fuse, to be opened by this user".to_owned()),
+            Self::Fuse => {
+                let opened = File::options().read(true).write(true).open("/dev/fuse");
+                (opened.is_ok(), "/dev/fuse, to be opened by this user".to_owned())
+            }
             Self::File(path) => (path.is_file(), format!("the file {}", path.display())),
         };
         (!is_met).then(|| format!("needs {what}"))
@@ -78,10 +81,6 @@ pub(crate) fn missing(requirements: &[Requirement]) -> Option<String> {
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-fn opens_fuse() -> bool {
-    File::options().read(true).write(true).open("/dev/fuse").is_ok()
 }
 
 /// Set by SIGINT and SIGTERM once they are caught.
@@ -105,14 +104,6 @@ pub(crate) fn available_kib() -> u64 {
     let memory = Meminfo::current().ok();
     memory.and_then(|memory| memory.mem_available).unwrap_or(0) / 1024
 }
-
-/// A sample counts as it is while steal time is at most this share of the wanted CPU time. Counters have steps of 10 ms,
-/// so less cannot be told from nothing in half a second.
-pub(crate) const MOST_STEAL: f64 = 0.03;
-/// One tick of 10 ms says of a short sample only that there was some steal time.
-const MOST_TICKS: u64 = 1;
-/// A run is judged by its steal time above this many ticks.
-const MOST_TICKS_OF_A_RUN: u64 = 10;
 
 /// CPU ticks since the machine started: stolen by the hypervisor, and wanted, which leaves out idle ones.
 #[derive(Debug, Clone, Copy, Default)]
@@ -147,16 +138,6 @@ pub(crate) struct StealDelta {
 impl StealDelta {
     pub(crate) fn percent(self) -> f64 {
         self.share * 100.0
-    }
-
-    /// Whether it is above that, and more than a few ticks.
-    pub(crate) fn is_beyond(self, percent: f64) -> bool {
-        self.percent() > percent && self.ticks > MOST_TICKS_OF_A_RUN
-    }
-
-    /// Whether a sample is taken again.
-    pub(crate) fn is_much(self) -> bool {
-        self.share > MOST_STEAL && self.ticks > MOST_TICKS
     }
 }
 

@@ -171,7 +171,11 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
                 writeln!(out, "# {name}: {}", Case::of(name)?)?;
             }
         }
-        Verb::Child(arguments) => run_child(arguments)?,
+        Verb::Child(arguments) => match arguments.role {
+            Role::Load => child::generate_load(arguments)?,
+            Role::Launcher => daemon::launch_all(&arguments.start()?)?,
+            Role::Reader => reader::read(&arguments.start()?)?,
+        },
         Verb::Run(run) => {
             let (name, experiment) = run.experiment();
             if let Some(missing) = run.missing()? {
@@ -184,14 +188,6 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn run_child(arguments: &ChildArguments) -> Result<()> {
-    match arguments.role {
-        Role::Load => child::generate_load(arguments),
-        Role::Launcher => daemon::launch_all(&arguments.start()?),
-        Role::Reader => reader::read(&arguments.start()?),
-    }
 }
 
 /// Prints and writes the report. A refused run is written, marked, but its figures are not printed.

@@ -367,7 +367,7 @@ impl Experiment for StartArguments {
                     Ok(vec![("wall", took.as_secs_f64() * 1e3)])
                 })
             });
-            context.compare(["start", "", &image.name], candidates.collect())?;
+            context.compare(["start", "", &image.name], &[], candidates.collect())?;
         }
         Ok(())
     }
@@ -411,7 +411,7 @@ impl Experiment for MountMemoryArguments {
                 Candidate::ours("after the whole tree", after_tree),
             ];
             let title = idle.as_secs().to_string();
-            context.compare(["mount-memory", &title, &image.name], candidates)?;
+            context.compare(["mount-memory", &title, &image.name], &[], candidates)?;
         }
         Ok(())
     }

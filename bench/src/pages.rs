@@ -198,21 +198,6 @@ struct Launch {
     held: Vec<u32>,
 }
 
-impl Launch {
-    fn figures(&self, from_system: u64) -> Figures {
-        let mut figures = vec![
-            (GETTING, self.getting_ns / 1e6),
-            ("longest frame", self.longest_ns / 1e3),
-            ("from the system", from_system as f64),
-            ("frames", self.frames.into()),
-            ("dropped", self.dropped.into()),
-            ("repeated", self.repeated.into()),
-        ];
-        figures.extend(self.held.iter().map(|&frames| (HELD, frames.into())));
-        figures
-    }
-}
-
 /// Bursts from each source, in turn.
 fn measure_sources(group: &FullGroup, context: &mut Context<'_>) -> Result<Vec<Measured>> {
     let pools = RESERVES.map(|reserved| Ok(Some(filled_pool(BURST_FRAMES, reserved)?)));
@@ -342,7 +327,16 @@ impl Player {
             fill()?;
         }
         self.play_burst(&[], &needed, &mut launch)?;
-        Ok(launch.figures(self.pool.stats().from_system - before))
+        let mut figures = vec![
+            (GETTING, launch.getting_ns / 1e6),
+            ("longest frame", launch.longest_ns / 1e3),
+            ("from the system", (self.pool.stats().from_system - before) as f64),
+            ("frames", launch.frames.into()),
+            ("dropped", launch.dropped.into()),
+            ("repeated", launch.repeated.into()),
+        ];
+        figures.extend(launch.held.into_iter().map(|frames| (HELD, frames.into())));
+        Ok(figures)
     }
 
     /// Plays a burst, and the dropped requests of the burst before that turned out to be needed. Answers which of its own were

@@ -60,10 +60,6 @@ impl PlotKind {
     const fn is_cdf(self) -> bool {
         matches!(self, Self::Cdf | Self::CdfLog)
     }
-
-    const fn is_log_x(self) -> bool {
-        matches!(self, Self::BarsLog | Self::CdfLog | Self::Lines | Self::LinesLog)
-    }
 }
 
 /// A line, or the bars of one colour: value, least and most at the place of a bar.
@@ -133,7 +129,8 @@ impl Plot {
         let bars = || self.series.iter().flat_map(|series| &series.bars);
         let points = || self.series.iter().flat_map(|series| &series.points);
         let ends = bars().flat_map(|(_, [_, least, most])| [*least, *most]);
-        let x = Axis::of(points().map(|point| point.0).chain(ends), self.kind.is_log_x());
+        let is_log_x = !matches!(self.kind, PlotKind::Bars | PlotKind::Cdf);
+        let x = Axis::of(points().map(|point| point.0).chain(ends), is_log_x);
         let mut y = Axis::of(points().map(|point| point.1), self.kind == PlotKind::LinesLog);
         let (mut height, mut left) = (LINES_HEIGHT, 60);
         if is_bars {
@@ -157,14 +154,11 @@ impl Plot {
         mesh.axis_style(INK).bold_line_style(GRID).max_light_lines(0);
         mesh.label_style(text_style(HPos::Center)).x_labels(8).y_labels(8);
         mesh.x_label_formatter(&texts.0).y_label_formatter(&texts.1);
-        match self.kind {
-            PlotKind::Bars | PlotKind::BarsLog => {
-                mesh.x_desc(self.label.trim_end_matches(", ")).disable_y_mesh().y_labels(0)
-            }
-            PlotKind::Cdf | PlotKind::CdfLog => {
-                mesh.x_desc(self.label.trim_end_matches(", ")).y_desc("share of samples, %")
-            }
-            PlotKind::Lines | PlotKind::LinesLog => mesh.y_desc(self.label.trim_end_matches(", ")),
+        let label = self.label.trim_end_matches(", ");
+        match (is_bars, is_cdf) {
+            (true, _) => mesh.x_desc(label).disable_y_mesh().y_labels(0),
+            (_, true) => mesh.x_desc(label).y_desc("share of samples, %"),
+            _ => mesh.y_desc(label),
         };
         mesh.draw()?;
         for (row, name) in &self.groups {

@@ -102,7 +102,15 @@ pub(crate) struct Program {
 
 impl Program {
     fn at(name: &str, path: PathBuf) -> Self {
-        let version = version_of(name, &path);
+        let flag = match name {
+            "erofsfuse" => "-V",
+            "mksquashfs" | "unsquashfs" => "-version",
+            _ => "--version",
+        };
+        // Some programs answer with an error status, and some libraries with a line of their own before.
+        let output = Command::new(&path).arg(flag).stdin(Stdio::null()).output();
+        let said = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+        let version = version_in(name, &String::from_utf8_lossy(&said));
         Self { name: name.to_owned(), path, version }
     }
 
@@ -188,18 +196,6 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 
 fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-/// Some programs answer with an error status, and some libraries with a line of their own before.
-fn version_of(name: &str, path: &Path) -> String {
-    let flag = match name {
-        "erofsfuse" => "-V",
-        "mksquashfs" | "unsquashfs" => "-version",
-        _ => "--version",
-    };
-    let output = Command::new(path).arg(flag).stdin(Stdio::null()).output();
-    let said = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
-    version_in(name, &String::from_utf8_lossy(&said))
 }
 
 /// The first line with a digit and the program's name without suffix, or else the first with a digit.

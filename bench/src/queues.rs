@@ -257,17 +257,6 @@ impl SharedState {
     fn filled(&self, word: usize) -> u64 {
         self.fill.word(word) ^ self.done.word(word)
     }
-
-    /// From the first slot on; false at the first that a worker still has.
-    fn collect_all(&self, stats: &mut PassStats) -> bool {
-        self.slots.iter().enumerate().all(|(index, slot)| {
-            let is_free = first_set(index, index + 1, |word| self.filled(word)).is_none();
-            if is_free {
-                slot.collect(stats);
-            }
-            is_free
-        })
-    }
 }
 
 impl QueueState for SharedState {
@@ -319,7 +308,15 @@ impl QueueState for SharedState {
     fn wait(&self, stats: &mut PassStats) {
         loop {
             self.completion.reset();
-            if self.collect_all(stats) {
+            // From the first slot on, up to the first that a worker still has.
+            let are_all_free = self.slots.iter().enumerate().all(|(index, slot)| {
+                let is_free = first_set(index, index + 1, |word| self.filled(word)).is_none();
+                if is_free {
+                    slot.collect(stats);
+                }
+                is_free
+            });
+            if are_all_free {
                 return;
             }
             self.completion.wait();

@@ -280,30 +280,28 @@ fn read_random(reader: &Reader) -> Result<Seen> {
     let blocks = length.min(reader.bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
     ensure!(blocks > 0, "{} is shorter than {jobs} blocks of {RANDOM_BLOCK} bytes", path.display());
     let most = usize::try_from(reader.blocks).unwrap_or(usize::MAX);
-    let read = |job| read_random_part(path, u64::from(job) * blocks, blocks, most);
-    let (parts, _) = read_together(jobs, read)?;
+    let (parts, _) = read_together(jobs, |job| {
+        let first = u64::from(job) * blocks;
+        let file = File::open(path).with_context(|| path.display().to_string())?;
+        fadvise(&file, 0, None, Advice::Random).context("fadvise")?;
+        let (mut block, mut latencies) = ([0; RANDOM_BLOCK], Vec::new());
+        let mut order: Vec<u64> = (0..blocks).collect();
+        Rng::with_seed(RANDOM_SEED ^ first).shuffle(&mut order);
+        order.truncate(most);
+        latencies.reserve_exact(order.len());
+        for index in order {
+            let offset = (first + index) * RANDOM_BLOCK as u64;
+            let begin = Instant::now();
+            let read = file.read_exact_at(&mut block, offset);
+            read.with_context(|| format!("{} at {offset}", path.display()))?;
+            latencies.push(begin.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(latencies)
+    })?;
     let all: Samples = parts.into_iter().flatten().collect();
     let latencies = [all.mean(), all.median(), all.percentile(990), all.percentile(999)];
     let bytes = (all.0.len() * RANDOM_BLOCK) as u64;
     Ok(Seen { files: 1, bytes, latencies: Some(latencies), ..Seen::default() })
-}
-
-fn read_random_part(path: &Path, first: u64, blocks: u64, most: usize) -> Result<Vec<f64>> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    fadvise(&file, 0, None, Advice::Random).context("fadvise")?;
-    let mut block = [0; RANDOM_BLOCK];
-    let mut latencies = Vec::with_capacity(usize::try_from(blocks)?);
-    let mut order: Vec<u64> = (0..blocks).collect();
-    Rng::with_seed(RANDOM_SEED ^ first).shuffle(&mut order);
-    order.truncate(most);
-    for index in order {
-        let offset = (first + index) * RANDOM_BLOCK as u64;
-        let begin = Instant::now();
-        let read = file.read_exact_at(&mut block, offset);
-        read.with_context(|| format!("{} at {offset}", path.display()))?;
-        latencies.push(begin.elapsed().as_secs_f64() * 1e6);
-    }
-    Ok(latencies)
 }
 
 #[cfg(test)]

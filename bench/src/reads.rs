@@ -103,7 +103,7 @@ impl Experiment for ReadsArguments {
         });
         let title = format!("at least {} bytes in blocks of {BLOCK_BYTES}", self.files.at_least);
         let case = self.image.display().to_string();
-        context.compare(["reads", &title, &case], candidates.collect())?;
+        context.compare(["reads", &title, &case], &[], candidates.collect())?;
         Ok(())
     }
 }
@@ -225,7 +225,7 @@ impl Experiment for DecodesArguments {
                     }
                 }
             }
-            context.compare(["decodes", "", &name], candidates)?;
+            context.compare(["decodes", "", &name], &[], candidates)?;
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ use crate::table::Table;
 /// The largest steal time of a run. With 5 to 10 % thresholds were met that are also met without steal; with 25 % a
 /// cold launch's average wait was 10 % of the unbound one's instead of 4 %.
 const MOST_STEAL_PERCENT: f64 = 10.0;
+/// Fewer ticks of 10 ms are no reason to refuse a run.
+const LEAST_TICKS: u64 = 11;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -52,21 +54,19 @@ impl Claim {
         let mut sorted: Vec<_> = figures.iter().collect();
         sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
         let missed = figures.iter().filter(|(_, figure)| !threshold.is_met(*figure)).count();
-        let worst = if threshold.is_least { sorted.first() } else { sorted.last() };
-        let figure = match (sorted.as_slice(), worst) {
-            ([(_, only)], _) => threshold.show(*only),
-            ([(_, least), .., (_, most)], Some((case, _))) => {
-                let (least, most) = (threshold.show(*least), threshold.show(*most));
+        let mut figure = match sorted.as_slice() {
+            [] => String::new(),
+            [(_, only)] => threshold.show(*only),
+            [least, .., most] => {
+                let (worst, _) = if threshold.is_least { least } else { most };
+                let [least, most] = [least, most].map(|(_, figure)| threshold.show(*figure));
                 let least = least.strip_suffix(&threshold.unit).unwrap_or(&least);
-                let range = format!("{} to {most} (worst: {case})", least.trim_end());
-                if missed == 0 {
-                    range
-                } else {
-                    format!("{range}, missed in {missed} of {}", figures.len())
-                }
+                format!("{} to {most} (worst: {worst})", least.trim_end())
             }
-            _ => String::new(),
         };
+        if missed > 0 && figures.len() > 1 {
+            figure += &format!(", missed in {missed} of {}", figures.len());
+        }
         let (verdict, remark) = match (figures.len(), missed) {
             (0, _) if known.is_empty() => (Verdict::NotMeasured, "nothing to compare"),
             (0, _) => (Verdict::NotMeasured, known.as_str()),
@@ -230,23 +230,6 @@ impl Report {
         self.judged.entry(threshold.to_owned()).or_default().explanation = explanation.into();
     }
 
-    /// A claim for each threshold and each mail that it belongs to.
-    fn claim_judged(&mut self) -> Result<()> {
-        let mut judged = std::mem::take(&mut self.judged);
-        for (name, threshold) in &self.case.thresholds {
-            let of = judged.remove(name).unwrap_or_default();
-            let own = vec![self.experiment.clone()];
-            let origins = [&threshold.origins, &self.case.origins, &own];
-            let origins = origins.into_iter().find(|list| !list.is_empty());
-            for origin in origins.into_iter().flatten() {
-                self.claims.push(Claim::of(origin, threshold, &of));
-            }
-        }
-        let unknown: Vec<_> = judged.into_keys().collect();
-        ensure!(unknown.is_empty(), "no such threshold: {}", unknown.join(", "));
-        Ok(())
-    }
-
     /// Keeps the exact command line of a program, once.
     pub(crate) fn peer_command(&mut self, name: impl Into<String>, words: Vec<String>) {
         let command = PeerCommand { name: name.into(), words };
@@ -286,12 +269,25 @@ impl Report {
         if !self.case.is_untimed {
             self.judge_steal(steal);
         }
-        self.claim_judged()
+        // A claim for each threshold and each mail that it belongs to.
+        let mut judged = std::mem::take(&mut self.judged);
+        for (name, threshold) in &self.case.thresholds {
+            let of = judged.remove(name).unwrap_or_default();
+            let own = vec![self.experiment.clone()];
+            let origins = [&threshold.origins, &self.case.origins, &own];
+            let origins = origins.into_iter().find(|list| !list.is_empty());
+            for origin in origins.into_iter().flatten() {
+                self.claims.push(Claim::of(origin, threshold, &of));
+            }
+        }
+        let unknown: Vec<_> = judged.into_keys().collect();
+        ensure!(unknown.is_empty(), "no such threshold: {}", unknown.join(", "));
+        Ok(())
     }
 
     fn judge_steal(&mut self, steal: StealDelta) {
-        if steal.is_beyond(MOST_STEAL_PERCENT) {
-            let percent = steal.percent();
+        let percent = steal.percent();
+        if percent > MOST_STEAL_PERCENT && steal.ticks >= LEAST_TICKS {
             self.noise.push(format!(
                 "too noisy: steal time {percent:.1} % of CPU time (at most {MOST_STEAL_PERCENT:.0} %)"
             ));

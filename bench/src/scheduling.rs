@@ -52,7 +52,9 @@ impl Experiment for SchedulingArguments {
         let beside = format!("beside {} load generators a CPU", self.load);
         measure(&beside, "load", cpus, &pools, context)?;
         drop(generators);
-        context.report.remark(format!("items that took the fallback: {}", pools.fallbacks()));
+        // Their samples are those of the fallback: no worker of a CPU ran them.
+        let fallbacks: u64 = pools.per_cpu.iter().map(|pool| pool.stats().fallback).sum();
+        context.report.remark(format!("items that took the fallback: {fallbacks}"));
         Ok(())
     }
 }
@@ -152,11 +154,6 @@ impl Pools {
             None => drop(self.unbound.submit(work)),
             Some(pool) => drop(self.per_cpu[pool].submit(work)),
         }
-    }
-
-    /// Items of the per-CPU pools that no worker of a CPU ran: their samples are of the fallback.
-    fn fallbacks(&self) -> u64 {
-        self.per_cpu.iter().map(|pool| pool.stats().fallback).sum()
     }
 
     /// The priority at which that pool runs an item, by the system's account.

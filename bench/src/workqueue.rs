@@ -63,12 +63,14 @@ impl Experiment for WorkqueueArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let full = self.mebibytes as usize * (PAGES_PER_GIB / 1024);
         let pages = Arc::new(PageStore::new(if context.is_quick { QUICK_PAGES } else { full })?);
-        let names = if self.rows.is_empty() { row_names() } else { self.rows.clone() };
+        let is_meant =
+            |name: &&str| self.rows.is_empty() || self.rows.iter().any(|row| row == name);
+        let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).filter(is_meant).collect();
         context.plan(self.rounds, 1);
         let mut candidates = Vec::new();
         for &threads in &self.threads {
             let shape = PoolShape { workers: threads.into(), slots: self.requests.into() };
-            for name in &names {
+            for &name in &names {
                 let (mut row, pages) = (build(name, &pages, shape)?, &pages);
                 candidates.push(Candidate::ours(name, move || time(&mut row, pages)));
             }
@@ -101,10 +103,10 @@ impl WorkqueueArguments {
         let (gib, requests) = (count as f64 / PAGES_PER_GIB as f64, self.requests);
         for one in all {
             let (walls, ratios) = (one.samples("wall"), one.samples(COMPRESSION));
-            let repeat = walls.0.len();
-            context.say(format!("row {}", one.name))?;
+            let (repeat, average) = (walls.0.len(), walls.mean());
             context.say(format!(
-                "Run the benchmark: threads {threads} requests-per-thread: {requests} memory {gib}G repeat {repeat}."
+                "row {}\nRun the benchmark: threads {threads} requests-per-thread: {requests} memory {gib}G repeat {repeat}.",
+                one.name
             ))?;
             for (number, (wall, ratio)) in walls.0.iter().zip(&ratios.0).enumerate() {
                 let cost = wall * 1e6;
@@ -112,9 +114,8 @@ impl WorkqueueArguments {
                     "RUN {number}: Request # {count} Cost {cost:.0} µs, Compression Rate {ratio:.6}."
                 ))?;
             }
-            let average = walls.mean();
-            context.say(format!("AVG: Time Cost {:.0} µs", average * 1e6))?;
-            context.say(format!("AVG Throughput: {:.6} GB/s", gib / average))?;
+            let (cost, rate) = (average * 1e6, gib / average);
+            context.say(format!("AVG: Time Cost {cost:.0} µs\nAVG Throughput: {rate:.6} GB/s"))?;
         }
         Ok(())
     }
@@ -196,10 +197,6 @@ const ROWS: [(&str, &str); 11] = [
     ("ours-round-robin", "Ours, whose submitter works, too; without batching"),
     ("ours", "Ours, whose submitter works, too"),
 ];
-
-fn row_names() -> Vec<String> {
-    ROWS.iter().map(|(name, _)| (*name).to_owned()).collect()
-}
 
 /// For the command line.
 fn row_values() -> Vec<PossibleValue> {

@@ -28,10 +28,6 @@ fn command(words: &str) -> Command {
     command
 }
 
-fn bench(words: &str) -> Output {
-    command(words).output().unwrap()
-}
-
 fn complaint(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -48,10 +44,13 @@ fn skip(reason: &str) {
     }
 }
 
-fn printed(words: &str) -> String {
-    let output = bench(words);
-    assert!(output.status.success(), "{words}: {}", complaint(&output));
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", complaint(output));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn printed(words: &str) -> String {
+    text(&command(words).output().unwrap())
 }
 
 /// A run, with its folders.
@@ -80,25 +79,15 @@ impl Run {
         command.args(["--quick", "--peers"]).arg(&place);
         command.arg("--out").arg(folder.path().join("out")).env("TMPDIR", folder.path());
         let output = command.output().expect("the program starts");
-        let run = Self { folder, output };
-        run.has_left_nothing();
-        run
-    }
-
-    fn has_left_nothing(&self) {
-        let names = self.folder.path().read_dir().unwrap();
+        let names = folder.path().read_dir().unwrap();
         let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         let mut left = names.iter().filter_map(|name| name.to_str());
         assert!(left.all(|name| ["peers", "out"].contains(&name)), "{names:?} are left");
-    }
-
-    fn complaint(&self) -> String {
-        complaint(&self.output)
+        Self { folder, output }
     }
 
     fn text(&self) -> String {
-        assert!(self.output.status.success(), "{}", self.complaint());
-        String::from_utf8_lossy(&self.output.stdout).into_owned()
+        text(&self.output)
     }
 
     fn json(&self, experiment: &str) -> Value {
@@ -109,7 +98,7 @@ impl Run {
 
     /// What it lacked to mount; it must have named that.
     fn lack(&self) -> Option<String> {
-        let complaint = self.complaint();
+        let complaint = complaint(&self.output);
         if self.output.status.success() {
             return None;
         }
@@ -225,7 +214,7 @@ fn what_an_experiment_needs_is_named_before_it_starts() {
         ("windows /no/such/image", "ferrofs-bench: this needs the file /no/such/image"),
         (&check, "--ferrofs /no/such/ferrofs: no program is there"),
     ] {
-        let output = bench(words);
+        let output = command(words).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{words}");
         assert!(complaint(&output).contains(wanted), "{words}: {}", complaint(&output));
     }
@@ -404,8 +393,9 @@ fn runs_under_a_limit_are_measured_or_what_is_lacking_is_named() {
         ("decodes", "--at-least 1 --readers 1,4 -c 2", "ferrofs", "lz4, decodes a cluster"),
     ] {
         let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
-        if run.complaint().contains("needs root") {
-            skip(&run.complaint());
+        let complaint = complaint(&run.output);
+        if complaint.contains("needs root") {
+            skip(&complaint);
             continue;
         }
         let report = run.json(experiment);

@@ -104,7 +104,11 @@ fn two_writers_in_turn_cost_a_transfer_each_time() {
 const LOAD: Load = Load { slots: 4, request: 3400.0, warm_up: 200, requests: 200 };
 
 fn flow(queue: &'static str, cpus: usize) -> Flow {
-    stream::run(queue, Shape { cpus, cpus_per_socket: 16 }, Costs::default(), LOAD).unwrap()
+    flow_of(queue, Shape { cpus, cpus_per_socket: 16 }, LOAD)
+}
+
+fn flow_of(queue: &'static str, shape: Shape, load: Load) -> Flow {
+    stream::run(queue, shape, Costs::default(), load).unwrap()
 }
 
 #[test]
@@ -131,10 +135,9 @@ fn one_cpu_moves_no_line() {
 /// long as its worker has worked and looked for requests.
 #[test]
 fn on_one_cpu_two_threads_that_look_share_it_evenly() {
-    let costs = Costs::default();
     let load = Load { warm_up: 500, requests: 2000, ..LOAD };
-    let flow = stream::run("original", Shape { cpus: 1, cpus_per_socket: 1 }, costs, load).unwrap();
-    let worker = load.request + 1000.0 * costs.pause;
+    let flow = flow_of("original", Shape { cpus: 1, cpus_per_socket: 1 }, load);
+    let worker = load.request + 1000.0 * Costs::default().pause;
     let turns = 1e9 / flow.per_second() / worker;
     assert!((1.9..2.6).contains(&turns), "a request takes {turns} times what its worker does");
 }
@@ -144,10 +147,7 @@ fn on_one_cpu_two_threads_that_look_share_it_evenly() {
 #[test]
 fn more_workers_than_one_submitter_can_feed_cost_it_nothing() {
     let load = Load { warm_up: 3000, requests: 1000, ..LOAD };
-    let flow = |cpus| {
-        let shape = Shape { cpus, cpus_per_socket: 32 };
-        stream::run("ours", shape, Costs::default(), load).unwrap()
-    };
+    let flow = |cpus| flow_of("ours", Shape { cpus, cpus_per_socket: 32 }, load);
     let (fed, unfed) = (flow(32), flow(128));
     assert!(unfed.per_second() > 0.95 * fed.per_second(), "{fed:?}, {unfed:?}");
     assert!(unfed.per_request(unfed.wakes) < 0.01, "{unfed:?}");
