@@ -61,7 +61,6 @@ pub(crate) struct AllArguments {
     only: Vec<String>,
 }
 
-/// What every experiment gets.
 struct Runner {
     values: Values,
     is_quick: bool,
@@ -225,9 +224,9 @@ fn make_inputs(
     };
     if !is_quick && EXPERIMENTS.iter().any(takes_it) {
         let programs = ProgramArguments { ferrofs: None, peers: peers.clone() };
-        match squashfs_of(&ImageInfo::read(of_tree)?, None, &programs, false, folder)? {
+        match squashfs_of(&ImageInfo::read(of_tree)?, None, &programs, false, folder) {
             Ok(path) => squashfs = Some(path),
-            Err(why) => notes.push(format!("No squashfs image was made: {why}.")),
+            Err(why) => notes.push(format!("No squashfs image was made: {why:#}.")),
         }
     }
     let paths: [Option<&PathBuf>; INPUTS.len()] = [
@@ -287,7 +286,6 @@ impl Section {
         Ok(Self { report: Some(report.with_context(what)?), plots, ..empty })
     }
 
-    /// For a line of progress.
     fn state(&self) -> &str {
         match &self.report {
             Some(_) if self.is_noisy() => "done, too noisy",
@@ -336,7 +334,6 @@ fn claims(sections: &[Section]) -> Vec<(Claim, &str)> {
     rows
 }
 
-/// The whole page. `notes` describe the inputs.
 fn render(sections: &[Section], notes: &[String], took: Duration) -> Result<String> {
     let mut environment = Environment::new();
     // The name of the template decides that text is escaped.

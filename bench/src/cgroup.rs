@@ -50,7 +50,6 @@ fn hierarchy_of(controller: &str) -> Result<(PathBuf, bool)> {
     })
 }
 
-/// A cgroup.
 #[derive(Debug)]
 pub(crate) struct Group {
     is_v2: bool,
@@ -69,7 +68,6 @@ impl Group {
         Ok(Self { is_v2, folder, home: None })
     }
 
-    /// A group that may use this much memory.
     pub(crate) fn of_memory(limit_bytes: u64) -> Result<Self> {
         let group = Self::create("memory")?;
         group.write(["memory.limit_in_bytes", "memory.max"], &limit_bytes)?;
@@ -218,7 +216,6 @@ impl FullGroup {
         Ok(())
     }
 
-    /// Writes all of the file.
     pub(crate) fn fill(&self) -> Result<()> {
         self.write(FILE_BYTES)
     }

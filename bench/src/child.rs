@@ -43,7 +43,6 @@ impl ChildArguments {
     }
 }
 
-/// The command that starts a child.
 pub(crate) fn command(role: Role, settings: &impl Serialize) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     let name = role.to_possible_value().context("a role without a name")?;
@@ -85,7 +84,6 @@ pub(crate) fn start_load(cpus: &CpuSet, per_cpu: usize) -> Result<Vec<OwnedChild
     Ok(all)
 }
 
-/// The role of a load generator.
 pub(crate) fn generate_load(arguments: &ChildArguments) -> Result<()> {
     let cpus = CpuSet::from_iter([arguments.start::<usize>()?]);
     cpus.bind_current_thread().with_context(|| format!("binding to CPU {cpus}"))?;

@@ -141,7 +141,7 @@ impl Experiment for ExtractArguments {
         if peers.programs.peer(UNSQUASHFS).is_ok() {
             let first = ImageInfo::read(self.check.images.first().context("no image")?)?;
             let given = self.squashfs.as_deref();
-            match squashfs_of(&first, given, &peers.programs, is_quick, folder.path())? {
+            match squashfs_of(&first, given, &peers.programs, is_quick, folder.path()) {
                 Ok(path) => squashfs = Some(path),
                 Err(why) => context.report.leave_out(UNSQUASHFS, why),
             }
@@ -239,7 +239,6 @@ impl CommandArguments {
     }
 }
 
-/// A command on a subject.
 struct CommandRun<'a> {
     command: &'a CaseCommand,
     invocation: Invocation,
@@ -278,7 +277,6 @@ impl CommandRun<'_> {
         Ok(figures)
     }
 
-    /// The most threads that were seen.
     fn count_threads(&self) -> Result<i64> {
         self.confined(|command| {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

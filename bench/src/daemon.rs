@@ -34,7 +34,6 @@ pub(crate) enum ThreadPolicy {
     Raised,
 }
 
-/// A mount that this process serves.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     attachment: Attachment,
@@ -87,7 +86,6 @@ impl Daemon {
         [snapshot.items(), snapshot.unbound.items()]
     }
 
-    /// The priority levels that its workers reached.
     pub(crate) fn priority_levels(&self) -> Vec<String> {
         self.threads().filter_map(|thread| Some(thread.priority_level?.to_string())).collect()
     }
@@ -109,7 +107,6 @@ fn shown(error: impl std::fmt::Display) -> Error {
     anyhow!("{error}")
 }
 
-/// A directory to mount on.
 pub(crate) fn mount_folder() -> Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("ferrofs-launches-").tempdir()?)
 }

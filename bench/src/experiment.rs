@@ -85,7 +85,6 @@ impl<'a> Context<'a> {
         Self { report, is_quick, out, schedule, parts: 1, filter: StealFilter::default() }
     }
 
-    /// Prints a line of progress.
     pub(crate) fn say(&mut self, line: impl Display) -> Result<()> {
         Ok(writeln!(self.out, "{line}")?)
     }
@@ -135,7 +134,6 @@ impl<'a> Context<'a> {
         Ok(all)
     }
 
-    /// The report, complete.
     pub(crate) fn finish(mut self) -> Result<Report> {
         if self.filter.samples > 0 {
             self.report.remark(self.filter.to_string());
@@ -210,7 +208,6 @@ impl Schedule {
         Self { rounds, warm_ups, least_rounds, deadline: seconds.and_then(after) }
     }
 
-    /// The time that is left.
     pub(crate) fn left(self) -> Duration {
         self.deadline.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()))
     }
@@ -401,7 +398,6 @@ mod tests {
         );
     }
 
-    /// Three candidates, of which only `ours` must not fail.
     fn measure(
         run: &dyn Fn(&str) -> Result<f64>,
         schedule: Schedule,

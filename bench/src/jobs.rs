@@ -246,7 +246,6 @@ fn warm_up(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Wall and CPU time.
 fn time(variant: Variant, pages: PageSize, bytes: usize) -> Result<Figures> {
     if matches!(variant, Variant::OneCall | Variant::Threads(_)) {
         warm_up(bytes)?;

@@ -348,7 +348,6 @@ impl Experiment for PagePoolArguments {
     }
 }
 
-/// One round on a fresh mount in the group.
 fn launch_in(group: &FullGroup, image: &Path, reserve: u32, directory: &Path) -> Result<Figures> {
     read_in(image)?;
     let memory = MemoryPool::with_reserve(MOUNT_BYTES, reserve, listeners())

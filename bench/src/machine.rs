@@ -2,7 +2,7 @@
 //! `/proc` tells of it and of this process: CPU time, and CPU time that a hypervisor took (steal time).
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -181,6 +181,8 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

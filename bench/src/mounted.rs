@@ -91,7 +91,6 @@ pub(crate) struct Mounter {
     pub(crate) program: Option<Program>,
     /// Before image and directory. The kernel is only told whether there are some: devices work in the mount then.
     pub(crate) options: Vec<String>,
-    /// Environment variables of a daemon.
     pub(crate) variables: Vec<(&'static str, PathBuf)>,
 }
 
@@ -186,13 +185,11 @@ impl Mounted {
         Ok(id.map(Process::new).transpose()?)
     }
 
-    /// CPU time of its daemon so far.
     pub(crate) fn daemon_cpu(&self) -> Result<Duration> {
         let time = self.daemon.as_ref().map(process::cpu_of).transpose();
         Ok(time.context("the daemon's CPU time")?.unwrap_or_default())
     }
 
-    /// Unmounts, and waits for the daemon.
     pub(crate) fn end(mut self) -> Result<()> {
         let begin = Instant::now();
         while let Err(error) = release(&self.directory, UnmountFlags::empty()) {
@@ -214,7 +211,6 @@ impl Mounted {
     }
 }
 
-/// Unmounts, as this user can.
 fn release(directory: &Path, flags: UnmountFlags) -> Result<()> {
     if is_root() {
         return unmount(directory, flags).context("umount2");

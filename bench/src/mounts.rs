@@ -118,16 +118,15 @@ impl MountRunner {
             fs::create_dir(directory).context("making a directory to mount on")?;
         }
         let drops_caches = OpenOptions::new().write(true).open(DROP_CACHES).is_ok();
-        let (mounters, no_squashfs) = (Vec::new(), None);
-        let mut runner =
-            Self { images, squashfs: no_squashfs, mounters, folder, directory, drops_caches };
+        let mounters = Vec::new();
+        let mut runner = Self { images, squashfs: None, mounters, folder, directory, drops_caches };
         for system in systems {
             let found = system.find(&peers.programs).and_then(|mounter| {
                 let (first, folder) = (&runner.images[0], runner.folder.path());
                 if system.takes_squashfs() && runner.squashfs.is_none() {
                     let is_quick = context.is_quick;
-                    let made = squashfs_of(first, squashfs, &peers.programs, is_quick, folder)?;
-                    runner.squashfs = Some(made.map_err(anyhow::Error::msg)?);
+                    let made = squashfs_of(first, squashfs, &peers.programs, is_quick, folder);
+                    runner.squashfs = Some(made?);
                 }
                 runner.mount(&mounter, first)?.end()?;
                 Ok(mounter)
@@ -140,7 +139,7 @@ impl MountRunner {
                     runner.mounters.push(mounter);
                 }
                 Err(why) if *system == System::Ferrofs => return Err(why).context(OURS),
-                Err(why) => context.report.leave_out(system.name(), format!("{why:#}")),
+                Err(why) => context.report.leave_out(system.name(), why),
             }
         }
         Ok(runner)
@@ -148,13 +147,10 @@ impl MountRunner {
 
     /// How runs on a fresh mount are prepared and counted, for the report.
     fn describe_runs(&self, report: &mut Report) {
-        let caches = match self.drops_caches {
-            true => "all caches of the system are dropped, the image is read into the page cache",
-            false => {
-                "the image is read into the page cache; other caches are kept, since only root may drop them"
-            }
-        };
-        report.remark(format!("before each run {caches}, and it is mounted anew"));
+        report.remark(match self.drops_caches {
+            true => "before each run all caches of the system are dropped, the image is read into the page cache, and it is mounted anew",
+            false => "before each run the image is read into the page cache; other caches are kept, since only root may drop them, and it is mounted anew",
+        });
         report.remark("CPU is that of the readers and of the daemon, without the kernel's threads");
     }
 

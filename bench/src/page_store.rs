@@ -71,7 +71,6 @@ const OUTPUT_BYTES: usize = 32 * 1024;
 /// The length that stands before the output.
 const LENGTH_BYTES: usize = 4;
 
-/// A deflate stream with its output.
 #[derive(Debug)]
 pub(crate) struct Deflater {
     /// Boxed since zlib's state points back at it; it must not move.
@@ -137,7 +136,6 @@ impl Drop for Deflater {
     }
 }
 
-/// The version of zlib that is linked.
 pub(crate) fn zlib_version() -> String {
     // SAFETY: zlib's function gives a constant text that ends in zero.
     unsafe { CStr::from_ptr(zlib::zlibVersion()) }.to_string_lossy().into_owned()

@@ -184,7 +184,6 @@ fn add_demand(report: &mut Report, first: &Measured) {
     report.judge("demand", "", some);
 }
 
-/// One launch.
 #[derive(Debug, Default)]
 struct Launch {
     /// Of all frames, refused attempts and repeated requests included, and of one frame.
@@ -212,7 +211,6 @@ fn measure_sources(group: &FullGroup, context: &mut Context<'_>) -> Result<Vec<M
     context.measure(CASE, candidates.collect())
 }
 
-/// Launches in each variant.
 fn play_all(group: &FullGroup, launches: impl Iterator<Item = u16>) -> Result<Vec<Measured>> {
     let players = Variant::all().map(Player::new).collect::<Result<Vec<_>>>()?;
     let new = |player: &Player| Measured::new(player.variant.name(), Figures::new());
@@ -276,7 +274,6 @@ fn write_first(frame: &mut [u8]) {
 /// and 16383.
 const WINDOWS: [(&str, u32); 2] = [("64k", 17), ("16k", 5)];
 
-/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Variant {
     window: (&'static str, u32),
@@ -306,7 +303,6 @@ impl Variant {
     }
 }
 
-/// The frames of an LZ4 decoder in one variant.
 #[derive(Debug)]
 struct Player {
     variant: Variant,

@@ -50,13 +50,11 @@ pub(crate) fn run(command: &mut Command) -> Result<(Cost, String)> {
     Ok((cost, text_of(output.path())?))
 }
 
-/// The words of a command, the program first.
 pub(crate) fn words(command: &Command) -> Vec<String> {
     let all = [command.get_program()].into_iter().chain(command.get_args());
     all.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The end of an error output.
 pub(crate) fn end_of(text: &str) -> &str {
     let text = text.trim();
     let skipped = text.chars().count().saturating_sub(ERROR_CHARS_MAX);

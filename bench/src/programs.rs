@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use tempfile::TempDir;
 
@@ -25,7 +25,6 @@ use crate::trees::{is_in_memory, remove};
 const SHARED_MEMORY: &str = "/dev/shm";
 /// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
-/// Our own program.
 pub(crate) const OURS: &str = "ferrofs";
 const MKSQUASHFS: &str = "mksquashfs";
 /// zstd in blocks of 128 KiB, as squashfs is mostly used.
@@ -114,7 +113,6 @@ impl Program {
         Self { name: name.to_owned(), path, version }
     }
 
-    /// With arguments.
     pub(crate) fn with<W: Into<OsString>>(&self, words: impl IntoIterator<Item = W>) -> Invocation {
         Invocation { program: self.clone(), called: None, words: Vec::new() }.with(words)
     }
@@ -132,7 +130,7 @@ impl ProgramArguments {
         let found = if name == OURS { self.ours() } else { self.peer(name) };
         match &found {
             Ok(program) => report.remark(program.to_string()),
-            Err(why) => report.leave_out(name, format!("{why:#}")),
+            Err(why) => report.leave_out(name, why),
         }
         found.ok()
     }
@@ -166,8 +164,7 @@ impl ProgramArguments {
             }
             None => (on_path(name), "on PATH".to_owned()),
         };
-        let missing = || Error::msg(format!("no {name} {place}"));
-        found.map(|path| Program::at(name, path)).ok_or_else(missing)
+        found.map(|path| Program::at(name, path)).with_context(|| format!("no {name} {place}"))
     }
 }
 
@@ -217,7 +214,6 @@ pub(crate) struct Invocation {
 }
 
 impl Invocation {
-    /// Adds arguments.
     pub(crate) fn with<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
         self
@@ -242,33 +238,29 @@ impl Invocation {
     }
 }
 
-/// The squashfs image beside an EROFS image: the given one, or one that is made of the same tree in the folder. The inner error
-/// says why there is none.
+/// The squashfs image beside an EROFS image: the given one, or one that is made of the same tree in the folder. The error says
+/// why there is none.
 pub(crate) fn squashfs_of(
     image: &ImageInfo,
     given: Option<&Path>,
     programs: &ProgramArguments,
     is_quick: bool,
     folder: &Path,
-) -> Result<Result<PathBuf, String>> {
+) -> Result<PathBuf> {
     if let Some(given) = given {
-        return Ok(Ok(given.canonicalize().with_context(|| given.display().to_string())?));
+        return given.canonicalize().with_context(|| given.display().to_string());
     }
-    if is_quick && image.bytes > QUICK_BYTES {
-        let why = "a quick run has no time to make a squashfs image; --squashfs names one";
-        return Ok(Err(why.to_owned()));
-    }
-    let maker = match programs.peer(MKSQUASHFS) {
-        Ok(maker) => maker,
-        Err(why) => return Ok(Err(format!("{why}; --squashfs names an image"))),
-    };
+    let is_short = is_quick && image.bytes > QUICK_BYTES;
+    ensure!(!is_short, "a quick run has no time to make a squashfs image; --squashfs names one");
+    let maker = programs.peer(MKSQUASHFS);
+    let maker = maker.map_err(|why| anyhow!("{why}; --squashfs names an image"))?;
     let (tree, path) = (folder.join("tree"), folder.join("tree.squashfs"));
     let extract = programs.ours()?.with(["extract", "--quiet", "--progress=none"]);
     process::run(&mut extract.with([&image.path, &tree]).command())?;
     let make = maker.with([&tree, &path]).with(SQUASHFS_OPTIONS);
     let made = process::run(&mut make.command());
     remove(&tree)?;
-    Ok(made.map(|_| path).map_err(|error| format!("{error:#}")))
+    made.map(|_| path)
 }
 
 #[cfg(test)]

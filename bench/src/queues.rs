@@ -410,7 +410,6 @@ impl QueueState for PerThreadState {
     }
 }
 
-/// The submitter's side of a queue.
 #[derive(Debug)]
 struct BaselineQueue<S: QueueState> {
     state: Arc<S>,
@@ -421,7 +420,6 @@ struct BaselineQueue<S: QueueState> {
     threads: Vec<OwnedThread>,
 }
 
-/// A queue to beat.
 fn baseline<S: QueueState>(
     pages: &Arc<PageStore>,
     shape: PoolShape,
@@ -508,7 +506,6 @@ struct PageRequest {
     bytes: u64,
 }
 
-/// The state of a worker.
 #[derive(Debug)]
 struct Compressor {
     pages: Arc<PageStore>,

@@ -116,7 +116,6 @@ impl Reader {
         Self { pattern, directory, jobs: 1, files, file, bytes, blocks, sums: false }
     }
 
-    /// Runs it in the directory.
     pub(crate) fn run(&self, directory: &Path) -> Result<(Cost, Seen)> {
         let settings = Self { directory: directory.to_path_buf(), ..self.clone() };
         let (cost, text) = process::run(&mut child::command(Role::Reader, &settings)?)?;
@@ -124,7 +123,6 @@ impl Reader {
     }
 }
 
-/// The role of a reader.
 pub(crate) fn read(reader: &Reader) -> Result<()> {
     let directory = reader.directory.display();
     chdir(&reader.directory).with_context(|| format!("chdir to {directory}"))?;
@@ -140,7 +138,6 @@ pub(crate) fn read(reader: &Reader) -> Result<()> {
     Ok(writeln!(stdout(), "{}", serde_json::to_string(&seen)?)?)
 }
 
-/// Reads a file to its end, or so many bytes.
 pub(crate) fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -> Result<Seen> {
     let what = || path.display().to_string();
     let mut file = File::open(path).with_context(what)?.take(most);

@@ -25,7 +25,6 @@ use crate::reader::{Seen, read_front, read_together};
 use crate::statistics::Figures;
 use crate::trees::read_in;
 
-/// Bytes of one read.
 const BLOCK_BYTES: usize = 128 << 10;
 const MIB: f64 = 1_048_576.0;
 const FSCK: &str = "fsck.erofs";
@@ -220,9 +219,7 @@ impl Experiment for DecodesArguments {
             for peer in [FSCK, System::Erofsfuse.name()] {
                 match self.peer(peer, &counter, context) {
                     Ok(peers) => candidates.extend(peers),
-                    Err(error) => {
-                        context.report.leave_out(format!("{peer} on {name}"), format!("{error:#}"));
-                    }
+                    Err(error) => context.report.leave_out(format!("{peer} on {name}"), error),
                 }
             }
             context.compare(["decodes", "", &name], &[], candidates)?;

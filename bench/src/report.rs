@@ -2,7 +2,7 @@
 //! reads the JSON back for its page.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Display};
 use std::fs;
 use std::path::Path;
 
@@ -78,7 +78,7 @@ impl Claim {
     }
 }
 
-impl fmt::Display for Claim {
+impl Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { origin, claim, figure, verdict, remark } = self;
         write!(f, "{origin}: {claim}: ")?;
@@ -239,8 +239,8 @@ impl Report {
     }
 
     /// Names something that was not measured, once.
-    pub(crate) fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        let entry = LeftOut { what: what.into(), why: why.into() };
+    pub(crate) fn leave_out(&mut self, what: impl Display, why: impl Display) {
+        let entry = LeftOut { what: what.to_string(), why: format!("{why:#}") };
         if !self.left_out.contains(&entry) {
             self.left_out.push(entry);
         }
@@ -310,7 +310,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
         self.tables.iter().try_for_each(|table| writeln!(f, "{table}"))?;

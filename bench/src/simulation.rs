@@ -91,7 +91,6 @@ impl Experiment for ModelArguments {
     }
 }
 
-/// A queue in the model.
 fn flow(queue: &'static str, shape: Shape, costs: Costs, load: Load) -> Result<Figures> {
     let flow = stream::run(queue, shape, costs, load);
     let flow = flow.with_context(|| format!("{queue} on {} CPUs", shape.cpus))?;

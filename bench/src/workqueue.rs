@@ -121,7 +121,6 @@ impl WorkqueueArguments {
     }
 }
 
-/// One timed pass.
 fn time(row: &mut Row, pages: &PageStore) -> Result<Figures> {
     let (before, start) = (Usage::now(), Instant::now());
     let stats = row()?;
@@ -198,7 +197,6 @@ const ROWS: [(&str, &str); 11] = [
     ("ours", "Ours, whose submitter works, too"),
 ];
 
-/// For the command line.
 fn row_values() -> Vec<PossibleValue> {
     ROWS.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect()
 }
@@ -215,7 +213,6 @@ pub(crate) fn build(name: &str, pages: &Arc<PageStore>, shape: PoolShape) -> Res
     built.with_context(|| format!("row {name}"))
 }
 
-/// One thread and no queue.
 fn inline(pages: Arc<PageStore>) -> Result<Row> {
     let mut deflater = Deflater::new()?;
     Ok(Box::new(move || {
@@ -304,7 +301,6 @@ fn sum(one: PassStats, other: PassStats) -> PassStats {
     PassStats { pages: one.pages + other.pages, bytes: one.bytes + other.bytes }
 }
 
-/// rayon: one spawn a page.
 fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<Row> {
     let pool = start_pool(workers)?;
     let stats: Box<[WorkerStats]> = (0..workers).map(|_| WorkerStats::default()).collect();
@@ -331,7 +327,6 @@ fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<Row> {
     }))
 }
 
-/// rayon: one parallel iterator.
 fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<Row> {
     let pool = start_pool(workers)?;
     Ok(Box::new(move || {

@@ -45,7 +45,6 @@ impl Moment {
     }
 }
 
-/// The state of a run.
 struct Machine {
     shape: Shape,
     costs: Costs,
@@ -171,7 +170,6 @@ fn spend(cost: fn(&Costs) -> f64) {
     with(|machine| machine.cpu().clock += picoseconds(cost(&machine.costs)));
 }
 
-/// A full fence.
 pub(crate) fn fence() {
     spend(|costs| costs.locked);
 }
@@ -274,7 +272,6 @@ pub(crate) enum Wakes {
     Waiting,
 }
 
-/// A CPU.
 #[derive(Debug, Default)]
 struct Cpu {
     clock: Picoseconds,
@@ -287,7 +284,6 @@ struct Cpu {
     slice_end: Picoseconds,
 }
 
-/// A thread.
 struct Thread {
     cpu: usize,
     wakes: Wakes,

@@ -130,12 +130,10 @@ impl Futex {
         machine::sleep_on(&raw const self.word, || self.word.load(Ordering::SeqCst) == expected);
     }
 
-    /// Wakes one sleeper.
     pub(crate) fn wake_one(&self) {
         machine::wake(&raw const self.word, 1);
     }
 
-    /// Wakes every sleeper.
     pub(crate) fn wake_all(&self) {
         machine::wake(&raw const self.word, usize::MAX);
     }
@@ -161,7 +159,6 @@ impl<T> Cell<T> {
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 
-/// A lock and what it guards.
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     state: Futex,
