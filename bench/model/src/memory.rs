@@ -1,7 +1,7 @@
 //! The memory of a simulated machine: what each step on it costs, which CPU holds which cache line, by MESI, as a directory
 //! keeps it, and where values lie. It decides what an access is and when it ends; it runs no thread. Called by the machine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::FixedState;
 
@@ -91,10 +91,8 @@ impl Shape {
 
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
-/// The most CPUs that a directory can tell apart.
+/// The most CPUs that a machine can have.
 pub const CPUS_MAX: usize = 512;
-
-const WORD_BITS: usize = 64;
 
 /// What an access wants of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,44 +167,17 @@ impl Counts {
     }
 }
 
-/// The CPUs that hold a line.
-#[derive(Debug, Clone, Copy, Default)]
-struct Holders([u64; CPUS_MAX / WORD_BITS]);
-
-impl Holders {
-    fn with(mut self, cpu: usize) -> Self {
-        self.0[cpu / WORD_BITS] |= 1 << (cpu % WORD_BITS);
-        self
-    }
-
-    fn has(&self, cpu: usize) -> bool {
-        self.0[cpu / WORD_BITS] & (1 << (cpu % WORD_BITS)) != 0
-    }
-
-    fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = usize> {
-        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
-        words.flat_map(|(number, word)| {
-            let bits = (0..WORD_BITS).filter(move |bit| word & (1 << bit) != 0);
-            bits.map(move |bit| number * WORD_BITS + bit)
-        })
-    }
-}
-
 /// The states of MESI that a line can have somewhere. Invalid everywhere is no record at all.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum State {
     /// One CPU holds it and nobody else: Modified, or Exclusive, which becomes Modified without a
     /// word to anybody and is told apart by nothing that is counted here.
     Owned(usize),
     /// These hold it, to read.
-    Shared(Holders),
+    Shared(BTreeSet<usize>),
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct LineState {
     state: State,
     /// Until then the line serves somebody else.
@@ -224,7 +195,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Nobody holds anything. CPUs above [`CPUS_MAX`] cannot be told apart.
+    /// Nobody holds anything.
     #[must_use]
     pub fn new(shape: Shape, costs: Costs) -> Self {
         Self { shape, costs, lines: HashMap::default(), counts: Counts::default() }
@@ -240,7 +211,7 @@ impl Directory {
     ) -> (CoherenceEvent, Picoseconds) {
         let (mut event, mut end) = (CoherenceEvent::Cold, now);
         if let Some(record) = self.lines.get_mut(&line) {
-            (event, record.state) = step(record.state, cpu, access, self.shape);
+            event = step(&mut record.state, cpu, access, self.shape);
             let cost = match event.distance() {
                 None => 0.0,
                 Some(Distance::Near) => self.costs.near,
@@ -250,7 +221,7 @@ impl Directory {
                 let begin = now.max(record.free_at);
                 // A line that comes from its only holder serves nobody else until it is there.
                 let is_shared = matches!(event, CoherenceEvent::Fetch(_))
-                    && matches!(record.state, State::Shared(holders) if holders.count() > 2);
+                    && matches!(&record.state, State::Shared(holders) if holders.len() > 2);
                 let busy = if is_shared { self.costs.occupancy } else { cost };
                 record.free_at = begin + picoseconds(busy);
                 end = begin + picoseconds(cost);
@@ -265,35 +236,36 @@ impl Directory {
 }
 
 /// One transition of MESI.
-fn step(state: State, cpu: usize, access: Access, shape: Shape) -> (CoherenceEvent, State) {
+fn step(state: &mut State, cpu: usize, access: Access, shape: Shape) -> CoherenceEvent {
     let is_load = access == Access::Load;
-    match state {
-        State::Owned(owner) if owner == cpu => (CoherenceEvent::Hit, state),
-        State::Shared(holders) if is_load && holders.has(cpu) => (CoherenceEvent::Hit, state),
-        State::Owned(owner) if is_load => {
-            let holders = Holders::default().with(owner).with(cpu);
-            (CoherenceEvent::Fetch(shape.distance(cpu, owner)), State::Shared(holders))
-        }
+    let (event, next) = match state {
+        State::Owned(owner) if *owner == cpu => return CoherenceEvent::Hit,
+        State::Shared(holders) if is_load && holders.contains(&cpu) => return CoherenceEvent::Hit,
         State::Owned(owner) => {
-            (CoherenceEvent::Transfer(shape.distance(cpu, owner)), State::Owned(cpu))
+            let distance = shape.distance(cpu, *owner);
+            match is_load {
+                true => (CoherenceEvent::Fetch(distance), State::Shared([*owner, cpu].into())),
+                false => (CoherenceEvent::Transfer(distance), State::Owned(cpu)),
+            }
         }
         State::Shared(holders) => {
-            let distances = holders.iter().map(|other| shape.distance(cpu, other));
+            let distances = holders.iter().map(|other| shape.distance(cpu, *other));
             if is_load {
                 // The nearest holder sends it.
                 let from = distances.min().unwrap_or(Distance::Far);
-                return (CoherenceEvent::Fetch(from), State::Shared(holders.with(cpu)));
+                holders.insert(cpu);
+                return CoherenceEvent::Fetch(from);
             }
             // The farthest holder has to answer before it may be written.
             let to = distances.max().unwrap_or(Distance::Near);
-            let event = if holders.has(cpu) {
-                CoherenceEvent::Invalidation
-            } else {
-                CoherenceEvent::Transfer
-            };
+            let has_it = holders.contains(&cpu);
+            let event =
+                if has_it { CoherenceEvent::Invalidation } else { CoherenceEvent::Transfer };
             (event(to), State::Owned(cpu))
         }
-    }
+    };
+    *state = next;
+    event
 }
 
 /// The first line of arrays that got a place; no address of a process is so high.
