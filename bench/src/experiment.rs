@@ -32,10 +32,11 @@ use clap::builder::RangedI64ValueParser;
 
 use crate::case::Case;
 use crate::machine::{Requirement, Steal, StealDelta, check_stop};
-use crate::programs::OURS;
 use crate::report::Report;
 use crate::statistics::{Figures, Measured};
 
+/// Our own program.
+pub(crate) const OURS: &str = "ferrofs";
 /// A quick experiment starts nothing new after this; what runs then ends within a minute in all.
 const QUICK: Duration = Duration::from_secs(30);
 /// A sample counts as it is while steal time is at most this share of the wanted CPU time. Counters have steps of 10 ms,

@@ -20,10 +20,10 @@ use procfs::process::{Process, Task};
 use crate::cgroup::FullGroup;
 use crate::child::start_load;
 use crate::daemon::{Daemon, Launcher, ThreadPolicy, listeners, mount_folder};
-use crate::experiment::{Candidate, Context, Experiment, RoundOptions};
+use crate::experiment::{Candidate, Context, Experiment, OURS, RoundOptions};
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
-use crate::programs::{OURS, ProgramArguments};
+use crate::programs::ProgramArguments;
 use crate::statistics::{Figures, Measured, Statistic, find, only};
 use crate::trees::read_in;
 

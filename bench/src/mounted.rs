@@ -13,9 +13,10 @@ use clap::ValueEnum;
 use procfs::process::Process;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::experiment::OURS;
 use crate::machine::{Requirement, is_root, missing};
 use crate::process;
-use crate::programs::{OURS, Program, ProgramArguments, on_path};
+use crate::programs::{Program, ProgramArguments, on_path};
 
 /// How long a daemon may take to mount, or to end when it is unmounted.
 const DAEMON_LIMIT: Duration = Duration::from_secs(60);

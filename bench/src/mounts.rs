@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
 
-use crate::experiment::{Candidate, Context, Experiment, up_to};
+use crate::experiment::{Candidate, Context, Experiment, OURS, up_to};
 use crate::image_info::ImageInfo;
 use crate::mounted::{Mounted, Mounter, System};
-use crate::programs::{ImageArguments, OURS, squashfs_of};
+use crate::programs::{ImageArguments, squashfs_of};
 use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured, find};

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use tempfile::TempDir;
 
-use crate::experiment::RoundOptions;
+use crate::experiment::{OURS, RoundOptions};
 use crate::image_info::ImageInfo;
 use crate::machine::catch_signals;
 use crate::process;
@@ -25,7 +25,6 @@ use crate::trees::{is_in_memory, remove};
 const SHARED_MEMORY: &str = "/dev/shm";
 /// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
-pub(crate) const OURS: &str = "ferrofs";
 const MKSQUASHFS: &str = "mksquashfs";
 /// zstd in blocks of 128 KiB, as squashfs is mostly used.
 const SQUASHFS_OPTIONS: [&str; 7] =

@@ -15,12 +15,12 @@ use clap::Args;
 use ferrofs_image::{Image, Inode};
 use serde::Deserialize;
 
-use crate::experiment::{Candidate, Context, Experiment, RoundOptions, up_to};
+use crate::experiment::{Candidate, Context, Experiment, OURS, RoundOptions, up_to};
 use crate::image_info::{open, regular_files};
 use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
 use crate::process::{self, Cost};
-use crate::programs::{ImageArguments, Invocation, OURS};
+use crate::programs::{ImageArguments, Invocation};
 use crate::reader::{Seen, read_front, read_together};
 use crate::statistics::Figures;
 use crate::trees::read_in;
