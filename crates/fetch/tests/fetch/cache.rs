@@ -129,7 +129,7 @@ fn the_limit_of_a_client_ends_with_it_and_prune_spares_what_is_open() {
     drop(other);
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while limit(&client) == LIMIT && std::time::Instant::now() < deadline {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert!(limit(&client) > LIMIT);
     let prune = |what| client.prune(what, Duration::from_secs(20)).unwrap();
@@ -141,7 +141,7 @@ fn the_limit_of_a_client_ends_with_it_and_prune_spares_what_is_open() {
     drop(source);
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while prune(PruneRequest::Unused).objects == 0 && std::time::Instant::now() < deadline {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(used(&world), 0);
 }

@@ -179,7 +179,7 @@ fn end_fetchers(cache: &Path) {
             let deadline = std::time::Instant::now() + Duration::from_secs(20);
             let runs = || fs::read(path.join("cmdline")).is_ok_and(|words| !words.is_empty());
             while runs() && std::time::Instant::now() < deadline {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
