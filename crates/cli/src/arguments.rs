@@ -28,6 +28,7 @@ pub(crate) use transfer::{PullArguments, PushArguments};
 #[derive(Debug, Parser)]
 #[command(name = "ferrofs", version, after_help = help::FERROFS, max_term_width = 100)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -60,8 +61,8 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the
-    /// device table
+    /// File with an extra device of the image. Repeat the option for each device, in the order of
+    /// the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -73,7 +74,7 @@ pub(crate) struct ReadArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Print errors only: no warnings and no summary
+    /// Print no warnings and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -110,13 +111,13 @@ pub(crate) struct ConnectionArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// Maximum size of the cache on the disk while this runs, at least 32m; the least recently used
-    /// data is evicted. If other processes use the cache, the smallest of their limits applies
-    /// [default: a tenth of the disk, at most 32g]
+    /// Maximum size of the cache on the disk while this command runs, at least 32m; the suffixes k,
+    /// m and g mean KiB, MiB and GiB. The least recently used data is evicted. If several processes
+    /// use the cache, the smallest limit applies [default: a tenth of the disk, at most 32g]
     #[arg(long, value_name = "BYTES", value_parser = parse_cache_size)]
     pub(crate) cache_size: Option<u64>,
 
-    /// Give up a fetch after this number of seconds [default: 60]
+    /// Give up a fetch that makes no progress for this number of seconds, 1 to 86400 [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) fetch_timeout: Option<u64>,
 
@@ -128,7 +129,7 @@ pub(crate) struct ConnectionArguments {
 /// Which bytes must be verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VerifyChoice {
-    /// All bytes: an image without a chunk index is refused
+    /// All bytes; an image without a chunk index (a list of digests) is refused
     Require,
     /// The bytes for which there is a digest
     Try,
@@ -181,10 +182,10 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work. In a damaged image, many inodes can refer to the same data, and
-    /// ferrofs reads it again for each of them. One byte of the limit allows about a nanosecond of
-    /// such work; undamaged images cause almost none [default: 256m plus 512 bytes for each byte of
-    /// IMAGE]
+    /// Limit of repeated work; at the limit, the verb ends with an error. In a damaged image, many
+    /// inodes can refer to the same data, and ferrofs reads it again for each of them. One byte of
+    /// the limit allows about a nanosecond of such work; undamaged images cause almost none
+    /// [default: 256m plus 512 bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -383,8 +384,9 @@ pub(crate) struct ExtractArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Maximum number of bytes to write, without holes; the files of --sidecar and --android-config
-    /// count apart from what is extracted [default: 16g plus 8 KiB for each byte of IMAGE]
+    /// Maximum number of bytes to write; at the limit, the extraction ends with an error. Holes do
+    /// not count. The same limit applies separately to the files of --sidecar and --android-config
+    /// [default: 16g plus 8 KiB for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Resources")]
     pub(crate) max_output: Option<u64>,
 
@@ -434,8 +436,7 @@ pub(crate) struct BuildArguments {
 
     /// One of: a directory; tar archives, uncompressed or compressed with gzip, xz or zstd (several
     /// archives are layers, the lowest first; - is standard input); a container image:
-    /// oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG (the name and the tag
-    /// may be left out)
+    /// oci-layout:DIR[:TAG], docker-archive:FILE[:NAME:TAG] or oci://HOST/NAME[:TAG]
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -443,7 +444,7 @@ pub(crate) struct BuildArguments {
     #[arg(short, long)]
     pub(crate) force: bool,
 
-    /// Build nothing; print an estimate of the result
+    /// Write no image; print an estimate of the result
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -498,9 +499,10 @@ pub(crate) struct BuildArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Compression")]
 pub(crate) struct BuildCompression {
-    /// Algorithm and level: lz4, lz4hc 0-12, lzma 0-9 or 100-109, deflate 0-9, libdeflate 0-12,
-    /// zstd 0-22
-    #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES]")]
+    /// Algorithm and level, with the default level in parentheses: lz4, lz4hc 0-12 (9), lzma 0-9 or
+    /// 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1), zstd 0-22 (3). Files use the first
+    /// algorithm, unless --hints selects another one [default: no compression]
+    #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES][:...]")]
     pub(crate) compress: Option<String>,
 
     /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m. Larger clusters
@@ -534,7 +536,7 @@ pub(crate) struct BuildCompression {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "fragments")]
     pub(crate) fragments_pcluster: Option<u64>,
 
-    /// Which fragments are stored only once
+    /// Which fragments are stored only once [default: parts]
     #[arg(long, value_name = "WHAT", value_enum, requires = "fragments")]
     pub(crate) share_fragments: Option<SharingChoice>,
 
@@ -699,19 +701,21 @@ pub(crate) struct BuildContent {
     #[arg(long)]
     pub(crate) separate_hard_links: bool,
 
-    /// How whiteouts in layers are handled (archives only)
+    /// How whiteouts are handled: entries of a layer that hide files of the layers below (archives
+    /// only)
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
     /// Maximum size of an archive after decompression (archives only). Holes of sparse files count
-    /// if the image stores them as zeros or --digest-xattr hashes them, and each directory without
-    /// an entry counts 512 bytes [default: 1g, or 1,000 times the size of the compressed archive if
-    /// that is more, and at most 1 TiB]
+    /// if the image stores them as zeros or --digest-xattr hashes them. Each directory that has no
+    /// entry in the archive counts 512 bytes [default: 1g, or 1,000 times the size of the
+    /// compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
-    /// Exclude whiteouts of overlayfs, and its attributes trusted.overlay.opaque and, as far as it
-    /// marks directories with whiteouts, trusted.overlay.origin. Other attributes of overlayfs stay
+    /// Exclude whiteouts of overlayfs and the attribute trusted.overlay.opaque. Exclude
+    /// trusted.overlay.origin where it marks a directory with whiteouts. Other attributes of
+    /// overlayfs stay
     #[arg(long)]
     pub(crate) strip_overlay: bool,
 

@@ -149,10 +149,10 @@ Examples:
 
 pub(crate) const PUSH: &str = "\
 The image becomes the only layer of a container image, with the media type application/vnd.erofs.
-`ferrofs mount URL` verifies each part that it reads with a chunk index. If `ferrofs build
---chunk-index` has not stored one in IMAGE, this verb appends one to the blob. The same IMAGE always
-gets the same manifest. Blobs that the registry has already are not uploaded again. Log in with
-docker, podman or skopeo.
+With a chunk index, a list of digests, `ferrofs mount URL` verifies each part that it reads. If
+`ferrofs build --chunk-index` has not stored one in IMAGE, this verb appends one to the uploaded
+copy. The same IMAGE always gets the same manifest. Blobs that the registry has already are not
+uploaded again. Log in with docker, podman or skopeo.
 
 Exit status: 0 the image is in the registry, 1 it is not, 2 wrong usage; 129, 130 or 143 after
 SIGHUP, SIGINT or SIGTERM. If the summary, which is written after that, cannot be written, the exit
@@ -218,11 +218,11 @@ Examples:
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
-process unmounts it. If the mount is in use at that time, it is detached from the directory tree at
-once, and the process ends when the mount is no longer used. A second signal ends the process
-immediately. If SIGKILL ends the process, a helper process unmounts. With -o noauto_unmount, a mount
-that root made stays after SIGKILL: every access fails with \"transport endpoint is not connected\"
-until `umount DIR` removes it.
+process unmounts it. While the mount is in use, `umount` and `fusermount3 -u` fail. A signal then
+detaches the mount from the directory tree at once, and the process ends when the mount is no longer
+used. A second signal ends the process immediately. If SIGKILL ends the process, a helper process
+unmounts. With -o noauto_unmount, a mount that root made stays after SIGKILL: every access fails
+with \"transport endpoint is not connected\" until `umount DIR` removes it.
 
 With --keep or -o keep, the mount survives the death of the process that serves it. A second, small
 process holds the mount and starts the serving process again, as often as necessary. Open files and
@@ -333,7 +333,8 @@ Examples:
 pub(crate) const FSCK_EROFS: &str = "\
 This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, even without
 --extract. There is one exception: if the image has devices and no --device is given, it reads file
-contents only with --extract. `ferrofs check` and `ferrofs extract` have more options.
+contents only with --extract or --xattr-inode-digest. `ferrofs check` and `ferrofs extract` have
+more options.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Below
 -d3, nothing is printed on success.
@@ -345,11 +346,11 @@ Examples:
 
 pub(crate) const DUMP_EROFS: &str = "\
 This is ferrofs, called as dump.erofs. `ferrofs info`, `ls`, `stat` and `cat` show the same data in
-another form, and as JSON. Times are in UTC.
+another form; all but `cat` can also print JSON. Times are in UTC.
 
-Exit status: 0 success, even if there is no such path or inode; 254 and other numbers if the image
-cannot be opened (256 minus the error number of the system), 234 if it is not an EROFS image or for
-wrong usage.
+Exit status: 0 success, even if there is no such path or inode. If the image cannot be opened, 256
+minus the error number of the system, for example 254 if the file does not exist. 234 if the file is
+not an EROFS image, or for wrong usage.
 
 Examples:
   dump.erofs app.erofs
@@ -374,11 +375,11 @@ force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, do
 
 If SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that time as well.
 
-A new FILE is created when the new image is complete and verified. An existing FILE is emptied first
-and written in place: it stays the same file, with its mode, owner and hard links, and holds no
-image until the new one is complete. Do not write to an image that is mounted: its readers would see
-it change. `ferrofs build --force` replaces the file and leaves the mounted one alone. To verify the
-image, every file in it is read and compared with the source.
+A new FILE is created when the new image is complete and verified. Without --incremental, an
+existing FILE is emptied first and written in place: it stays the same file, with its mode, owner
+and hard links, and holds no image until the new one is complete. Do not write to an image that is
+mounted: its readers would see it change. `ferrofs build --force` replaces the file and leaves the
+mounted one alone. To verify the image, every file in it is read and compared with the source.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
@@ -392,7 +393,7 @@ Examples:
 
 pub(crate) const BUILD: &str = "\
 IMAGE is created (with --force: replaced) when the new image is complete, verified and on stable
-storage. A new IMAGE has the mode and owner of the file that it replaces. To verify the image, every
+storage. With --force, it keeps the mode and owner of the replaced file. To verify the image, every
 file in it is read and compared with the source: contents, names, types, owners, times, links and
 attributes. No image is created if a file differs, if a source file changes during the build, or if
 the disk is full. Then the exit status is 1, and the message names the path and the byte.
@@ -403,13 +404,14 @@ directory entries, or the host's clock. There are two exceptions by default: the
 the build time is the current time. --reproducible fixes both. The UUID is then all zeros, unless
 --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the newest time in the
 source. Owners, permissions and times of files are still those of the source; see Content for
-options that change them. Which equal parts, chunks and extended attributes are stored once depends on
---memory if that is little; with --reproducible, its default is 256m on every host.
+options that change them. If --memory is small, the bytes depend on it, too, because fewer equal
+parts, chunks and extended attributes are found. With --reproducible, the default of --memory is
+256m on every host.
 
 Data that does not fit into --memory goes to an unnamed temporary file, in the directory that TMPDIR
-names, or else in that of IMAGE. The summary has the size of the file. With little --memory, fewer
-equal parts, chunks and extended attributes are found. Archives that are compressed with a window of more
-than about 5/8 of --memory are refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
+names, or else in that of IMAGE. The summary has the size of the file. Archives that are compressed
+with a window of more than about 5/8 of --memory are refused: zstd --long=27 needs --memory=212m,
+and xz -9 needs 109m.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
 --reproducible, and files that are newer get that time, too. --time always sets the build time.

@@ -71,17 +71,17 @@ const THREADS: usize = 2;
 #[derive(Debug, Parser)]
 #[command(version, name = "ferrofs-fetch")]
 struct FetcherArguments {
-    /// The cache directory; it is created with mode 0700
+    /// The cache directory. Without --uncached it is required, and it is created with mode 0700
     #[arg(long, value_name = "DIR", required_unless_present = "uncached")]
     cache: Option<PathBuf>,
     /// Serve the socket on standard input until it is closed. Keep a part of the fetched data in
-    /// memory, and only read from the cache of --cache
+    /// memory. Read the cache of --cache, but do not write to it
     #[arg(long)]
     uncached: bool,
     /// Time for which a failed request is repeated, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// End when no process has used this one for this number of seconds
+    /// End when no process has used this program for this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     idle: u64,
 }

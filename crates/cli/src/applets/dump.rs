@@ -34,8 +34,8 @@ pub(crate) struct DumpArguments {
     #[arg(long)]
     pub(crate) blkid_udev: bool,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the
-    /// device table
+    /// File with an extra device of the image. Repeat the option for each device, in the order of
+    /// the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

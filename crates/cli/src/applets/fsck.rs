@@ -31,13 +31,13 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the
-    /// device table
+    /// File with an extra device of the image. Repeat the option for each device, in the order of
+    /// the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Extract the image into DIR, whose parent must exist. Without DIR, no effect: all data is read
-    /// in any case
+    /// Extract the image into DIR, whose parent must exist. Without DIR, read all data, as without
+    /// this option (with one exception, see below)
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

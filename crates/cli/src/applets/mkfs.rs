@@ -145,14 +145,15 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = crate::arguments::DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
-    /// Copy the data of source images into the new image. Without this option, the new image refers
-    /// to the source images as devices 1, 2 and so on. For other sources, no effect
+    /// Copy the data of source images into the new image: data (the default) or rvsp yes, 0 no.
+    /// With 0 or without this option, the new image refers to the source images as devices 1, 2
+    /// and so on. For other sources, no effect
     #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "data")]
     clean: Option<String>,
 
-    /// Add the sources to the image FILE, over the files that it has. The new image replaces FILE when
-    /// it is complete
+    /// Add the sources to the image FILE. They replace files of FILE that have the same path. The
+    /// new image replaces FILE when it is complete. The values are those of --clean
     #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "data", overrides_with = "clean")]
     incremental: Option<String>,
@@ -196,7 +197,7 @@ pub(crate) struct MkfsArguments {
     preserve_mtime: bool,
 
     /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number
-    /// needs -E48bit
+    /// has the same effect without its sign, but needs -E48bit
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 
@@ -231,12 +232,14 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     quiet: bool,
 
-    /// The archive is compressed with gzip, or not at all
+    /// The archive is compressed with gzip, or not at all. If X is given, write the decompressed
+    /// archive to the file X
     #[arg(long, alias = "gzip", value_name = "X", num_args = 0..=1, require_equals = true)]
     #[arg(overrides_with = "unxz")]
     ungzip: Option<Option<PathBuf>>,
 
-    /// The archive is compressed with xz
+    /// The archive is compressed with xz. If X is given, write the decompressed archive to
+    /// the file X
     #[arg(long, alias = "unlzma", value_name = "X", num_args = 0..=1, require_equals = true)]
     #[arg(overrides_with = "ungzip")]
     unxz: Option<Option<PathBuf>>,

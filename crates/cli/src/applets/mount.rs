@@ -58,8 +58,8 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the
-    /// device table
+    /// File with an extra device of the image. Repeat the option for each device, in the order of
+    /// the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -124,7 +124,7 @@ impl HelperFlags {
 #[command(after_help = help::MOUNT_FUSE_FERROFS, arg_required_else_help = true)]
 #[command(args_override_self = true)]
 pub(crate) struct MountFuseArguments {
-    /// The image file
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
 
     /// The mount point
@@ -165,7 +165,7 @@ impl MountFuseArguments {
 #[command(after_help = help::MOUNT_EROFS, arg_required_else_help = true)]
 #[command(disable_version_flag = true, args_override_self = true)]
 pub(crate) struct MountErofsArguments {
-    /// The image: a file, or what `ferrofs mount` takes
+    /// The image: a file, or a URL such as https://…, oci://… or s3://…
     #[arg(value_name = "SOURCE")]
     pub(crate) image: PathBuf,
 

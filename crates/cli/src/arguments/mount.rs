@@ -59,8 +59,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// Start the process that serves the mount of DIR at once, without waiting for the next
-    /// attempt. This is for a mount that was made with --keep and that no process serves
+    /// Try at once to start a process that serves the mount of DIR, without waiting for the next
+    /// attempt. This is for a mount of --keep whose process ended and could not be started again
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
@@ -95,7 +95,7 @@ pub(crate) struct MountArguments {
     pub(crate) no_acl: bool,
 
     /// Keep the mount when the process that serves it is killed or crashes: a second process holds
-    /// the mount and starts the first one again, and no call fails
+    /// the mount and starts the first one again. With Linux 6.9 or later, no call fails
     #[arg(long)]
     pub(crate) keep: bool,
 
