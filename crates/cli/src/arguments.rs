@@ -436,7 +436,8 @@ pub(crate) struct BuildArguments {
 
     /// One of: a directory; tar archives, uncompressed or compressed with gzip, xz or zstd (several
     /// archives are layers, the lowest first; - is standard input); a container image:
-    /// oci-layout:DIR[:TAG], docker-archive:FILE[:NAME:TAG] or oci://HOST/NAME[:TAG]
+    /// oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG, where :TAG and
+    /// :NAME:TAG may be left out
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
