@@ -53,9 +53,6 @@ def test_readinto_takes_any_writable_buffer(
         file.readinto(b"read-only")
 
 
-# The plugin lets threads wait for the interpreter in steps of a microsecond, and the workers of an
-# image have a higher priority: with more threads nearly all CPU time goes into these steps.
-@pytest.mark.parallel_threads_limit(2)
 def test_no_interrupt_is_lost_in_readahead(files: dict[str, bytes], tmp_path: Path) -> None:
     # Threads that run this test share `tmp_path`.
     output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"

@@ -132,8 +132,8 @@ fn run_all() -> bool {
 }
 
 /// Something about the running machine; none outside of a run.
-fn with<R>(ask: impl FnOnce(&mut Machine) -> R) -> Option<R> {
-    CURRENT.with_borrow_mut(|current| current.as_mut().map(ask))
+fn with<R>(query: impl FnOnce(&mut Machine) -> R) -> Option<R> {
+    CURRENT.with_borrow_mut(|current| current.as_mut().map(query))
 }
 
 /// Gives way until no other CPU is behind this one.

@@ -16,7 +16,7 @@ mod source_words;
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) use daemonize::close_streams;
-use daemonize::{ReadyNotifier, Side};
+use daemonize::{ForkedProcess, ReadyNotifier};
 use request::MountRequest;
 
 use crate::arguments::{MountArguments, MountCaller, MountInvocation};
@@ -38,8 +38,8 @@ pub(crate) fn run(
     let mut notifier: Option<ReadyNotifier> = None;
     if let Some(directory) = &typed.replace {
         return match daemonize::start()? {
-            Side::Done(status) => Ok(status),
-            Side::Daemon(notifier) => Ok(keep::replace(directory, notifier)),
+            ForkedProcess::Done(status) => Ok(status),
+            ForkedProcess::Daemon(notifier) => Ok(keep::replace(directory, notifier)),
         };
     }
     let ended = MountRequest::of(typed, invocation).and_then(|request| {
@@ -57,8 +57,8 @@ pub(crate) fn run(
         }
         if !typed.foreground && !invocation.is_dry_run {
             match daemonize::start()? {
-                Side::Done(status) => return Ok(status),
-                Side::Daemon(of_daemon) => notifier = Some(of_daemon),
+                ForkedProcess::Done(status) => return Ok(status),
+                ForkedProcess::Daemon(of_daemon) => notifier = Some(of_daemon),
             }
         }
         match request.keep {

@@ -93,7 +93,7 @@ fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
     };
     let entries: Vec<MountEntry> = MountEntry::all().into_iter().filter(is_ours).collect();
     let directories = entries.iter().map(|entry| entry.mount_point.clone()).collect();
-    let answers = ask_all(directories, |directory| query(directory))?;
+    let answers = query_all(directories, |directory| query(directory))?;
     let mut mounts = Vec::new();
     for (entry, answer) in entries.into_iter().zip(answers) {
         // A directory below another mount leads there, and a program that is no ferrofs may have our name.
@@ -108,13 +108,13 @@ fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
     Ok(mounts)
 }
 
-/// The answers of `ask` about all of them, in their order; `None` for those that take longer than [`TIME_LIMIT`].
+/// The answers of `query` about all of them, in their order; `None` for those that take longer than [`TIME_LIMIT`].
 ///
 /// Each has the time from when it is asked, so those that never answer take none from the others. They delay them by
 /// one limit for each [`ASKED_AT_A_TIME`] of them.
-fn ask_all<Q: Send + Sync + 'static, A: Send + 'static>(
+fn query_all<Q: Send + Sync + 'static, A: Send + 'static>(
     asked: Vec<Q>,
-    ask: fn(&Q) -> A,
+    query: fn(&Q) -> A,
 ) -> anyhow::Result<Vec<Option<A>>> {
     let asked = Arc::new(asked);
     let (sender, receiver) = channel();
@@ -127,7 +127,7 @@ fn ask_all<Q: Send + Sync + 'static, A: Send + 'static>(
             && let Some(index) = not_asked.next()
         {
             let (asked, sender) = (Arc::clone(&asked), sender.clone());
-            start_query(move || asked.get(index).map(ask), index, sender)?;
+            start_query(move || asked.get(index).map(query), index, sender)?;
             waiting.push_back((index, Instant::now() + TIME_LIMIT));
         }
         let Some((_, deadline)) = waiting.front() else { return Ok(answers) };
@@ -146,13 +146,13 @@ fn ask_all<Q: Send + Sync + 'static, A: Send + 'static>(
 
 /// Asks in a thread, which waits with the mount and ends with this process.
 fn start_query<A: Send + 'static>(
-    ask: impl FnOnce() -> A + Send + 'static,
+    query: impl FnOnce() -> A + Send + 'static,
     index: usize,
     answers: Sender<(usize, A)>,
 ) -> anyhow::Result<()> {
     let asking = move || {
         // Nobody receives it after the time limit.
-        answers.send((index, ask())).ok();
+        answers.send((index, query())).ok();
     };
     std::thread::Builder::new().spawn(asking).context("cannot start a thread")?;
     Ok(())
@@ -184,7 +184,7 @@ mod tests {
 
     static HUNG: Mutex<()> = Mutex::new(());
 
-    fn ask(number: &usize) -> usize {
+    fn query(number: &usize) -> usize {
         if number.is_multiple_of(100) {
             drop(HUNG.lock());
         }
@@ -196,7 +196,7 @@ mod tests {
         let _hangs: MutexGuard<'_, ()> = HUNG.lock().unwrap();
         let started = Instant::now();
         // The first of each hundred hangs.
-        let answers = ask_all((0..500).collect(), ask).unwrap();
+        let answers = query_all((0..500).collect(), query).unwrap();
         for (number, answer) in answers.into_iter().enumerate() {
             assert_eq!(answer, (number % 100 > 0).then_some(number));
         }
@@ -208,7 +208,7 @@ mod tests {
     fn more_than_can_be_asked_at_a_time_may_hang() {
         let _hangs: MutexGuard<'_, ()> = HUNG.lock().unwrap();
         let asked: Vec<usize> = (0..ASKED_AT_A_TIME).map(|_| 0).chain(1..10).collect();
-        let answers = ask_all(asked, ask).unwrap();
+        let answers = query_all(asked, query).unwrap();
         let answered: Vec<usize> = answers.into_iter().flatten().collect();
         assert!(answered.into_iter().eq(1..10));
     }

@@ -69,10 +69,10 @@ impl fmt::Display for HelperError {
 pub(crate) fn ask_helper(name: &str, host: &str) -> Result<Option<HelperLogin>, HelperError> {
     let mut command = Command::new(format!("docker-credential-{name}"));
     command.arg("get").stderr(Stdio::null());
-    ask(&mut command, host, HELPER_LIMIT)
+    run_helper(&mut command, host, HELPER_LIMIT)
 }
 
-fn ask(
+fn run_helper(
     command: &mut Command,
     host: &str,
     limit: Duration,
@@ -174,7 +174,7 @@ mod tests {
             let (mut open, end) = std::io::pipe().unwrap();
             let mut command = shell(script);
             command.stderr(end);
-            let error = ask(&mut command, "host", Duration::from_millis(100)).unwrap_err();
+            let error = run_helper(&mut command, "host", Duration::from_millis(100)).unwrap_err();
             assert!(matches!(error, HelperError::TimedOut { .. }), "{error}");
             assert!(error.to_string().contains("helper sh did not answer"), "{error}");
             drop(command);
@@ -185,15 +185,15 @@ mod tests {
 
     #[test]
     fn answers_are_logins_or_none() {
-        let ask = |script: &str| ask(&mut shell(script), "host:5000", LONG);
+        let run_helper = |script: &str| run_helper(&mut shell(script), "host:5000", LONG);
         let script =
             r#"read host; printf '{"ServerURL":"x","Username":"me","Secret":"%s"}' "$host""#;
         let login = HelperLogin { username: "me".to_owned(), secret: "host:5000".to_owned() };
-        assert_eq!(ask(script), Ok(Some(login)));
-        assert_eq!(ask("echo credentials not found in native keychain; exit 1"), Ok(None));
-        assert_eq!(ask("exit 3"), Ok(None));
+        assert_eq!(run_helper(script), Ok(Some(login)));
+        assert_eq!(run_helper("echo credentials not found in native keychain; exit 1"), Ok(None));
+        assert_eq!(run_helper("exit 3"), Ok(None));
         let malformed = HelperError::Malformed { program: "sh".to_owned() };
-        assert_eq!(ask("echo"), Err(malformed));
+        assert_eq!(run_helper("echo"), Err(malformed));
         let error = ask_helper("none-has-this-name", "host").unwrap_err();
         let text = error.to_string();
         assert!(

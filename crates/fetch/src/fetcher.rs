@@ -90,7 +90,7 @@ impl Fetcher {
         let attempts = &opening.attempts;
         let asking = async {
             let request = ResolveRequest { location, options, settings, attempts };
-            opening.result.get_or_init(|| self.ask(request)).await.clone()
+            opening.result.get_or_init(|| self.resolve(request)).await.clone()
         };
         let opened = attempts.wait(asking, limit, &location.to_string()).await;
         // The next one who opens it asks the server again.
@@ -110,7 +110,7 @@ impl Fetcher {
     }
 
     /// Asks the server of a location what it is, and opens that.
-    async fn ask(&self, request: ResolveRequest<'_>) -> Result<ObjectUse, FetchError> {
+    async fn resolve(&self, request: ResolveRequest<'_>) -> Result<ObjectUse, FetchError> {
         let Resolution { object, answer } = self.resolver.resolve(request).await?;
         let _turn = self.creating.lock().await;
         let key = object.identity().key_text();

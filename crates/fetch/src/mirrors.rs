@@ -87,7 +87,7 @@ impl MirroredRepository {
     }
 
     /// Asks one after the other until one has answered. Returns the answer and who gave it.
-    async fn ask<T, F: Future<Output = Result<T, ExchangeError>>>(
+    async fn try_candidates<T, F: Future<Output = Result<T, ExchangeError>>>(
         &self,
         by_digest: bool,
         past_caches: bool,
@@ -122,7 +122,7 @@ impl MirroredRepository {
         let by_digest = reference.parse::<ContentDigest>().is_ok();
         let request =
             |repository: Arc<Repository>| async move { repository.get_manifest(reference).await };
-        let ((media_type, bytes), server) = self.ask(by_digest, false, request).await?;
+        let ((media_type, bytes), server) = self.try_candidates(by_digest, false, request).await?;
         Ok(ServedManifest { media_type, bytes, host: server.host().to_owned() })
     }
 
@@ -135,7 +135,7 @@ impl MirroredRepository {
         let request = |repository: Arc<Repository>| async move {
             repository.get_small_blob(digest, limit).await
         };
-        Ok(self.ask(true, false, request).await?.0)
+        Ok(self.try_candidates(true, false, request).await?.0)
     }
 
     /// As [`Repository::get_blob`]; a mirror is a cache, too.
@@ -148,7 +148,7 @@ impl MirroredRepository {
         let request = |repository: Arc<Repository>| async move {
             repository.get_blob(digest, range, past_caches).await
         };
-        Ok(self.ask(true, past_caches, request).await?.0)
+        Ok(self.try_candidates(true, past_caches, request).await?.0)
     }
 
     /// An answer was wrong, or its body did not come: mirrors rest. False if none was asked.

@@ -21,7 +21,7 @@ const FAILED: u8 = b'F';
 
 /// What the process in which [`start`] returns has to do.
 #[derive(Debug)]
-pub(super) enum Side {
+pub(super) enum ForkedProcess {
     /// Nothing but to exit: it is the starter, whose daemon is ready or has failed, or a daemon that cannot start.
     Done(CommandStatus),
     /// To serve: it is the daemon.
@@ -32,7 +32,7 @@ pub(super) enum Side {
 ///
 /// # Errors
 /// It could not be started, or did not answer.
-pub(super) fn start() -> anyhow::Result<Side> {
+pub(super) fn start() -> anyhow::Result<ForkedProcess> {
     let (socket, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
     let forked = fork_process().map_err(|error| {
         anyhow!("cannot start the background process: {error}; --foreground works without it")
@@ -40,15 +40,15 @@ pub(super) fn start() -> anyhow::Result<Side> {
     // Each process closes the end of the other one, which would hide that the other one has ended.
     if let Some(daemon) = forked {
         drop(theirs);
-        return wait_for(socket, daemon).map(Side::Done);
+        return wait_for(socket, daemon).map(ForkedProcess::Done);
     }
     drop(socket);
     let notifier = ReadyNotifier(theirs);
     if let Err(error) = notifier.detach() {
         notifier.failed(CommandStatus::Failure, &format!("{error:#}"));
-        return Ok(Side::Done(CommandStatus::Failure));
+        return Ok(ForkedProcess::Done(CommandStatus::Failure));
     }
-    Ok(Side::Daemon(notifier))
+    Ok(ForkedProcess::Daemon(notifier))
 }
 
 fn wait_for(mut socket: UnixStream, daemon: ChildProcess) -> anyhow::Result<CommandStatus> {

@@ -240,7 +240,8 @@ impl Kept {
         let mut killed = None;
         for number in 0..count {
             let server = self.server(killed);
-            wait_for(Duration::from_millis(u64::from(number * 37 % 41)));
+            // Servers work meanwhile: the moments of their deaths must differ.
+            std::thread::sleep(Duration::from_millis(u64::from(number * 37 % 41)));
             kill_process(server, Signal::KILL).unwrap();
             killed = Some(server);
         }
@@ -280,11 +281,6 @@ pub(crate) fn leave_without_server(scene: &Scene, kept: &Kept) {
     while !scene.log().contains("cannot start a process that serves") {
         assert!(Instant::now() < until, "{}", scene.log());
     }
-}
-
-/// Lets time pass in which servers work: the moments of their deaths must differ.
-pub(crate) fn wait_for(time: Duration) {
-    std::thread::sleep(time);
 }
 
 /// Whether the kernel can send requests again.
@@ -469,7 +465,7 @@ fn a_mount_of_a_user_without_auto_unmount_ends_by_a_signal_and_stays_after_a_kil
         kill_process(Pid::from_child(&mounted), signal).unwrap();
         messages.read_to_string(&mut said).unwrap();
         let status = mounted.wait().unwrap();
-        wait_for(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         let is_left = is_mounted(&scene.point);
         Command::new("umount").arg("-l").arg(&scene.point).stderr(Stdio::null()).status().ok();
         assert_eq!((is_left, status.success()), (stays, !stays), "{said}");

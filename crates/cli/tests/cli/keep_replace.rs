@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
     Kept, LIMIT, Scene, deny_descriptors, has_ordinary_mounts, has_resend, holder_of, is_mounted,
-    leave_without_server, wait_for,
+    leave_without_server,
 };
 use crate::mounted::has_fuse;
 use crate::support::{TestCommand, ferrofs};
@@ -24,7 +24,7 @@ fn next_holder(scene: &Scene, former: Pid) -> Pid {
     let until = Instant::now() + LIMIT;
     while rustix::process::test_kill_process(former).is_ok() {
         assert!(Instant::now() < until, "{}", scene.log());
-        wait_for(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     holder_of(&scene.point)
 }
@@ -182,7 +182,7 @@ fn a_former_holder_that_dies_before_its_server_leaves_the_mount_with_one() {
             let until = Instant::now() + LIMIT;
             while rustix::process::test_kill_process(kept.holder).is_ok() {
                 assert!(Instant::now() < until, "{}", scene.log());
-                wait_for(Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
             if is_server_killed {
                 kill_process(server, Signal::KILL).unwrap();
@@ -276,7 +276,7 @@ fn a_holder_without_a_server_starts_one_at_once_when_it_is_asked_to() {
     let until = Instant::now() + LIMIT;
     while !scene.log().contains("(restart 5)") {
         assert!(Instant::now() < until, "{}", scene.log());
-        wait_for(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     rewrite(&good);
     let began = Instant::now();

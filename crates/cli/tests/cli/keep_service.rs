@@ -21,7 +21,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
     Kept, LIMIT, Scene, children_of, has_ordinary_mounts, has_resend, is_mounted, status_field,
-    wait_for,
 };
 use crate::mounted::has_fuse;
 
@@ -209,7 +208,7 @@ fn a_service_whose_processes_are_all_killed_goes_on_and_no_call_fails() {
         manager.start(&["--keep"], &[]);
         let load = scene.load();
         for number in 0..kills {
-            wait_for(Duration::from_millis(number * 37 % 41));
+            std::thread::sleep(Duration::from_millis(number * 37 % 41));
             manager.kill();
             manager.start(&["--keep"], &[]);
         }
@@ -397,7 +396,7 @@ fn has_unmounter(kept: &Kept) -> bool {
 /// Whether a mount is there, and still a second later.
 fn stays_mounted(scene: &Scene) -> bool {
     let was_mounted = is_mounted(&scene.point);
-    wait_for(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     was_mounted && is_mounted(&scene.point)
 }
 

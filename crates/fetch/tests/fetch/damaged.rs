@@ -10,7 +10,7 @@ use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{ChunkIndex, ContentDigest, RemoteSource};
 
 use crate::command::{Verb, ferrofs};
-use crate::wire::{Answer, Ask, Wire};
+use crate::wire::{Answer, Wire, WireRequest};
 use crate::world::{World, body, check};
 
 const MIB: usize = 1 << 20;
@@ -19,7 +19,7 @@ const LENGTH: u64 = (9 << 20) + 1234;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A change of the right answer.
-type Change = fn(&Ask, &mut Answer);
+type Change = fn(&WireRequest, &mut Answer);
 
 /// What must come of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,25 +53,35 @@ const FRAMES: &[(&str, ReadOutcome, ReadOutcome, Change)] = &[
         answer.set("content-length", &answer.body.len().to_string());
     }),
     ("bytes behind the body", Right, Right, |_, answer| answer.body.extend([7; 100])),
-    ("range moved by one", Error("were requested"), Error("were requested"), |ask, answer| {
-        let (start, end) = ask.range.unwrap();
+    ("range moved by one", Error("were requested"), Error("were requested"), |request, answer| {
+        let (start, end) = request.range.unwrap();
         answer.set("content-range", &format!("bytes {}-{end}/{LENGTH}", start + 1));
     }),
     ("range from 0", Error("were requested"), Error("were requested"), |_, answer| {
         let end = answer.body.len() - 1;
         answer.set("content-range", &format!("bytes 0-{end}/{LENGTH}"));
     }),
-    ("range longer than asked", Error("were requested"), Error("were requested"), |ask, answer| {
-        let start = ask.range.unwrap().0;
-        answer.set("content-range", &format!("bytes {start}-{}/{LENGTH}", LENGTH - 1));
-    }),
+    (
+        "range longer than asked",
+        Error("were requested"),
+        Error("were requested"),
+        |request, answer| {
+            let start = request.range.unwrap().0;
+            answer.set("content-range", &format!("bytes {start}-{}/{LENGTH}", LENGTH - 1));
+        },
+    ),
     ("range reversed", Error("were requested"), Error("were requested"), |_, answer| {
         answer.set("content-range", &format!("bytes 9-0/{LENGTH}"));
     }),
-    ("range without length", Error("were requested"), Error("were requested"), |ask, answer| {
-        let (start, end) = ask.range.unwrap();
-        answer.set("content-range", &format!("bytes {start}-{}/*", end - 1));
-    }),
+    (
+        "range without length",
+        Error("were requested"),
+        Error("were requested"),
+        |request, answer| {
+            let (start, end) = request.range.unwrap();
+            answer.set("content-range", &format!("bytes {start}-{}/*", end - 1));
+        },
+    ),
     ("range that overflows", Error("were requested"), Error("were requested"), |_, answer| {
         answer.set("content-range", "bytes 0-18446744073709551615/18446744073709551615");
     }),
@@ -94,8 +104,8 @@ const FRAMES: &[(&str, ReadOutcome, ReadOutcome, Change)] = &[
     ("encoded twice", Error("encodes"), Error("encodes"), |_, answer| {
         answer.set("content-encoding", "identity, br");
     }),
-    ("another length", Error("has changed"), Error("416"), |ask, answer| {
-        let (start, end) = ask.range.unwrap();
+    ("another length", Error("has changed"), Error("416"), |request, answer| {
+        let (start, end) = request.range.unwrap();
         let end = end.min(LENGTH.try_into().unwrap());
         answer.set("content-range", &format!("bytes {start}-{}/{}", end - 1, LENGTH + 1));
     }),
@@ -147,11 +157,11 @@ const FRAMES: &[(&str, ReadOutcome, ReadOutcome, Change)] = &[
         *answer = Answer::new("503 No", &[("retry-after", "-1")], b"");
     }),
     ("999", Error("999"), Error("999"), |_, answer| *answer = Answer::new("999 What", &[], b"")),
-    ("a redirect loop", Error("redirect"), Error("redirect"), |ask, answer| {
-        *answer = Answer::new("302 Found", &[("location", &ask.path)], b"");
+    ("a redirect loop", Error("redirect"), Error("redirect"), |request, answer| {
+        *answer = Answer::new("302 Found", &[("location", &request.path)], b"");
     }),
-    ("redirects without end", Error("redirect"), Error("redirect"), |ask, answer| {
-        let place = format!("/{}", ask.number);
+    ("redirects without end", Error("redirect"), Error("redirect"), |request, answer| {
+        let place = format!("/{}", request.number);
         *answer = Answer::new("307 Found", &[("location", &place)], b"");
     }),
     ("a redirect to a file", Error("302"), Error("302"), |_, answer| {
@@ -286,14 +296,14 @@ fn start(name: &str, first: u64, change: Change, outcome: ReadOutcome, has_index
     let index = ChunkIndex::uniform(LENGTH, 300_000, digests).unwrap().to_bytes();
     let fragment =
         if has_index { format!("#index={}", ContentDigest::of(&index)) } else { String::new() };
-    let wire = Wire::start(move |ask| {
-        if ask.path.ends_with(".chunk-index") {
-            return Answer::part(ask, &index);
+    let wire = Wire::start(move |request| {
+        if request.path.ends_with(".chunk-index") {
+            return Answer::part(request, &index);
         }
-        let mut answer = Answer::part(ask, &object);
-        let number = if has_index { ask.number - 1 } else { ask.number };
+        let mut answer = Answer::part(request, &object);
+        let number = if has_index { request.number - 1 } else { request.number };
         if number >= first && !right.load(Ordering::SeqCst) {
-            change(ask, &mut answer);
+            change(request, &mut answer);
         }
         answer
     });
@@ -401,8 +411,9 @@ fn a_page_instead_of_an_image_is_no_image() {
     let world = World::new();
     let verb = Verb { program: &program, world: &world };
     let page = "<html>Log in</html>".repeat(1000);
-    let wire =
-        Wire::start(move |ask| Answer::part(&Ask { range: None, ..ask.clone() }, page.as_bytes()));
+    let wire = Wire::start(move |request| {
+        Answer::part(&WireRequest { range: None, ..request.clone() }, page.as_bytes())
+    });
     let text = verb.bad(&["ls", &format!("http://{}/image.erofs", wire.host)], 1);
     assert!(text.contains("magic number") && text.contains("image.erofs"), "{text}");
     assert_eq!(wire.requests(), 1);
@@ -416,8 +427,8 @@ fn answers_that_are_shorter_than_a_chunk_bring_each_byte_once() {
     let sent = Arc::new(AtomicU64::new(0));
     let (cut, counted) = (Arc::clone(&is_cut), Arc::clone(&sent));
     let image = body(LENGTH);
-    let wire = Wire::start(move |ask| {
-        let mut part = ask.clone();
+    let wire = Wire::start(move |request| {
+        let mut part = request.clone();
         let is_cut = cut.load(Ordering::SeqCst);
         if let Some((start, end)) = &mut part.range
             && !is_cut
@@ -450,9 +461,9 @@ fn answers_that_are_shorter_than_a_chunk_bring_each_byte_once() {
 fn a_body_that_is_broken_behind_its_last_byte_is_complete() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let (ranges, image) = (Arc::clone(&asked), body(LENGTH));
-    let wire = Wire::start(move |ask| {
-        ranges.lock().unwrap().push(ask.range.unwrap());
-        let mut answer = Answer::part(ask, &image);
+    let wire = Wire::start(move |request| {
+        ranges.lock().unwrap().push(request.range.unwrap());
+        let mut answer = Answer::part(request, &image);
         answer.remove("content-length");
         answer.set("transfer-encoding", "chunked");
         let mut sent = format!("{:x}\r\n", answer.body.len()).into_bytes();

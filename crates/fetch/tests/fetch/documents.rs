@@ -219,16 +219,16 @@ fn documents_that_are_wrong_are_errors() {
         let nested = ContentDigest::of(b"none").to_string();
         let nested = documents(&nested).into_iter().find(|one| one.0 == "an entry that is missing");
         let nested = nested.unwrap().2;
-        let wire = Wire::start(move |ask| {
-            let last = ask.path.rsplit('/').next().unwrap();
-            if ask.path == "/v2/a/b/manifests/v1" {
+        let wire = Wire::start(move |request| {
+            let last = request.path.rsplit('/').next().unwrap();
+            if request.path == "/v2/a/b/manifests/v1" {
                 return Answer::new("200 OK", &[("content-type", media_type)], &document);
             }
             if last == ContentDigest::of(&nested).to_string() {
                 return Answer::new("200 OK", &[("content-type", INDEX)], &nested);
             }
             match blobs.get(last) {
-                Some(bytes) => Answer::part(ask, bytes),
+                Some(bytes) => Answer::part(request, bytes),
                 None => Answer::new("404 Not Found", &[], b""),
             }
         });
@@ -284,11 +284,11 @@ fn token_servers_that_mislead_are_errors() {
     world.timeout_seconds = 2;
     let _client = world.client();
     for (name, challenge, status, token) in TOKENS {
-        let wire = Wire::start(move |ask| {
-            if ask.path.starts_with("/t?") {
+        let wire = Wire::start(move |request| {
+            if request.path.starts_with("/t?") {
                 return Answer::new(status, &[], token);
             }
-            let challenge = challenge.replace("HOST", &ask.host);
+            let challenge = challenge.replace("HOST", &request.host);
             Answer::new("401 Unauthorized", &[("www-authenticate", &challenge)], b"")
         });
         let text = error(&world, name, &wire);

@@ -24,12 +24,12 @@ fn the_chunk_of_the_index_is_requested_alone_and_only_if_it_is_read() {
     let length = object.len();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let (ranges, behind) = (Arc::clone(&asked), index.clone());
-    let wire = Wire::start(move |ask| {
-        if ask.path.ends_with(".chunk-index") {
-            return Answer::part(ask, &index);
+    let wire = Wire::start(move |request| {
+        if request.path.ends_with(".chunk-index") {
+            return Answer::part(request, &index);
         }
-        ranges.lock().unwrap().push(ask.range.unwrap());
-        Answer::part(ask, &object)
+        ranges.lock().unwrap().push(request.range.unwrap());
+        Answer::part(request, &object)
     });
     let world = World::new();
     let source = world.open(&format!("http://{}/image#index={digest}", wire.host));
@@ -74,16 +74,16 @@ fn a_chunk_index_that_comes_in_parts_is_complete() {
     let named = [(index_digest.clone(), index), (object_digest, object), (digest(&image), image)];
     let in_parts = Arc::new(Mutex::new(0));
     let parts = Arc::clone(&in_parts);
-    let wire = Wire::start(move |ask| {
-        if let Some((_, layers)) = manifests.iter().find(|(name, _)| ask.path.ends_with(name)) {
+    let wire = Wire::start(move |request| {
+        if let Some((_, layers)) = manifests.iter().find(|(name, _)| request.path.ends_with(name)) {
             let manifest = format!(r#"{{"schemaVersion":2,"layers":[{layers}]}}"#);
             return Answer::new("200 OK", &[], manifest.as_bytes());
         }
-        let is_beside = ask.path.ends_with(".chunk-index");
-        let is_it = |(digest, _): &&(String, Vec<u8>)| ask.path.ends_with(digest);
+        let is_beside = request.path.ends_with(".chunk-index");
+        let is_it = |(digest, _): &&(String, Vec<u8>)| request.path.ends_with(digest);
         let found = if is_beside { Some(&named[0]) } else { named.iter().find(is_it) };
         let bytes = &found.unwrap_or(&named[2]).1;
-        let mut part = ask.clone();
+        let mut part = request.clone();
         let (start, end) = part.range.as_mut().unwrap();
         let is_index = bytes.len() == named[0].1.len() || *start >= named[2].1.len();
         if is_index && *end > *start + 500 {
@@ -114,10 +114,10 @@ fn a_server_that_sends_single_bytes_is_not_asked_again() {
     let digests = image.chunks(100_000).map(ContentDigest::of).collect();
     let index = ChunkIndex::uniform(LENGTH, 100_000, digests).unwrap().to_bytes();
     let digest = ContentDigest::of(&index);
-    let wire = Wire::start(move |ask| {
-        let mut part = ask.clone();
-        if !ask.path.ends_with(".chunk-index") {
-            return Answer::part(ask, &image);
+    let wire = Wire::start(move |request| {
+        let mut part = request.clone();
+        if !request.path.ends_with(".chunk-index") {
+            return Answer::part(request, &image);
         }
         let (start, end) = part.range.as_mut().unwrap();
         *end = *start + 1;

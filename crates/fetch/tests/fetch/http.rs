@@ -14,7 +14,7 @@ use crate::damaged_cache::kill_fetcher;
 use crate::proof::report;
 use crate::server::{Fault, FaultOf, Server};
 use crate::tree::figure;
-use crate::wire::{Answer, Ask, Wire};
+use crate::wire::{Answer, Wire, WireRequest};
 use crate::world::{World, body, check};
 
 const LENGTH: u64 = (9 << 20) + 1234;
@@ -233,12 +233,12 @@ const SHORT_WAIT: Duration = Duration::from_secs(12);
 
 /// The error of a read that waits for less than the fetcher, from a server whose answers after the first one are these.
 fn error_of_a_short_wait(
-    answer: impl Fn(&Ask, Answer) -> Answer + Send + Sync + 'static,
+    answer: impl Fn(&WireRequest, Answer) -> Answer + Send + Sync + 'static,
 ) -> String {
     let object = body(4 << 20);
-    let wire = Wire::start(move |ask| match ask.number {
-        0 => Answer::part(ask, &object),
-        _ => answer(ask, Answer::part(ask, &object)),
+    let wire = Wire::start(move |request| match request.number {
+        0 => Answer::part(request, &object),
+        _ => answer(request, Answer::part(request, &object)),
     });
     let world = World::new();
     let location = format!("http://{}/image.erofs", wire.host).parse().unwrap();
@@ -276,10 +276,11 @@ fn a_server_that_asks_for_a_long_pause_gets_few_requests() {
     let object = body(4 << 20);
     let opening = Arc::new(AtomicBool::new(true));
     let is_open = Arc::clone(&opening);
-    let wire = Wire::start(move |ask| match is_open.load(Ordering::SeqCst) && ask.number > 0 {
-        true => Answer::part(ask, &object),
-        false => Answer::new("429 Too Many Requests", &[("retry-after", "120")], b""),
-    });
+    let wire =
+        Wire::start(move |request| match is_open.load(Ordering::SeqCst) && request.number > 0 {
+            true => Answer::part(request, &object),
+            false => Answer::new("429 Too Many Requests", &[("retry-after", "120")], b""),
+        });
     let world = World { timeout_seconds: 60, ..World::new() };
     let location = format!("http://{}/image.erofs", wire.host).parse().unwrap();
     let (options, limit) = (RemoteOptions::default(), Duration::from_secs(3));
@@ -374,9 +375,9 @@ fn a_server_without_tls_is_named_with_the_remedy() {
 fn a_client_that_waits_for_longer_than_the_fetcher_opens_what_comes_back_later() {
     let object = body(5000);
     let began = Instant::now();
-    let wire = Wire::start(move |ask| match began.elapsed() < Duration::from_secs(4) {
+    let wire = Wire::start(move |request| match began.elapsed() < Duration::from_secs(4) {
         true => Answer::new("503 Service Unavailable", &[], b""),
-        false => Answer::part(ask, &object),
+        false => Answer::part(request, &object),
     });
     let world = World { timeout_seconds: 1, ..World::new() };
     let location = format!("http://{}/image.erofs", wire.host).parse().unwrap();

@@ -23,19 +23,19 @@ pub(crate) fn registry(
 ) -> Wire {
     let manifest = manifest(&image);
     let blob = format!("/v2/team/image/blobs/{}", ContentDigest::of(&image));
-    Wire::start(move |ask| {
-        if ask.path.starts_with("/token?") {
+    Wire::start(move |request| {
+        if request.path.starts_with("/token?") {
             return Answer::new("200 OK", &[], br#"{"token":"abc"}"#);
         }
-        if ask.authorization.as_deref() != Some(authorization) {
-            let challenge = challenge.replace("HOST", &named(&ask.host));
+        if request.authorization.as_deref() != Some(authorization) {
+            let challenge = challenge.replace("HOST", &named(&request.host));
             return Answer::new("401 Unauthorized", &[("www-authenticate", &challenge)], b"");
         }
-        match &*ask.path {
+        match &*request.path {
             "/v2/team/image/manifests/v1" => {
                 Answer::new("200 OK", &[("content-type", MANIFEST)], manifest.as_bytes())
             }
-            path if path == blob => Answer::part(ask, &image),
+            path if path == blob => Answer::part(request, &image),
             _ => Answer::new("404 Not Found", &[], b""),
         }
     })
@@ -111,15 +111,15 @@ fn a_server_to_which_a_registry_redirects_gets_no_login() {
     ] {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let asked = Arc::clone(&seen);
-        let other = Wire::start(move |ask| {
-            asked.lock().unwrap().push((ask.path.clone(), ask.authorization.clone()));
-            let challenge = challenge.replace("HOST", &ask.host);
+        let other = Wire::start(move |request| {
+            asked.lock().unwrap().push((request.path.clone(), request.authorization.clone()));
+            let challenge = challenge.replace("HOST", &request.host);
             Answer::new("401 Unauthorized", &[("www-authenticate", &challenge)], b"")
         });
         let (target, manifest) = (other.host.clone(), manifest(&image));
-        let front = Wire::start(move |ask| {
-            if ask.path.contains(what) {
-                let place = format!("http://{target}{}", ask.path);
+        let front = Wire::start(move |request| {
+            if request.path.contains(what) {
+                let place = format!("http://{target}{}", request.path);
                 return Answer::new("307 Temporary Redirect", &[("location", &place)], b"");
             }
             Answer::new("200 OK", &[("content-type", MANIFEST)], manifest.as_bytes())

@@ -38,11 +38,11 @@ fn indexed() -> (String, Arc<AtomicBool>) {
     let digest = ContentDigest::of(&index);
     let is_wrong = Arc::new(AtomicBool::new(false));
     let wrong = Arc::clone(&is_wrong);
-    let wire = Wire::start(move |ask| {
-        if ask.path.ends_with(".chunk-index") {
-            return Answer::part(ask, &index);
+    let wire = Wire::start(move |request| {
+        if request.path.ends_with(".chunk-index") {
+            return Answer::part(request, &index);
         }
-        let mut answer = Answer::part(ask, &object);
+        let mut answer = Answer::part(request, &object);
         if wrong.load(Ordering::SeqCst) {
             answer.body[0] ^= 1;
         }

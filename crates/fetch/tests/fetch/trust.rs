@@ -114,9 +114,9 @@ fn beside(tail: impl Fn(&[u8]) -> Vec<u8>) -> String {
     let index = index_of(&image).to_bytes();
     let object = [&image[..], &tail(&index)].concat();
     let digest = ContentDigest::of(&index);
-    let wire = Wire::start(move |ask| match ask.path.ends_with(".chunk-index") {
-        true => Answer::part(ask, &index),
-        false => Answer::part(ask, &object),
+    let wire = Wire::start(move |request| match request.path.ends_with(".chunk-index") {
+        true => Answer::part(request, &index),
+        false => Answer::part(request, &object),
     });
     format!("http://{}/image.erofs#index={digest}", wire.host)
 }

@@ -11,7 +11,7 @@ use crate::server::read_head;
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct WireRequest {
     /// The number of the request, from 0 on.
     pub(crate) number: u64,
     pub(crate) host: String,
@@ -55,9 +55,9 @@ impl Answer {
     }
 
     /// The right answer to a request for a range of `body`, or for all of it.
-    pub(crate) fn part(ask: &Ask, body: &[u8]) -> Self {
+    pub(crate) fn part(request: &WireRequest, body: &[u8]) -> Self {
         let tag = ("etag", "\"one\"");
-        let Some((start, end)) = ask.range else { return Self::new("200 OK", &[tag], body) };
+        let Some((start, end)) = request.range else { return Self::new("200 OK", &[tag], body) };
         let end = end.min(body.len());
         let Some(part) = body.get(start..end).filter(|part| !part.is_empty()) else {
             return Self::new("416 Range Not Satisfiable", &[], b"");
@@ -91,7 +91,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn start(answer: impl Fn(&Ask) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&WireRequest) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let wire = Self { host, requests: Arc::default() };
@@ -112,7 +112,7 @@ impl Wire {
         self.requests.load(Ordering::SeqCst)
     }
 
-    fn serve(&self, mut stream: &TcpStream, answer: &dyn Fn(&Ask) -> Answer) {
+    fn serve(&self, mut stream: &TcpStream, answer: &dyn Fn(&WireRequest) -> Answer) {
         // Head and body are two writes: the client would confirm the first one with a delay.
         stream.set_nodelay(true).unwrap();
         let mut reader = BufReader::new(stream);
@@ -127,7 +127,7 @@ impl Wire {
             let host = self.host.clone();
             let authorization = head.iter().find_map(|line| line.strip_prefix("authorization: "));
             let authorization = authorization.map(ToOwned::to_owned);
-            let answer = answer(&Ask { number, host, path, range, authorization });
+            let answer = answer(&WireRequest { number, host, path, range, authorization });
             thread::sleep(answer.pause);
             let head = answer.raw.clone().unwrap_or_else(|| answer.head());
             if stream.write_all(&head).is_err() || answer.raw.is_some() {

@@ -117,7 +117,7 @@ fn when_nothing_comes_back_the_answer_is_out_of_memory_not_a_hang() {
 fn of_two_that_are_stuck_on_each_other_one_gives_up_and_saves_the_other() {
     let budget = Budget::with_stall(100, SHORT);
     let barrier = std::sync::Barrier::new(2);
-    let ask = || {
+    let request = || {
         let held = budget.charge(50, AllocPolicy::MustSucceed).unwrap();
         barrier.wait();
         let more = budget.charge(50, AllocPolicy::MustSucceed).map(drop);
@@ -125,8 +125,8 @@ fn of_two_that_are_stuck_on_each_other_one_gives_up_and_saves_the_other() {
         more
     };
     let results = std::thread::scope(|scope| {
-        let other = scope.spawn(ask);
-        [ask(), other.join().unwrap()]
+        let other = scope.spawn(request);
+        [request(), other.join().unwrap()]
     });
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
     assert_eq!(budget.used_bytes(), 0);
