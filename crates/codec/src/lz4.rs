@@ -46,8 +46,8 @@ impl Lz4Decoder {
     ) -> Result<(), ErrorKind> {
         let stream = stream(padding, input)?;
         let end = end(padding, mode);
-        if self.must_look(stream, end) {
-            self.look(stream, end, output.len())?;
+        if self.must_check(stream, end) {
+            self.check(stream, end, output.len())?;
         }
         decode_block(stream, output, end)
     }
@@ -70,7 +70,7 @@ impl Lz4Decoder {
     /// Nothing beyond the largest distance can be written, so images that declare it, which nearly
     /// all do, pay nothing for a whole extent. Looking for a pair of zeros is cheaper than
     /// following the sequences, and most streams of text have none.
-    fn must_look(self, stream: &[u8], end: BlockEnd) -> bool {
+    fn must_check(self, stream: &[u8], end: BlockEnd) -> bool {
         self.max_distance < u16::MAX
             || end == BlockEnd::Open && stream.array_windows().any(|pair| *pair == [0, 0])
     }
@@ -79,7 +79,7 @@ impl Lz4Decoder {
     ///
     /// No encoder writes the distance 0. The library takes it for a run of zeros, but near the end
     /// of a partial output it leaves what stood there before, which may be a piece of another file.
-    fn look(self, stream: &[u8], end: BlockEnd, wanted: usize) -> Result<(), ErrorKind> {
+    fn check(self, stream: &[u8], end: BlockEnd, wanted: usize) -> Result<(), ErrorKind> {
         if wanted > 0 {
             let mut sequences = Sequences::new(stream, wanted, end, self.max_distance);
             while !sequences.next()?.is_last {}

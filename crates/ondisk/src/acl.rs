@@ -5,7 +5,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::{view, wide};
+use crate::bytes::{to_u64, view};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The only version that Linux accepts.
@@ -44,7 +44,7 @@ pub fn check_acl(value: &[u8]) -> Result<()> {
     if value.is_empty() {
         return Ok(());
     }
-    let broken = |rule, at| Err(Error::new(ErrorKind::Acl(rule), wide(at)));
+    let broken = |rule, at| Err(Error::new(ErrorKind::Acl(rule), to_u64(at)));
     let Some((header, entries)) = value.split_at_checked(HEADER_BYTES) else {
         return broken("it is shorter than its header", 0);
     };

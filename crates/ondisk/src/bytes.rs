@@ -18,12 +18,12 @@ pub(crate) fn view<T: FromBytes + Immutable + KnownLayout + Unaligned>(bytes: &[
 /// The error for a structure that needs `wanted` bytes where `got` are left.
 #[cold]
 pub(crate) fn truncated(wanted: usize, got: usize) -> Error {
-    let at = wide(got);
-    Error::new(ErrorKind::Truncated { wanted: wide(wanted), got: at }, at)
+    let at = to_u64(got);
+    Error::new(ErrorKind::Truncated { wanted: to_u64(wanted), got: at }, at)
 }
 
 /// `length` as the format's 64-bit number. Lossless on every platform that Rust supports.
-pub(crate) fn wide(length: usize) -> u64 {
+pub(crate) fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 

@@ -8,7 +8,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use crate::algorithm::AlgorithmId;
-use crate::bytes::{fit, view, wide};
+use crate::bytes::{fit, to_u64, view};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Encoded bytes of one pcluster: at most 1 MiB.
@@ -199,7 +199,7 @@ impl CompressionConfig {
 
 /// Appends a record with its length. Payloads have 4n + 2 bytes, so that each record ends aligned.
 fn push_record(records: &mut Vec<u8>, payload: &[u8]) -> Result<()> {
-    let length: u16 = fit(wide(payload.len()), "the length of a record", wide(records.len()))?;
+    let length: u16 = fit(to_u64(payload.len()), "the length of a record", to_u64(records.len()))?;
     records.extend_from_slice(&length.to_le_bytes());
     records.extend_from_slice(payload);
     records.resize(records.len().next_multiple_of(4), 0);

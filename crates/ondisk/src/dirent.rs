@@ -4,7 +4,7 @@ use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::{BlockSize, Nid};
-use crate::bytes::{fit, truncated, view, wide};
+use crate::bytes::{fit, to_u64, truncated, view};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::FileType;
 
@@ -73,7 +73,7 @@ impl<'a> DirBlock<'a> {
         let at = index.saturating_mul(ENTRY_BYTES);
         let raw = self.raw(index).ok_or_else(|| truncated(at, self.bytes.len()))?;
         let start = usize::from(raw.nameoff.get());
-        let place = wide(at).saturating_add(8);
+        let place = to_u64(at).saturating_add(8);
         let misplaced = |offset| Error::new(ErrorKind::NameOffset(offset), place);
         if start < self.count.saturating_mul(ENTRY_BYTES) {
             return Err(misplaced(raw.nameoff.get()));
@@ -86,7 +86,7 @@ impl<'a> DirBlock<'a> {
             None => until_nul(self.bytes.get(start..).ok_or_else(|| misplaced(raw.nameoff.get()))?),
         };
         if name.is_empty() || name.len() > NAME_MAX_BYTES {
-            return Err(Error::new(ErrorKind::NameLength(wide(name.len())), place));
+            return Err(Error::new(ErrorKind::NameLength(to_u64(name.len())), place));
         }
         Ok(Dirent { nid: Nid::new(raw.nid.get()), type_number: raw.file_type, name })
     }
@@ -129,12 +129,12 @@ impl<'a> DirBlock<'a> {
 /// [`ErrorKind::NameBytes`] with the byte, [`ErrorKind::NameLength`] if it is empty or too long.
 pub fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX_BYTES {
-        return Err(Error::new(ErrorKind::NameLength(wide(name.len())), 0));
+        return Err(Error::new(ErrorKind::NameLength(to_u64(name.len())), 0));
     }
     match name.iter().position(|byte| matches!(byte, 0 | b'/')) {
         Some(at) => {
             let byte = name.get(at).copied().unwrap_or(0);
-            Err(Error::new(ErrorKind::NameBytes(byte), wide(at)))
+            Err(Error::new(ErrorKind::NameBytes(byte), to_u64(at)))
         }
         None => Ok(()),
     }
@@ -202,11 +202,11 @@ impl DirBlockWriter {
             count = count.saturating_add(1);
             used = used.saturating_add(entry.bytes());
         }
-        let whole = self.block_size.offset_of(wide(counts.len()));
+        let whole = self.block_size.offset_of(to_u64(counts.len()));
         if count > 0 {
             counts.push(count);
         }
-        let bytes = whole.and_then(|whole| whole.checked_add(wide(used))).unwrap_or(u64::MAX);
+        let bytes = whole.and_then(|whole| whole.checked_add(to_u64(used))).unwrap_or(u64::MAX);
         Ok(DirBlockSplit { counts, bytes })
     }
 
@@ -222,7 +222,7 @@ impl DirBlockWriter {
         let block = usize::try_from(self.block_size.bytes()).unwrap_or(usize::MAX);
         let room = out.len().min(block);
         if used > room {
-            let kind = ErrorKind::NoRoom { wanted: wide(used), left: wide(room) };
+            let kind = ErrorKind::NoRoom { wanted: to_u64(used), left: to_u64(room) };
             return Err(Error::new(kind, 0));
         }
         if entries.is_empty() {
@@ -237,7 +237,7 @@ impl DirBlockWriter {
             before = entry.name;
             let raw = RawDirent {
                 nid: entry.nid.raw().into(),
-                nameoff: fit::<u16>(wide(name_at), "a name offset", wide(number))?.into(),
+                nameoff: fit::<u16>(to_u64(name_at), "a name offset", to_u64(number))?.into(),
                 file_type: entry.file_type.dirent_number(),
                 _reserved: 0,
             };
@@ -255,7 +255,7 @@ impl DirBlockWriter {
 
 /// `before` is the name of the entry in front of this one, empty if there is none.
 fn check_entry(entry: &NewDirent<'_>, before: &[u8], number: usize) -> Result<()> {
-    let at = wide(number);
+    let at = to_u64(number);
     check_name(entry.name).map_err(|error| Error::new(error.into_kind(), at))?;
     if entry.name <= before {
         return Err(Error::new(ErrorKind::NameOrder, at));

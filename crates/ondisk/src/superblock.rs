@@ -4,7 +4,7 @@ use zerocopy::byteorder::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::{BlockSize, Nid};
-use crate::bytes::{fit, low_half, view, wide};
+use crate::bytes::{fit, low_half, to_u64, view};
 use crate::compression::{AlgorithmId, CompressionConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::feature::{Compat, Incompat};
@@ -196,8 +196,8 @@ impl Superblock {
         bytes.resize(usize::from(self.bytes), 0);
         if let Some(nid) = self.metabox_field()? {
             let field = bytes.get_mut(METABOX_NID_OFFSET..METABOX_NID_OFFSET | 8);
-            let field =
-                field.ok_or(Error::new(ErrorKind::MissingMetaboxSlot, wide(METABOX_NID_OFFSET)))?;
+            let field = field
+                .ok_or(Error::new(ErrorKind::MissingMetaboxSlot, to_u64(METABOX_NID_OFFSET)))?;
             field.copy_from_slice(&nid.to_le_bytes());
         }
         Ok(bytes)

@@ -4,7 +4,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::{fit, u32_at, view, wide};
+use crate::bytes::{fit, to_u64, u32_at, view};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the header of an xattr body.
@@ -55,7 +55,7 @@ impl<'a> XattrIbody<'a> {
         let shared_bytes = usize::from(raw.shared_count).saturating_mul(4);
         let Some((shared, entries)) = rest.split_at_checked(shared_bytes) else {
             let kind =
-                ErrorKind::XattrOverrun { wanted: wide(shared_bytes), left: wide(rest.len()) };
+                ErrorKind::XattrOverrun { wanted: to_u64(shared_bytes), left: to_u64(rest.len()) };
             return Err(Error::new(kind, 4));
         };
         Ok(Self { name_filter: raw.name_filter.get(), shared, entries })
@@ -104,7 +104,7 @@ impl<'a> Iterator for XattrEntries<'a> {
                 Some(Ok(entry))
             }
             Err(error) => {
-                let place = wide(self.at).saturating_add(error.offset());
+                let place = to_u64(self.at).saturating_add(error.offset());
                 self.at = usize::MAX;
                 Some(Err(Error::new(error.into_kind(), place)))
             }
@@ -142,7 +142,7 @@ impl<'a> XattrEntry<'a> {
     pub fn parse_front(bytes: &'a [u8]) -> Result<Self> {
         let raw: &RawXattrEntry = view(bytes)?;
         let needed = ENTRY_HEADER_BYTES.saturating_add(usize::from(raw.name_len));
-        let overrun = ErrorKind::XattrOverrun { wanted: wide(needed), left: wide(bytes.len()) };
+        let overrun = ErrorKind::XattrOverrun { wanted: to_u64(needed), left: to_u64(bytes.len()) };
         let suffix = bytes.get(ENTRY_HEADER_BYTES..needed).ok_or(Error::new(overrun, 0))?;
         Ok(Self { index: NameIndex::new(raw.name_index), suffix, value: &[] })
     }
@@ -154,7 +154,7 @@ impl<'a> XattrEntry<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let needed = Self::size_of(bytes)?;
         let raw: &RawXattrEntry = view(bytes)?;
-        let overrun = ErrorKind::XattrOverrun { wanted: wide(needed), left: wide(bytes.len()) };
+        let overrun = ErrorKind::XattrOverrun { wanted: to_u64(needed), left: to_u64(bytes.len()) };
         let body = bytes.get(ENTRY_HEADER_BYTES..needed).ok_or(Error::new(overrun.clone(), 0))?;
         let (suffix, value) =
             body.split_at_checked(usize::from(raw.name_len)).ok_or(Error::new(overrun, 0))?;
@@ -315,9 +315,9 @@ pub const fn entry_bytes(suffix: usize, value: usize) -> usize {
 pub fn write_entry(index: u8, suffix: &[u8], value: &[u8]) -> Result<Vec<u8>> {
     let raw = RawXattrEntry {
         name_len: u8::try_from(suffix.len())
-            .map_err(|_| Error::new(ErrorKind::NameLength(wide(suffix.len())), 0))?,
+            .map_err(|_| Error::new(ErrorKind::NameLength(to_u64(suffix.len())), 0))?,
         name_index: index,
-        value_size: fit::<u16>(wide(value.len()), "the value of an xattr", 2)?.into(),
+        value_size: fit::<u16>(to_u64(value.len()), "the value of an xattr", 2)?.into(),
     };
     let mut bytes = Vec::with_capacity(entry_bytes(suffix.len(), value.len()));
     bytes.extend_from_slice(raw.as_bytes());
@@ -342,7 +342,7 @@ pub fn write_body(filter: u32, shared: &[u32], inline: &[XattrEntry<'_>]) -> Res
     }
     let raw = RawBody {
         name_filter: filter.into(),
-        shared_count: fit(wide(shared.len()), "the number of shared xattrs", 4)?,
+        shared_count: fit(to_u64(shared.len()), "the number of shared xattrs", 4)?,
         _reserved: [0; 7],
     };
     let mut bytes = raw.as_bytes().to_vec();
@@ -350,12 +350,12 @@ pub fn write_body(filter: u32, shared: &[u32], inline: &[XattrEntry<'_>]) -> Res
         bytes.extend_from_slice(&id.to_le_bytes());
     }
     for entry in inline {
-        let wrong = Error::new(ErrorKind::XattrIndex(LONG_PREFIX), wide(bytes.len()));
+        let wrong = Error::new(ErrorKind::XattrIndex(LONG_PREFIX), to_u64(bytes.len()));
         let index = entry.index.to_raw().ok_or(wrong)?;
         bytes.extend_from_slice(&write_entry(index, entry.suffix, entry.value)?);
         if bytes.len() > BODY_MAX_BYTES {
             let field = "the xattr body of an inode";
-            let kind = ErrorKind::TooLarge { field, value: wide(bytes.len()) };
+            let kind = ErrorKind::TooLarge { field, value: to_u64(bytes.len()) };
             return Err(Error::new(kind, 0));
         }
     }

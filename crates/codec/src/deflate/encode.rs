@@ -112,7 +112,7 @@ impl DeflateEncoder {
                 break;
             }
         }
-        self.ratio.learn(best, best.input_bytes < input.len());
+        self.ratio.update(best, best.input_bytes < input.len());
         Ok(best)
     }
 
@@ -185,7 +185,7 @@ impl RatioEstimate {
     }
 
     /// Remembers a result; that of a short end of a file says little and is left out.
-    fn learn(&mut self, filled: EncodedSizes, is_full: bool) {
+    fn update(&mut self, filled: EncodedSizes, is_full: bool) {
         if is_full && filled.output_bytes > 0 {
             self.scaled_ratio = filled.input_bytes * SCALE / filled.output_bytes;
         }

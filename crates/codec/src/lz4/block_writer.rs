@@ -14,7 +14,7 @@ pub(super) const LAST_LITERALS: usize = 5;
 /// The last match starts at least this far before the end of the input.
 pub(super) const LAST_MATCH_BYTES: usize = 12;
 /// A length of four bits that goes on in the bytes behind.
-const LENGTH_GOES_ON: usize = 15;
+const LENGTH_MASK: usize = 15;
 
 /// A match at `at` with the bytes `distance` before.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,16 +58,16 @@ impl<'a> BlockWriter<'a> {
         let left = self.output.len() - self.bytes;
         if left < room {
             // A long match is cut to what fits.
-            let least = 1 + more_bytes(literals) + literals + 2 + 1 + LAST_MATCH_BYTES;
-            let Some(more) = left.checked_sub(least) else { return false };
-            let cut = coded.min(LENGTH_GOES_ON - 1 + 255 * more);
-            self.put_literals(literals, cut.min(LENGTH_GOES_ON));
+            let min = 1 + more_bytes(literals) + literals + 2 + 1 + LAST_MATCH_BYTES;
+            let Some(more) = left.checked_sub(min) else { return false };
+            let cut = coded.min(LENGTH_MASK - 1 + 255 * more);
+            self.put_literals(literals, cut.min(LENGTH_MASK));
             self.put(&found.distance.to_le_bytes());
             self.put_more(cut);
             self.taken += MATCH_MIN + cut;
             return false;
         }
-        self.put_literals(literals, coded.min(LENGTH_GOES_ON));
+        self.put_literals(literals, coded.min(LENGTH_MASK));
         self.put(&found.distance.to_le_bytes());
         self.put_more(coded);
         self.taken += found.length;
@@ -87,7 +87,7 @@ impl<'a> BlockWriter<'a> {
     }
 
     fn put_literals(&mut self, literals: usize, match_bits: usize) {
-        let token = (literals.min(LENGTH_GOES_ON) << 4 | match_bits).to_le_bytes()[0];
+        let token = (literals.min(LENGTH_MASK) << 4 | match_bits).to_le_bytes()[0];
         self.put(&[token]);
         self.put_more(literals);
         let from = self.taken;
@@ -98,10 +98,10 @@ impl<'a> BlockWriter<'a> {
 
     /// The bytes of a length that do not fit into four bits.
     fn put_more(&mut self, length: usize) {
-        if length < LENGTH_GOES_ON {
+        if length < LENGTH_MASK {
             return;
         }
-        let more = length - LENGTH_GOES_ON;
+        let more = length - LENGTH_MASK;
         let end = self.bytes + more / 255;
         self.output[self.bytes..end].fill(u8::MAX);
         self.bytes = end;
@@ -117,7 +117,7 @@ impl<'a> BlockWriter<'a> {
 
 /// How many bytes the rest of a length takes behind its four bits.
 pub(super) fn more_bytes(length: usize) -> usize {
-    if length < LENGTH_GOES_ON { 0 } else { 1 + (length - LENGTH_GOES_ON) / 255 }
+    if length < LENGTH_MASK { 0 } else { 1 + (length - LENGTH_MASK) / 255 }
 }
 
 /// How many bytes from `earlier` on are equal to those from `later` on, up to `end`.

@@ -1,11 +1,11 @@
-//! LZ4 for distances below the library's: in one greedy pass, or by an optimal parse of each piece of input.
+//! LZ4 for distances below the library's: in one greedy pass, or by an optimal parse of each chunk of input.
 //!
 //! The greedy pass has a table of the last positions. Its steps grow while it finds nothing, so that it is fast on input that
 //! cannot be compressed.
 //!
-//! The optimal parse: for each position of a piece the longest match within the limits is looked up in hash chains.
-//! From the end of the piece back, the cheapest continuation of each position is then known: a
-//! literal, or its match at one of its lengths. A match that ends with the piece is extended beyond
+//! The optimal parse: for each position of a chunk the longest match within the limits is looked up in hash chains.
+//! From the end of the chunk back, the cheapest continuation of each position is then known: a
+//! literal, or its match at one of its lengths. A match that ends with the chunk is extended beyond
 //! it.
 #![forbid(unsafe_code)]
 
@@ -40,13 +40,13 @@ impl GreedyEncoder {
         let mut block = BlockWriter::new(input, output);
         if let Some(last) = input.len().checked_sub(LAST_MATCH_BYTES) {
             let mut at = 1;
-            self.see(input, 0);
+            self.insert(input, 0);
             while let Some(found) = self.search(input, at, last, block.taken()) {
                 if !block.push(found) {
                     break;
                 }
                 at = found.at + found.length;
-                self.see(input, at - 2);
+                self.insert(input, at - 2);
             }
         }
         block.finish()
@@ -57,7 +57,7 @@ impl GreedyEncoder {
         let end = input.len() - LAST_LITERALS;
         let (mut at, mut failures) = (at, 1_usize << STEP_BITS);
         while at <= last {
-            let earlier = self.see(input, at);
+            let earlier = self.insert(input, at);
             if let Some((earlier, distance)) = self.near(earlier, at)
                 && word(input, earlier) == word(input, at)
             {
@@ -74,7 +74,7 @@ impl GreedyEncoder {
 
     /// Puts `at` into the table, and returns what was in its place.
     #[inline]
-    fn see(&mut self, input: &[u8], at: usize) -> u32 {
+    fn insert(&mut self, input: &[u8], at: usize) -> u32 {
         let Some(bytes) = input.get(at..).and_then(<[u8]>::first_chunk) else { return 0 };
         // Five bytes: what agrees in four alone is seldom worth a sequence.
         let hash = (u64::from_le_bytes(*bytes) << 24).wrapping_mul(889_523_592_379);
@@ -93,20 +93,20 @@ impl GreedyEncoder {
 }
 
 /// Short, as what is found behind the end of the output is found in vain.
-const PIECE_BYTES: usize = 2048;
-/// So far behind a piece its matches are compared, so that they do not seem short near its end.
+const CHUNK_BYTES: usize = 2048;
+/// So far behind a chunk its matches are compared, so that they do not seem short near its end.
 const BEYOND_BYTES: usize = 64;
 /// A match of this length is taken for good, and positions inside it are not looked up.
 const GOOD_BYTES: usize = 256;
 /// Up to this length all lengths of a match are tried.
 const TRIED_BYTES: usize = 32;
 
-pub(super) const OPTIMAL_BYTES: usize = CHAINS_BYTES + PIECE_BYTES * size_of::<ParseStep>();
+pub(super) const OPTIMAL_BYTES: usize = CHAINS_BYTES + CHUNK_BYTES * size_of::<ParseStep>();
 
-/// A position of a piece.
+/// A position of a chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct ParseStep {
-    /// The bytes from here to the end of the piece.
+    /// The bytes from here to the end of the chunk.
     cost: u32,
     /// The literals in a row that the cheapest continuation starts with.
     literals: u16,
@@ -133,7 +133,7 @@ impl OptimalEncoder {
             _ => 4096,
         };
         let limits = SearchLimits { attempts, max_distance: max_distance.into() };
-        Ok(Self { chains: HashChains::new()?, steps: zeroed_table(PIECE_BYTES)?, limits })
+        Ok(Self { chains: HashChains::new()?, steps: zeroed_table(CHUNK_BYTES)?, limits })
     }
 
     pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> EncodedSizes {
@@ -142,7 +142,7 @@ impl OptimalEncoder {
         if let Some(last) = input.len().checked_sub(LAST_MATCH_BYTES) {
             let mut start = 0;
             while start <= last {
-                let length = PIECE_BYTES.min(last + 1 - start);
+                let length = CHUNK_BYTES.min(last + 1 - start);
                 self.look_up(input, start, length);
                 self.weigh(length);
                 let Some(end) = self.write(&mut block, input, start, length) else { break };
@@ -163,7 +163,7 @@ impl OptimalEncoder {
                 _ if at + MATCH_MIN > end => (0, 0),
                 _ => self.chains.longest(input, at, end, self.limits),
             };
-            // A piece and what is beyond it are shorter than what 16 bits count.
+            // A chunk and what is beyond it are shorter than what 16 bits count.
             step.length = u16::try_from(length).unwrap_or(0);
             step.distance = distance;
             let goes_on = length >= GOOD_BYTES || good.0 > 0;

@@ -12,7 +12,7 @@ use crate::error::ErrorKind;
 /// The shortest match; lengths are counted from it.
 const MATCH_MIN: usize = 4;
 /// A length of four bits that goes on in the bytes behind.
-const LENGTH_GOES_ON: usize = 15;
+const LENGTH_MASK: usize = 15;
 /// The bytes of a distance.
 const DISTANCE_BYTES: usize = 2;
 /// The last match starts at least this far before the end of the output.
@@ -85,12 +85,12 @@ impl<'a> Sequences<'a> {
         let token = *self.stream.get(self.at).ok_or(ErrorKind::Corrupt)?;
         self.at += 1;
         let mut literals = usize::from(token >> 4);
-        let is_short = literals != LENGTH_GOES_ON
+        let is_short = literals != LENGTH_MASK
             && self.at + SHORTCUT_INPUT < self.stream.len()
             && self.yielded + SHORTCUT_OUTPUT <= self.wanted;
         let mut nears_an_end = false;
         if !is_short {
-            if literals == LENGTH_GOES_ON {
+            if literals == LENGTH_MASK {
                 literals += self.literal_length()?;
             }
             nears_an_end = self.yielded + literals + LAST_MATCH_BYTES > self.wanted
@@ -138,7 +138,7 @@ impl<'a> Sequences<'a> {
         let distance = usize::from(u16::from_le_bytes(*distance.ok_or(ErrorKind::Corrupt)?));
         self.at += DISTANCE_BYTES;
         let mut matched = MATCH_MIN + length;
-        if length == LENGTH_GOES_ON {
+        if length == LENGTH_MASK {
             matched += self.match_length()?;
         }
         if distance > self.max_distance {
@@ -147,7 +147,7 @@ impl<'a> Sequences<'a> {
         if distance > self.yielded || distance == 0 && self.end == BlockEnd::Open {
             return Err(ErrorKind::Corrupt);
         }
-        let took_shortcut = is_short && length != LENGTH_GOES_ON && distance >= SHORTCUT_DISTANCE;
+        let took_shortcut = is_short && length != LENGTH_MASK && distance >= SHORTCUT_DISTANCE;
         let left = self.wanted - self.yielded;
         sequence.is_last = false;
         if !took_shortcut && matched + LAST_LITERALS > left {

@@ -74,7 +74,7 @@ pub(super) fn decode<P: AsMut<[u8]>>(
             break;
         }
     }
-    window.deliver().ok_or(ErrorKind::Corrupt)?;
+    window.flush().ok_or(ErrorKind::Corrupt)?;
     filled(sequences.yielded(), wanted)
 }
 
@@ -188,7 +188,7 @@ impl<'p, 'o> Window<'p, 'o> {
     fn push_literals(&mut self, literals: &[u8]) -> Option<()> {
         let mut rest = literals;
         while !rest.is_empty() {
-            let (page, used) = self.room()?;
+            let (page, used) = self.writable_page()?;
             let (now, later) = rest.split_at(rest.len().min(page.len() - used));
             page[used..used + now.len()].copy_from_slice(now);
             self.used += now.len();
@@ -202,7 +202,7 @@ impl<'p, 'o> Window<'p, 'o> {
     fn push_match(&mut self, distance: usize, matched: usize) -> Option<()> {
         let mut left = matched;
         while left > 0 {
-            let (page, used) = self.room()?;
+            let (page, used) = self.writable_page()?;
             let mut run = left.min(page.len() - used);
             if distance <= used {
                 repeat(page, used, distance, run);
@@ -220,9 +220,9 @@ impl<'p, 'o> Window<'p, 'o> {
     }
 
     /// The page that takes the next byte, and where: the current one unless it is full.
-    fn room(&mut self) -> Option<(&mut Page, usize)> {
+    fn writable_page(&mut self) -> Option<(&mut Page, usize)> {
         if self.used == LZ4_WINDOW_PAGE_BYTES {
-            self.deliver()?;
+            self.flush()?;
             self.current = (self.current + 1) % self.count;
             (self.start, self.used) = (self.start + LZ4_WINDOW_PAGE_BYTES, 0);
         }
@@ -230,7 +230,7 @@ impl<'p, 'o> Window<'p, 'o> {
     }
 
     /// Copies out what is wanted of the current page.
-    fn deliver(&mut self) -> Option<()> {
+    fn flush(&mut self) -> Option<()> {
         let page = self.slots.get(self.current)?.as_deref()?;
         self.target.receive(self.start, page.get(..self.used)?);
         Some(())

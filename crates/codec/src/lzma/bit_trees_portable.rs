@@ -1,7 +1,9 @@
 //! Groups of bits without branches, in plain Rust: for other processors, and as the twin in tests.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
-use super::range_decoder::{BitTrees, Literal, MOVE_BITS, PARTS, PARTS_LOG, RangeDecoder};
+use super::range_decoder::{
+    BIT_MODEL_TOTAL, BIT_MODEL_TOTAL_LOG, BitTrees, Literal, MOVE_BITS, RangeDecoder,
+};
 
 /// For every processor.
 pub(super) struct Portable;
@@ -18,13 +20,13 @@ impl Portable {
         unsafe {
             range.normalize();
             let chance = *probability;
-            let bound = (range.range >> PARTS_LOG) * u32::from(chance);
+            let bound = (range.range >> BIT_MODEL_TOTAL_LOG) * u32::from(chance);
             let is_one = range.code >= bound;
             let mask = u32::from(is_one).wrapping_neg();
             range.range = bound ^ ((bound ^ (range.range - bound)) & mask);
             range.code -= bound & mask;
             let short_mask = u16::from(is_one).wrapping_neg();
-            let up = (PARTS - chance) >> MOVE_BITS & !short_mask;
+            let up = (BIT_MODEL_TOTAL - chance) >> MOVE_BITS & !short_mask;
             let down = chance >> MOVE_BITS & short_mask;
             *probability = chance + up - down;
             mask
@@ -90,7 +92,7 @@ impl BitTrees for Portable {
     }
 
     #[inline(always)]
-    unsafe fn even_bits(range: &mut RangeDecoder, mut number: u32, count: u32) -> u32 {
+    unsafe fn direct_bits(range: &mut RangeDecoder, mut number: u32, count: u32) -> u32 {
         for _ in 0..count {
             // SAFETY: each turn takes in a byte at most.
             unsafe { range.normalize() };

@@ -395,7 +395,7 @@ impl BitTrees for X86_64 {
     }
 
     #[inline(always)]
-    unsafe fn even_bits(range: &mut RangeDecoder, mut number: u32, count: u32) -> u32 {
+    unsafe fn direct_bits(range: &mut RangeDecoder, mut number: u32, count: u32) -> u32 {
         // SAFETY: one byte a turn at most, and `count` turns, as `count` is not zero.
         unsafe {
             asm!(

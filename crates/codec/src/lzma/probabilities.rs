@@ -18,7 +18,7 @@ pub(super) struct Properties {
 
 impl Properties {
     /// What encoders use if not told otherwise.
-    pub(super) const USUAL: Self =
+    pub(super) const DEFAULT: Self =
         Self { literal_context_bits: 3, literal_position_bits: 0, position_bits: 2 };
 
     /// From the complement that the stream starts with; none if it is not in the format or, as with
@@ -108,7 +108,7 @@ pub(super) const COUNT: usize = LITERAL + LITERAL_TREES * LITERAL_CONTEXTS;
 pub(super) const BYTES: usize = size_of::<[u16; COUNT]>();
 
 /// An even chance.
-const EVEN: u16 = 1 << 10;
+const PROBABILITY_INIT: u16 = 1 << 10;
 
 /// Room for the probabilities of any stream.
 pub(super) struct Probabilities(Box<[u16; COUNT]>);
@@ -117,7 +117,7 @@ impl Probabilities {
     pub(super) fn new() -> Result<Self, ErrorKind> {
         let mut room = Vec::new();
         room.try_reserve_exact(COUNT).map_err(|_| ErrorKind::OutOfMemory)?;
-        room.resize(COUNT, EVEN);
+        room.resize(COUNT, PROBABILITY_INIT);
         match room.into_boxed_slice().try_into() {
             Ok(array) => Ok(Self(array)),
             Err(_) => Err(ErrorKind::OutOfMemory),
@@ -131,7 +131,7 @@ impl Probabilities {
     /// All that a stream with these properties can reach, as it is at the start.
     pub(super) fn reset(&mut self, properties: Properties) -> &mut [u16; COUNT] {
         let reachable = LITERAL + LITERAL_TREES * properties.literal_contexts();
-        self.0[..reachable].fill(EVEN);
+        self.0[..reachable].fill(PROBABILITY_INIT);
         &mut self.0
     }
 }

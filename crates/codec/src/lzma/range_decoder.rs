@@ -5,9 +5,9 @@
 /// A probability moves by the 32nd part of what is missing.
 pub(super) const MOVE_BITS: u32 = 5;
 /// The logarithm of the parts of a range that probabilities count.
-pub(super) const PARTS_LOG: u32 = 11;
+pub(super) const BIT_MODEL_TOTAL_LOG: u32 = 11;
 /// A certain zero.
-pub(super) const PARTS: u16 = 1 << PARTS_LOG;
+pub(super) const BIT_MODEL_TOTAL: u16 = 1 << BIT_MODEL_TOTAL_LOG;
 /// A range below this takes in a byte before it is divided.
 pub(super) const RANGE_MIN: u32 = 1 << 24;
 
@@ -53,10 +53,10 @@ impl RangeDecoder {
         unsafe {
             self.normalize();
             let chance = *probability;
-            let bound = (self.range >> PARTS_LOG) * u32::from(chance);
+            let bound = (self.range >> BIT_MODEL_TOTAL_LOG) * u32::from(chance);
             if self.code < bound {
                 self.range = bound;
-                *probability = chance + ((PARTS - chance) >> MOVE_BITS);
+                *probability = chance + ((BIT_MODEL_TOTAL - chance) >> MOVE_BITS);
                 false
             } else {
                 self.range -= bound;
@@ -126,5 +126,5 @@ pub(super) trait BitTrees {
     /// # Safety
     ///
     /// `range.next` points at `count` bytes.
-    unsafe fn even_bits(range: &mut RangeDecoder, number: u32, count: u32) -> u32;
+    unsafe fn direct_bits(range: &mut RangeDecoder, number: u32, count: u32) -> u32;
 }

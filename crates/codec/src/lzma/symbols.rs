@@ -45,7 +45,7 @@ pub(super) enum SymbolCount {
 pub(super) struct Symbols<'a> {
     lzma_state: LzmaState,
     /// The properties are those that all encoders use if not told otherwise.
-    is_usual: bool,
+    is_default: bool,
     borrowed: PhantomData<(&'a mut [u16; COUNT], &'a mut [u8])>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Symbols<'a> {
             literal_context_bits: properties.literal_context_bits,
             literal_mask: properties.literal_mask(),
         };
-        Self { lzma_state, is_usual: properties == Properties::USUAL, borrowed: PhantomData }
+        Self { lzma_state, is_default: properties == Properties::DEFAULT, borrowed: PhantomData }
     }
 
     /// How many bytes of the output are decoded.
@@ -115,7 +115,7 @@ impl<'a> Symbols<'a> {
         // lives, and nobody but `run` changes the state. The output is not full, and at `next`
         // and at every place up to `limit` there are SYMBOL_INPUT_MAX bytes.
         let stop = unsafe {
-            match self.is_usual {
+            match self.is_default {
                 true => run::<T, true>(&mut self.lzma_state, limit),
                 false => run::<T, false>(&mut self.lzma_state, limit),
             }
@@ -151,22 +151,22 @@ struct LzmaState {
 
 /// Decodes a symbol, and more until the output is full or `next` is beyond `limit`.
 ///
-/// With `USUAL` the properties are constants.
+/// With `DEFAULT` the properties are constants.
 ///
 /// # Safety
 ///
 /// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and at `next`
 /// and all places up to `limit` there are `SYMBOL_INPUT_MAX` bytes.
 #[inline(never)]
-unsafe fn run<T: BitTrees, const USUAL: bool>(
+unsafe fn run<T: BitTrees, const DEFAULT: bool>(
     lzma_state: &mut LzmaState,
     limit: *const u8,
 ) -> StopReason {
     let mut here = *lzma_state;
-    if USUAL {
-        here.position_mask = Properties::USUAL.position_mask();
-        here.literal_context_bits = Properties::USUAL.literal_context_bits;
-        here.literal_mask = Properties::USUAL.literal_mask();
+    if DEFAULT {
+        here.position_mask = Properties::DEFAULT.position_mask();
+        here.literal_context_bits = Properties::DEFAULT.literal_context_bits;
+        here.literal_mask = Properties::DEFAULT.literal_mask();
     }
     loop {
         // SAFETY: the caller's promise at first, and what is asked below after that.
@@ -301,7 +301,7 @@ impl LzmaState {
                 let tree = self.probabilities.add(DISTANCE_LOW + (distance - slot) as usize);
                 distance + T::reverse(&mut self.range, tree, bits)
             } else {
-                let distance = T::even_bits(&mut self.range, high, bits - 4) << 4;
+                let distance = T::direct_bits(&mut self.range, high, bits - 4) << 4;
                 let tree = self.probabilities.add(DISTANCE_ALIGN);
                 distance + T::reverse_4(&mut self.range, tree)
             }

@@ -56,7 +56,7 @@ impl CostModel {
     /// The cost of the first `length` bytes; of more bytes it is more.
     pub(super) fn cost(&mut self, input: &[u8], length: usize) -> u64 {
         let step = length / self.step;
-        while self.costs.len() <= step && self.go_on(input) {}
+        while self.costs.len() <= step && self.advance(input) {}
         let within = (length % self.step) as u64;
         let before = self.cost_before(step);
         match self.costs.get(step) {
@@ -68,7 +68,7 @@ impl CostModel {
 
     /// About the length that costs as much; it may be beyond the end of the input.
     pub(super) fn length(&mut self, input: &[u8], cost: u64) -> usize {
-        while self.costs.last().is_none_or(|&end| u64::from(end) <= cost) && self.go_on(input) {}
+        while self.costs.last().is_none_or(|&end| u64::from(end) <= cost) && self.advance(input) {}
         let step = self.costs.partition_point(|&end| u64::from(end) <= cost);
         let before = self.cost_before(step);
         let (bytes, of_cost, start) = match self.costs.get(step) {
@@ -85,7 +85,7 @@ impl CostModel {
     }
 
     /// Looks at some more of the input; false at its end, or where no more steps are kept.
-    fn go_on(&mut self, input: &[u8]) -> bool {
+    fn advance(&mut self, input: &[u8]) -> bool {
         let Some(word) = input.get(self.at..).and_then(<[u8]>::first_chunk) else { return false };
         if self.costs.len() == STEPS {
             return false;

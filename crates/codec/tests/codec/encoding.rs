@@ -400,9 +400,9 @@ fn a_run_that_is_longer_than_an_output_can_say_fills_it() {
                 let filled = fill(&mut encoder, input, output_bytes).unwrap().unwrap();
                 comes_back(&method, input, output_bytes, &filled);
                 // A byte says 255 more.
-                let least = (100 * output_bytes).min(EXTENT_BYTES_MAX);
+                let min = (100 * output_bytes).min(EXTENT_BYTES_MAX);
                 let taken = filled.0.input_bytes;
-                assert!(taken >= least, "{method:?}: {taken} in {output_bytes}");
+                assert!(taken >= min, "{method:?}: {taken} in {output_bytes}");
             }
         }
     }

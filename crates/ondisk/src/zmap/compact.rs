@@ -6,7 +6,7 @@ use super::{
     BLOCK_COUNT_FLAG, ExtentSpec, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
     TailPcluster, unwritable_extent,
 };
-use crate::bytes::{fit, truncated, u32_at, wide};
+use crate::bytes::{fit, to_u64, truncated, u32_at};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Entries of a 2-byte pack, and what the area is aligned to in bytes.
@@ -431,7 +431,7 @@ impl PackWriter {
             }
         }
         bytes.extend_from_slice(&base.to_le_bytes());
-        debug_assert_eq!(wide(bytes.len().saturating_sub(pack_at)), size, "a pack is whole");
+        debug_assert_eq!(to_u64(bytes.len().saturating_sub(pack_at)), size, "a pack is whole");
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use super::{MAP_HEADER_BYTES, round_up, unwritable_extent};
 use crate::address::BlockSize;
-use crate::bytes::{fit, high_half, low_half, truncated, u32_at, wide};
+use crate::bytes::{fit, high_half, low_half, to_u64, truncated, u32_at};
 use crate::compression::{AlgorithmId, PCLUSTER_MAX_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -104,7 +104,7 @@ impl ExtentTable {
             record.length.is_hole() || u32::try_from(record.physical).is_ok()
         };
         let common = common_bits(records, file_bytes, block_size);
-        let count = wide(records.len());
+        let count = to_u64(records.len());
         let records = match common {
             Some(lcluster_bits) if first_apart(records, has_fragment).is_none() => {
                 RecordFormat::Bytes4 { lcluster_bits }
@@ -266,9 +266,9 @@ pub fn write_extents(
     records: &[ExtentRecord],
 ) -> Result<Vec<u8>> {
     if let RecordFormat::Bytes16 { count } | RecordFormat::Bytes32 { count } = table.records
-        && count != wide(records.len())
+        && count != to_u64(records.len())
     {
-        let kind = ErrorKind::ExtentSumMismatch { planned: wide(records.len()), wanted: count };
+        let kind = ErrorKind::ExtentSumMismatch { planned: to_u64(records.len()), wanted: count };
         return Err(Error::new(kind, 0));
     }
     let mut bytes = Vec::new();
@@ -308,7 +308,7 @@ fn check_starts(
         None => record.logical == 0,
         Some(before) => match table.lcluster_bytes() {
             None => record.logical > before.logical,
-            Some(bytes) => wide(number).checked_mul(bytes) == Some(record.logical),
+            Some(bytes) => to_u64(number).checked_mul(bytes) == Some(record.logical),
         },
     };
     if is_right {
@@ -347,12 +347,12 @@ fn common_bits(records: &[ExtentRecord], file_bytes: u64, block_size: BlockSize)
         && bits.checked_sub(block_size.bits()).is_some_and(|above| above <= 15);
     let starts = (0u64..).map(|number| number.checked_mul(unit));
     let is_regular = records.iter().zip(starts).all(|(record, at)| Some(record.logical) == at);
-    let is_whole = file_bytes.div_ceil(unit.max(1)) == wide(records.len());
+    let is_whole = file_bytes.div_ceil(unit.max(1)) == to_u64(records.len());
     (is_possible && is_regular && is_whole).then_some(bits)
 }
 
 fn push_record(table: &ExtentTable, record: &ExtentRecord, bytes: &mut Vec<u8>) -> Result<()> {
-    let end = wide(bytes.len()).saturating_add(table.record_bytes());
+    let end = to_u64(bytes.len()).saturating_add(table.record_bytes());
     bytes.extend_from_slice(&record.length.raw().to_le_bytes());
     if table.has_logical_starts() {
         bytes.extend_from_slice(&record.physical.to_le_bytes());
