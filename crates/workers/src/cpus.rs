@@ -55,7 +55,7 @@ impl AvailableCpus {
     /// the CPU on which the caller runs.
     #[must_use]
     pub fn fixed(cpus: CpuSet) -> Self {
-        let cpus = if cpus.is_empty() { here() } else { cpus };
+        let cpus = if cpus.is_empty() { current_cpu_set() } else { cpus };
         let nodes = numa_nodes(Path::new("/"), &cpus);
         Self { cpus, quota_millicpus: None, nodes }
     }
@@ -96,7 +96,7 @@ impl AvailableCpus {
         let cpus = bounded(affinity, limits.cpus);
         // The kernel leaves CPUs that are offline out of the mask, and a container may show other numbers.
         let cpus = if cpus.is_empty() { online(root).unwrap_or_default() } else { cpus };
-        let cpus = if cpus.is_empty() { here() } else { cpus };
+        let cpus = if cpus.is_empty() { current_cpu_set() } else { cpus };
         let nodes = numa_nodes(root, &cpus);
         Self { cpus, quota_millicpus: limits.quota_millicpus, nodes }
     }
@@ -113,7 +113,7 @@ fn bounded(cpus: CpuSet, bound: Option<CpuSet>) -> CpuSet {
     if both.is_empty() { cpus } else { both }
 }
 
-fn here() -> CpuSet {
+fn current_cpu_set() -> CpuSet {
     CpuSet::from_iter([Some(current()).filter(|cpu| *cpu < CPUS_MAX).unwrap_or(0)])
 }
 

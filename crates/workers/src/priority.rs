@@ -203,14 +203,14 @@ mod tests {
     }
 
     /// Runs on a thread of its own, since it changes that thread's priority.
-    fn aside<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    fn on_new_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::Builder::new().spawn(body).unwrap().join().unwrap()
     }
 
     // Policy and priority shown are what sched_getscheduler says.
     #[test]
     fn the_level_that_is_reported_is_the_one_that_the_system_shows() {
-        aside(|| {
+        on_new_thread(|| {
             let priority_level = apply(PriorityRequest::Raised);
             assert_shown(priority_level);
             assert_eq!(of_current_thread(), priority_level);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_switch_off_touches_nothing() {
-        aside(|| {
+        on_new_thread(|| {
             let before = shown();
             assert_eq!(apply(PriorityRequest::Normal), of_current_thread());
             assert_eq!(shown(), before);
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn anybody_may_become_a_batch_thread() {
-        aside(|| {
+        on_new_thread(|| {
             assert_eq!(apply(PriorityRequest::Batch), PriorityLevel::Batch);
             assert_shown(PriorityLevel::Batch);
         });
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn raising_twice_is_raising_once() {
-        aside(|| {
+        on_new_thread(|| {
             let priority_level = apply(PriorityRequest::Raised);
             assert_eq!(apply(PriorityRequest::Raised), priority_level);
             assert_shown(priority_level);
@@ -249,25 +249,25 @@ mod tests {
     #[test]
     fn a_real_time_priority_that_was_there_before_is_kept() {
         for policy in [sys::POLICY_FIFO, sys::POLICY_ROUND_ROBIN] {
-            aside(move || {
+            on_new_thread(move || {
                 if sys::set_scheduler(policy, 50).is_err() {
                     return skipped("real-time priority 50 is refused");
                 }
                 assert_eq!(apply(PriorityRequest::Raised), PriorityLevel::RealTime);
                 assert_eq!((shown().0, shown().1), (policy, 50));
-                assert_eq!(aside(shown).0, sys::POLICY_OTHER, "and is not passed on");
+                assert_eq!(on_new_thread(shown).0, sys::POLICY_OTHER, "and is not passed on");
             });
         }
     }
 
     #[test]
     fn a_priority_that_was_inherited_on_the_way_is_discarded() {
-        aside(|| {
+        on_new_thread(|| {
             let Some(inherited) = InheritedPriority::raise() else {
                 return skipped("a real-time priority is refused");
             };
             let thread = |body: fn()| {
-                aside(move || {
+                on_new_thread(move || {
                     body();
                     shown().0
                 })
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_batch_thread_that_gets_no_higher_level_stays_one() {
-        aside(|| {
+        on_new_thread(|| {
             apply(PriorityRequest::Batch);
             raise_to_nice();
             assert_eq!(shown().0, sys::POLICY_BATCH);
@@ -290,9 +290,9 @@ mod tests {
 
     #[test]
     fn what_a_raised_thread_starts_begins_as_an_ordinary_thread() {
-        aside(|| {
+        on_new_thread(|| {
             apply(PriorityRequest::Raised);
-            let (policy, priority, nice) = aside(shown);
+            let (policy, priority, nice) = on_new_thread(shown);
             assert_eq!((policy, priority), (sys::POLICY_OTHER, 0));
             assert!(nice >= 0, "{nice}");
         });
@@ -300,12 +300,12 @@ mod tests {
 
     #[test]
     fn the_second_level_is_not_inherited_either() {
-        aside(|| {
+        on_new_thread(|| {
             raise_to_nice();
             let priority_level = of_current_thread();
             assert_ne!(priority_level, PriorityLevel::RealTime);
             assert_shown(priority_level);
-            assert!(aside(shown).2 >= 0);
+            assert!(on_new_thread(shown).2 >= 0);
         });
     }
 
@@ -316,8 +316,8 @@ mod tests {
 
     /// Runs on a thread of its own with the policy `SCHED_IDLE`.
     #[allow(clippy::print_stdout, reason = "a test says what it skips")]
-    fn aside_idle(body: impl FnOnce() + Send + 'static) {
-        aside(|| match sys::set_scheduler(sys::POLICY_IDLE, 0) {
+    fn on_idle_thread(body: impl FnOnce() + Send + 'static) {
+        on_new_thread(|| match sys::set_scheduler(sys::POLICY_IDLE, 0) {
             Ok(()) => body(),
             Err(errno) => println!("skipped: the idle policy is refused: {errno}"),
         });
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn an_idle_thread_is_never_taken_for_a_raised_one() {
-        aside_idle(|| {
+        on_idle_thread(|| {
             setpriority_process(Some(gettid()), NICE).ok();
             assert_eq!(of_current_thread(), PriorityLevel::Normal);
         });
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_to_give_way_to_all_others_goes_on_to() {
-        aside_idle(|| {
+        on_idle_thread(|| {
             let before = shown();
             for request in [PriorityRequest::Raised, PriorityRequest::Batch] {
                 assert_eq!(apply(request), PriorityLevel::Normal);
@@ -341,17 +341,17 @@ mod tests {
             }
             assert!(InheritedPriority::raise().is_none());
             assert_eq!(shown(), before);
-            assert_eq!(aside(shown), before, "and what it starts");
+            assert_eq!(on_new_thread(shown), before, "and what it starts");
         });
     }
 
     #[test]
     fn only_the_calling_thread_is_raised() {
-        let before = aside(shown);
-        aside(|| {
+        let before = on_new_thread(shown);
+        on_new_thread(|| {
             apply(PriorityRequest::Raised);
         });
-        assert_eq!(aside(shown), before);
+        assert_eq!(on_new_thread(shown), before);
     }
 
     #[test]

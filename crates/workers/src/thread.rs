@@ -89,7 +89,7 @@ fn spawn(
     body: impl FnOnce(ThreadPlacement) + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
     let ThreadOptions { name, cpu, priority } = options;
-    let builder = thread::Builder::new().name(cut_name(name));
+    let builder = thread::Builder::new().name(truncate_name(name));
     builder.spawn(move || body(place(cpu, priority))).map_err(|refusal| {
         let error = Error::new(ErrorKind::NoThread, "starting a thread");
         match refusal.raw_os_error() {
@@ -125,7 +125,7 @@ fn place(cpu: Option<usize>, priority: PriorityRequest) -> ThreadPlacement {
 
 /// The part of a name that the kernel keeps: what comes before a zero byte, 15 bytes at most.
 #[cfg(not(loom))]
-fn cut_name(mut name: String) -> String {
+fn truncate_name(mut name: String) -> String {
     let end = name.find('\0').unwrap_or(name.len());
     name.truncate(name.floor_char_boundary(end.min(MAX_NAME_BYTES)));
     name

@@ -238,7 +238,7 @@ where
         let count = self.counters.submitted.value();
         self.counters.submitted.add(1);
         match location {
-            SlotLocation::Inline => self.handle_own(),
+            SlotLocation::Inline => self.handle_inline(),
             SlotLocation::Worker { worker, slot } => {
                 self.publish(worker, slot, count.is_multiple_of(TIMED_ONE_IN));
             }
@@ -257,9 +257,9 @@ where
         }
     }
 
-    fn handle_own(&mut self) {
+    fn handle_inline(&mut self) {
         self.counters.inline.add(1);
-        self.handle_here(SlotLocation::Inline);
+        self.handle_at(SlotLocation::Inline);
         self.call_back(SlotLocation::Inline);
     }
 
@@ -358,13 +358,13 @@ where
             if self.workers[worker].end.reclaim(slot) {
                 self.counters.helped.add(1);
                 let location = SlotLocation::Worker { worker, slot };
-                self.handle_here(location);
+                self.handle_at(location);
                 self.call_back(location);
             }
         }
     }
 
-    fn handle_here(&mut self, location: SlotLocation) {
+    fn handle_at(&mut self, location: SlotLocation) {
         let body = body(&mut self.inline_slot, &mut self.workers, location);
         self.handler.handle(body);
         if body.outcome == RequestOutcome::Panicked {

@@ -24,12 +24,12 @@ pub(super) fn read(root: &Path) -> CgroupLimits {
     let mounts: Vec<CgroupMount<'_>> = mounts.lines().filter_map(CgroupMount::parse).collect();
     let mut limits = CgroupLimits::default();
     for membership in memberships.lines().filter_map(CgroupMembership::parse) {
-        if membership.has("cpu") {
+        if membership.contains("cpu") {
             let groups = membership.groups(root, &mounts, "cpu");
             let quotas = groups.iter().filter_map(|group| quota_of(group));
             limits.quota_millicpus = quotas.chain(limits.quota_millicpus).min();
         }
-        if membership.has("cpuset") {
+        if membership.contains("cpuset") {
             let groups = membership.groups(root, &mounts, "cpuset");
             // A group without the controller uses what the next one above it uses.
             limits.cpus = groups.iter().find_map(|group| cpus_of(group)).or(limits.cpus);
@@ -45,7 +45,7 @@ fn cpu_cgroups(root: &Path) -> Vec<PathBuf> {
     let mounts = read_text(&root.join("proc/self/mountinfo")).unwrap_or_default();
     let mounts: Vec<CgroupMount<'_>> = mounts.lines().filter_map(CgroupMount::parse).collect();
     let of_cpu =
-        memberships.lines().filter_map(CgroupMembership::parse).filter(|one| one.has("cpu"));
+        memberships.lines().filter_map(CgroupMembership::parse).filter(|one| one.contains("cpu"));
     of_cpu.flat_map(|membership| membership.groups(root, &mounts, "cpu")).collect()
 }
 
@@ -63,7 +63,7 @@ impl<'a> CgroupMembership<'a> {
         Some(Self { controllers, path: Path::new(fields.next()?) })
     }
 
-    fn has(&self, controller: &str) -> bool {
+    fn contains(&self, controller: &str) -> bool {
         self.controllers.is_empty() || self.controllers.split(',').any(|name| name == controller)
     }
 

@@ -323,7 +323,7 @@ mod tests {
     }
 
     /// Runs on a thread of its own, since it changes that thread's mask.
-    fn aside(body: impl FnOnce() + Send + 'static) {
+    fn on_new_thread(body: impl FnOnce() + Send + 'static) {
         std::thread::Builder::new().spawn(body).unwrap().join().unwrap();
     }
 
@@ -422,7 +422,7 @@ mod tests {
     // A bound thread's Cpus_allowed_list is a single CPU, its own.
     #[test]
     fn a_bound_thread_is_shown_on_its_cpu_alone_and_runs_there() {
-        aside(|| {
+        on_new_thread(|| {
             let allowed = CpuSet::of_current_thread();
             for cpu in allowed.iter() {
                 CpuSet::from_iter([cpu]).bind_current_thread().unwrap();
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_thread_cannot_be_bound_to_cpus_that_are_not_there() {
-        aside(|| {
+        on_new_thread(|| {
             let before = CpuSet::of_current_thread();
             for absent in ["1000-1023", "1024", "65535"] {
                 if set(absent).intersection(&before).is_empty() {
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn cpus_that_are_not_there_do_not_hinder_those_that_are() {
-        aside(|| {
+        on_new_thread(|| {
             let first = CpuSet::of_current_thread().iter().next().unwrap();
             // The narrow and the wide way to the kernel.
             for absent in [1000, 5000] {

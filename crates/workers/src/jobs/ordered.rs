@@ -354,7 +354,7 @@ impl<T, R, E, Items: Iterator<Item = T>, Cost: Fn(&T) -> u64> Feeder<'_, T, R, E
     /// Draws an item if there is room, and publishes it if it fits. Returns false if there is nothing to do
     /// before the next commit.
     fn feed(&mut self) -> bool {
-        if !self.ring.has_room() {
+        if !self.ring.can_publish() {
             return false;
         }
         if self.held.is_none() && !self.is_exhausted {
@@ -450,7 +450,7 @@ impl<T, R, E> ReorderRing<T, R, E> {
     }
 
     /// Whether another item may be published. Only the caller asks.
-    fn has_room(&self) -> bool {
+    fn can_publish(&self) -> bool {
         // Relaxed, both: written by this thread.
         let pending = self.published.load(Ordering::Relaxed) - self.next.load(Ordering::Relaxed);
         pending < self.slots.len() as u64 && !self.is_stopped()
@@ -462,7 +462,7 @@ impl<T, R, E> ReorderRing<T, R, E> {
         self.published.load(Ordering::Relaxed) == self.next.load(Ordering::Relaxed)
     }
 
-    /// O1. Publishes an item for which `has_room` was true. Only the caller does.
+    /// O1. Publishes an item for which `can_publish` was true. Only the caller does.
     fn publish(&self, item: T) {
         let number = self.published.load(Ordering::Relaxed); // written by this thread
         self.exchange(number, RingSlot::Item(item));
@@ -641,13 +641,13 @@ mod tests {
     fn after_a_failure_nothing_is_begun_and_what_was_begun_is_committed() {
         let ring: ReorderRing<char, u8, &str> = ReorderRing::new(4);
         for item in ['a', 'b', 'c'] {
-            assert!(ring.has_room());
+            assert!(ring.can_publish());
             ring.publish(item);
         }
         assert_eq!((ring.claim(), ring.claim()), (Some((0, 'a')), Some((1, 'b'))));
         ring.finish(1, Err(TaskFailure::Error("failed")));
         assert_eq!(ring.claim(), None);
-        assert!(!ring.has_room() && ring.take_next().is_none());
+        assert!(!ring.can_publish() && ring.take_next().is_none());
         ring.finish(0, Ok(7));
         assert!(matches!(ring.take_next(), Some(Ok(7))));
         assert!(matches!(ring.wait_for_next(), Err(TaskFailure::Error("failed"))));
@@ -658,11 +658,11 @@ mod tests {
         let ring: ReorderRing<u8, u8, ()> = ReorderRing::new(1);
         for item in 0..5 {
             ring.publish(item);
-            assert!(!ring.has_room() && !ring.is_settled());
+            assert!(!ring.can_publish() && !ring.is_settled());
             assert_eq!(ring.claim(), Some((u64::from(item), item)));
             ring.finish(u64::from(item), Ok(item));
             assert!(matches!(ring.take_next(), Some(Ok(result)) if result == item));
-            assert!(ring.has_room() && ring.is_settled());
+            assert!(ring.can_publish() && ring.is_settled());
         }
     }
 }

@@ -709,8 +709,8 @@ proptest! {
         let (threads, chunks) = chunks_of(shape, available);
         let chunk_size = chunks.chunk_size();
         let whole = u128::from(shape.size()) / u128::from(threads * 4);
-        let least = whole.max(u128::from(min_chunk_size)).max(1);
-        let exact = least.next_multiple_of(u128::from(align.max(1)));
+        let min = whole.max(u128::from(min_chunk_size)).max(1);
+        let exact = min.next_multiple_of(u128::from(align.max(1)));
         prop_assert_eq!(u128::from(chunk_size), exact.min(u128::from(u64::MAX)));
         prop_assert!(chunks.count() <= 8 * threads + 2, "{} chunks", chunks.count());
         let chunks = list(&chunks);
@@ -770,13 +770,16 @@ fn one_slow_piece_does_not_hold_the_others_up() {
             };
             let costs: Vec<u64> = chunks.iter().enumerate().map(cost).collect();
             let ideal = costs.iter().sum::<u64>() / threads as u64;
-            let took = finish_time(&costs, threads);
+            let elapsed = finish_time(&costs, threads);
             if slow < threads {
                 // Met at once, it costs its own time, or the others hide it.
-                assert!(took <= costs[slow].max(ideal * 13 / 10), "{slow} of {threads}");
+                assert!(elapsed <= costs[slow].max(ideal * 13 / 10), "{slow} of {threads}");
             }
             // Met at any time: never more than what every greedy schedule promises.
-            assert!(took <= ideal + costs[slow], "{slow} of {threads}: {took}, ideal {ideal}");
+            assert!(
+                elapsed <= ideal + costs[slow],
+                "{slow} of {threads}: {elapsed}, ideal {ideal}"
+            );
         }
     }
 }
@@ -793,8 +796,8 @@ fn thirty_two_pieces_a_thread_keep_a_slow_piece_within_1_3_of_the_ideal_wherever
                 (0..count).map(|number| if number == slow { 80 } else { 10 }).collect();
             // No schedule is faster than its slowest chunk.
             let ideal = costs.iter().sum::<u64>().div_ceil(threads as u64).max(80);
-            let took = finish_time(&costs, threads);
-            assert!(took * 10 <= ideal * 13, "{slow} of {threads}: {took}, {ideal}");
+            let elapsed = finish_time(&costs, threads);
+            assert!(elapsed * 10 <= ideal * 13, "{slow} of {threads}: {elapsed}, {ideal}");
         }
     }
 }

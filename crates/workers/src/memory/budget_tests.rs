@@ -105,9 +105,9 @@ fn what_must_succeed_waits_for_bytes_to_come_back() {
 fn when_nothing_comes_back_the_answer_is_out_of_memory_not_a_hang() {
     let budget = Budget::with_stall(100, SHORT);
     let held = budget.charge(80, AllocPolicy::MayFail).unwrap();
-    let began = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(kind(budget.charge(30, AllocPolicy::MustSucceed)), ErrorKind::OutOfMemory);
-    assert!(began.elapsed() >= SHORT);
+    assert!(started_at.elapsed() >= SHORT);
     assert_eq!((budget.used_bytes(), budget.waiters(), budget.stats().gave_up), (80, 0, 1));
     drop(held);
     drop(budget.charge(30, AllocPolicy::MustSucceed).unwrap());

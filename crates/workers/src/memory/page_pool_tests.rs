@@ -461,11 +461,11 @@ fn taking_from_the_reserve_and_releasing_takes_well_under_a_microsecond() {
     drop(take_many(&pool, 8));
     let best = (0..5)
         .map(|_| {
-            let began = Instant::now();
+            let started_at = Instant::now();
             for _ in 0..ROUNDS {
                 drop(std::hint::black_box(pool.allocate(AllocPolicy::MayFail).unwrap()));
             }
-            began.elapsed().as_nanos() / u128::from(ROUNDS)
+            started_at.elapsed().as_nanos() / u128::from(ROUNDS)
         })
         .min()
         .unwrap();

@@ -125,11 +125,11 @@ impl WaitQueue {
 
     /// Sleeps until a turn ends. True if the clock ended the sleep and nothing came back.
     fn sleep_for_turn(&self, turns: u32, returns: u32) -> bool {
-        let began = Instant::now();
+        let started_at = Instant::now();
         self.turns.wait_for(turns, QUIET_PERIOD);
         // The load comes first, so that a model takes the same steps whatever the clock says.
         let is_quiet = self.returns.word.load(Ordering::Acquire) == returns;
-        is_quiet && began.elapsed() >= QUIET_PERIOD
+        is_quiet && started_at.elapsed() >= QUIET_PERIOD
     }
 
     fn enter(&self) -> QueueEntry<'_> {
@@ -178,7 +178,7 @@ impl Drop for QueueEntry<'_> {
 #[derive(Debug)]
 struct WaitDeadline {
     stall: Duration,
-    began: Instant,
+    started_at: Instant,
     quiet_since: Instant,
     returns: u32,
 }
@@ -186,8 +186,8 @@ struct WaitDeadline {
 impl WaitDeadline {
     /// Starts both clocks; `returns` is the queue's count of returns now.
     fn new(stall: Duration, returns: u32) -> Self {
-        let began = Instant::now();
-        Self { stall, began, quiet_since: began, returns }
+        let started_at = Instant::now();
+        Self { stall, started_at, quiet_since: started_at, returns }
     }
 
     /// Whether to give up: nothing came back for the stall time while this waiter had the turn, or
@@ -202,7 +202,7 @@ impl WaitDeadline {
             self.quiet_since = now;
         }
         now.duration_since(self.quiet_since) >= self.stall
-            || now.duration_since(self.began) >= self.stall.saturating_mul(STALLS_MAX)
+            || now.duration_since(self.started_at) >= self.stall.saturating_mul(STALLS_MAX)
     }
 }
 
@@ -263,7 +263,7 @@ mod loom_tests {
                 .unwrap();
         }
 
-        fn give_back(&self, count: u32) {
+        fn release(&self, count: u32) {
             self.left.fetch_add(count, Ordering::SeqCst);
             self.wait_queue.notify();
         }
@@ -275,7 +275,7 @@ mod loom_tests {
             let shared = BudgetInner::with(0);
             let waiter = Arc::clone(&shared);
             let thread = thread::spawn(move || waiter.take(1));
-            shared.give_back(1);
+            shared.release(1);
             thread.join().unwrap();
             assert_eq!(shared.left.load(Ordering::SeqCst), 0);
             assert!(shared.wait_queue.is_empty());
@@ -288,8 +288,8 @@ mod loom_tests {
             let shared = BudgetInner::with(0);
             let waiter = Arc::clone(&shared);
             let thread = thread::spawn(move || waiter.take(2));
-            shared.give_back(1);
-            shared.give_back(1);
+            shared.release(1);
+            shared.release(1);
             thread.join().unwrap();
             assert_eq!(shared.left.load(Ordering::SeqCst), 0);
         });
@@ -306,11 +306,11 @@ mod loom_tests {
                     let waiter = Arc::clone(&shared);
                     thread::spawn(move || {
                         waiter.take(1);
-                        waiter.give_back(1);
+                        waiter.release(1);
                     })
                 })
                 .collect();
-            shared.give_back(1);
+            shared.release(1);
             for thread in threads {
                 thread.join().unwrap();
             }
@@ -331,7 +331,7 @@ mod loom_tests {
                     thread::spawn(move || waiter.take(1))
                 })
                 .collect();
-            shared.give_back(2);
+            shared.release(2);
             for thread in threads {
                 thread.join().unwrap();
             }
@@ -351,7 +351,7 @@ mod tests {
         let mut deadline = WaitDeadline::new(Duration::from_secs(3600), 0);
         assert!(!deadline.is_over(0, true), "an hour is not");
         deadline.stall = Duration::from_millis(1);
-        deadline.began = Instant::now() + Duration::from_secs(3600);
+        deadline.started_at = Instant::now() + Duration::from_secs(3600);
         assert!(!deadline.is_over(1, false), "the clock starts again without the turn");
         assert!(!deadline.is_over(2, true), "and when something comes back");
     }

@@ -161,7 +161,7 @@ impl PerCpuShared {
                 continue;
             }
             // Relaxed: a hint for the next poll.
-            this.wants_refresh.store(!registry.is_as_wanted(), Ordering::Relaxed);
+            this.wants_refresh.store(!registry.is_reconciled(), Ordering::Relaxed);
             return;
         }
     }
@@ -532,7 +532,7 @@ impl WorkerRegistry {
     }
 
     /// P27. Whether every wanted worker runs and every other one is absent.
-    fn is_as_wanted(&self) -> bool {
+    fn is_reconciled(&self) -> bool {
         let phase_of = |cpu| self.workers.get(&cpu).map(|worker| worker.phase);
         !self.is_changing()
             && self.wanted.iter().all(|cpu| phase_of(cpu) == Some(WorkerPhase::Running))

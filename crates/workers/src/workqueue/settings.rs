@@ -168,11 +168,11 @@ pub(super) struct ResolvedSettings {
     pub(super) submitter_spins: u32,
 }
 
-fn check(what: &'static str, value: usize, least: usize, most: usize) -> Result<(), Error> {
-    if (least..=most).contains(&value) {
+fn check(what: &'static str, value: usize, min: usize, max: usize) -> Result<(), Error> {
+    if (min..=max).contains(&value) {
         return Ok(());
     }
-    let limit = if value < least { least } else { most };
+    let limit = if value < min { min } else { max };
     Err(Error::new(ErrorKind::InvalidSetting, what).with_amount(value as u64, limit as u64))
 }
 
