@@ -122,9 +122,9 @@ impl DecodeTimer {
     /// Runs a decoder, and records how long it took.
     fn time<T>(&self, decode: impl FnOnce() -> T) -> T {
         let Some(times) = self.0.get() else { return decode() };
-        let began = Instant::now();
+        let started_at = Instant::now();
         let decoded = decode();
-        times.local().record(began.elapsed());
+        times.local().record(started_at.elapsed());
         decoded
     }
 
@@ -147,7 +147,7 @@ pub(crate) struct Engine {
     /// Outputs of clusters that no worker has begun.
     pub(crate) queued_outputs: QueuedOutputs,
     /// How many bytes threads may have to read into at the same time.
-    pub(crate) read_room: Budget,
+    pub(crate) read_budget: Budget,
     pub(crate) workers: DecodeWorkers,
     /// Whether reads may start threads ([`crate::OpenOptions::defer_threads`]).
     pub(crate) may_start_threads: AtomicBool,
@@ -366,9 +366,9 @@ impl Engine {
         if bytes <= WINDOW_EXTENT_BYTES {
             return false;
         }
-        let has_room = self.memory.has_room_for(bytes)
-            || self.memory.has_room_for(bytes.saturating_sub(self.reclaimable_bytes()));
-        !has_room
+        let fits = self.memory.fits(bytes)
+            || self.memory.fits(bytes.saturating_sub(self.reclaimable_bytes()));
+        !fits
     }
 
     /// Memory that a demand gets back at once: idle buffers and the cache. A cluster that went
@@ -422,12 +422,12 @@ impl Engine {
 
     /// The same to read into, for a thread that holds nothing: it waits until other reads leave room.
     pub(crate) fn read_buffer(&self, bytes: usize) -> Result<ReadBuffer> {
-        ReadBuffer::demanded(&self.read_room, bytes, || self.demand_buffer(bytes))
+        ReadBuffer::demanded(&self.read_budget, bytes, || self.demand_buffer(bytes))
     }
 
     /// The same for a prefetch, without waiting.
     pub(crate) fn best_effort_read_buffer(&self, bytes: usize) -> Option<ReadBuffer> {
-        ReadBuffer::best_effort(&self.read_room, bytes, || self.best_effort_buffer(bytes))
+        ReadBuffer::best_effort(&self.read_budget, bytes, || self.best_effort_buffer(bytes))
     }
 
     /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more

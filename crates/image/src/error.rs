@@ -200,7 +200,7 @@ pub enum ErrorKind {
         /// The limit that was asked for.
         bytes: u64,
         /// The lowest limit.
-        least: u64,
+        min: u64,
     },
     /// An error of the thread pools or of memory management, other than a lack of memory.
     Workers(ferrofs_workers::Error),
@@ -226,7 +226,7 @@ impl Error {
 
     /// Whether a best-effort request was refused. That holds for this moment only and is not
     /// reported.
-    pub(crate) fn is_about_now(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         let ErrorKind::Workers(error) = &self.0.kind else { return false };
         error.kind() == ferrofs_workers::ErrorKind::NotNow
     }
@@ -365,8 +365,8 @@ impl ErrorKind {
             Self::WorkLimit { what, limit } => {
                 write!(f, "{what}: more than the limit of {limit} bytes of repeated work")
             }
-            Self::MemoryLimit { bytes, least } => {
-                write!(f, "a memory limit of {bytes} bytes is too low; the lowest is {least}")
+            Self::MemoryLimit { bytes, min } => {
+                write!(f, "a memory limit of {bytes} bytes is too low; the lowest is {min}")
             }
             Self::Workers(error) => write!(f, "{error}"),
             Self::OutOfMemory { bytes } => write!(f, "no memory for a buffer of {bytes} bytes"),

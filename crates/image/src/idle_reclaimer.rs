@@ -171,9 +171,9 @@ mod tests {
     const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lzma-64k-all.erofs");
 
     fn until(what: &str, is_so: impl Fn() -> bool) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         while !is_so() {
-            assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
+            assert!(started_at.elapsed() < Duration::from_secs(60), "never: {what}");
             std::thread::yield_now();
         }
     }

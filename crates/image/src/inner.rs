@@ -40,7 +40,7 @@ const IDLE_BYTES: usize = 256 << 10;
 /// A value counts for at least so many bytes. That bounds how many values there are, and so how
 /// long it takes to find the least recently used one. To search then is cheaper than to keep an
 /// order, which every hit would pay for.
-const LEAST_BYTES: usize = 4 << 10;
+const MIN_BYTES: usize = 4 << 10;
 
 /// Where the superblock holds the block from which nids count. If a nid leads to no address, that
 /// field or the nid is wrong.
@@ -381,7 +381,7 @@ impl<K: Copy + Eq + Hash> LruState<K> {
 }
 
 fn weight(value: &SharedBytes) -> usize {
-    value.len().max(LEAST_BYTES)
+    value.len().max(MIN_BYTES)
 }
 
 fn window_bytes() -> usize {
@@ -415,9 +415,9 @@ mod tests {
         }
         assert!(cache.get(&far(0), 0).is_some() && cache.get(&far(99), 0).is_some());
         image.inner().wake_idle_reclaimer();
-        let began = Instant::now();
+        let started_at = Instant::now();
         while cache.used_bytes() > IDLE_BYTES {
-            assert!(began.elapsed() < Duration::from_secs(60), "never freed");
+            assert!(started_at.elapsed() < Duration::from_secs(60), "never freed");
             std::thread::yield_now();
         }
         assert!(cache.get(&far(98), 0).is_some() && cache.get(&far(1), 0).is_none());

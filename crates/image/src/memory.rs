@@ -74,8 +74,8 @@ impl MemoryPool {
     pub fn with_reserve(limit_bytes: u64, pages: u32, readers: usize) -> Result<Self> {
         let bytes = u64::from(pages).saturating_mul(Self::PAGE_BYTES);
         if bytes > limit_bytes / 2 {
-            let least = bytes.saturating_mul(2);
-            return Err(ErrorKind::MemoryLimit { bytes: limit_bytes, least }.into());
+            let min = bytes.saturating_mul(2);
+            return Err(ErrorKind::MemoryLimit { bytes: limit_bytes, min }.into());
         }
         let mut memory = Self::of(Budget::new(limit_bytes), pages.min(Self::FRAMES))?;
         memory.readers = u64::try_from(readers).unwrap_or(u64::MAX).max(1);
@@ -104,7 +104,7 @@ impl MemoryPool {
     fn of(budget: Budget, frames: u32) -> Result<Self> {
         let limit = budget.limit_bytes();
         if limit < Self::MIN_BYTES {
-            let kind = ErrorKind::MemoryLimit { bytes: limit, least: Self::MIN_BYTES };
+            let kind = ErrorKind::MemoryLimit { bytes: limit, min: Self::MIN_BYTES };
             return Err(kind.into());
         }
         let buffers = BufferPool::new(&budget)?;
@@ -209,7 +209,7 @@ impl MemoryPool {
     }
 
     /// Whether so many bytes could be charged without taking them from others.
-    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.budget.used_bytes().saturating_add(bytes) <= self.budget.limit_bytes()
     }
 }

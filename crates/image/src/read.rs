@@ -248,7 +248,7 @@ impl ImageInner {
         let policy = AllocPolicy::MayFail;
         match self.read_with(inode, offset, buffer, SyncDecompress::Auto, policy) {
             Ok(outcome) => Ok(outcome.map(|outcome| outcome.bytes)),
-            Err(error) if error.is_about_now() => Ok(None),
+            Err(error) if error.is_transient() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -598,7 +598,7 @@ impl ImageInner {
         // cluster up again.
         let bytes = u64::try_from(target.len()).unwrap_or(u64::MAX);
         if let Some(permit) = permit.finish_unless_waited()
-            && engine.memory.has_room_for(bytes)
+            && engine.memory.fits(bytes)
             && let Ok(mut copied) = engine.memory.buffer(target.len(), policy)
         {
             copied.copy_from_slice(target);
@@ -642,7 +642,7 @@ impl ImageInner {
         // A reader that waits meanwhile needs another part. If there is no room for the whole, or it
         // cannot be decoded, that reader looks it up again and reports the error.
         if let Some(permit) = permit.finish_unless_waited()
-            && engine.memory.has_room_for(cluster.decoded_bytes)
+            && engine.memory.fits(cluster.decoded_bytes)
         {
             let decode = |slot: &mut DecodeSlot<'_>, output: &mut [u8]| {
                 engine.decode_data(slot, cluster, run_bytes, output, policy)

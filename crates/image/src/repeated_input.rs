@@ -11,7 +11,7 @@ use crate::extent::Cluster;
 
 /// Bytes that any read may fetch again, beside as many as it returns. One block can be a cluster in
 /// several forms: uncompressed, and beginning elsewhere.
-const LEAST_BYTES: u64 = 4 << 20;
+const MIN_BYTES: u64 = 4 << 20;
 
 /// Checks the clusters that a read of `read_bytes` bytes is to fetch.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn check_repeated_input<'c>(
     clusters: impl Iterator<Item = &'c Cluster> + Clone,
     read_bytes: usize,
 ) -> Result<()> {
-    let limit = u64::try_from(read_bytes).unwrap_or(u64::MAX).saturating_add(LEAST_BYTES);
+    let limit = u64::try_from(read_bytes).unwrap_or(u64::MAX).saturating_add(MIN_BYTES);
     let all = clusters.clone().fold(0, |sum: u64, one| sum.saturating_add(encoded_bytes(one)));
     if all <= limit || overlap(clusters) <= limit {
         return Ok(());

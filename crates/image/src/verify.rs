@@ -523,7 +523,7 @@ struct NamedInode {
 /// Names that the walk has found for each inode that is not a directory.
 #[derive(Debug)]
 struct LinkCounts {
-    met: SparseBitSet,
+    visited: SparseBitSet,
     seen: HashMap<Nid, NamedInode>,
     charge: Charge,
     used_bytes: u64,
@@ -535,7 +535,7 @@ impl LinkCounts {
     fn new(memory: &MemoryPool) -> Result<Self> {
         let names = memory.budget().limit_bytes() / NAMES_SHARE;
         Ok(Self {
-            met: SparseBitSet::default(),
+            visited: SparseBitSet::default(),
             seen: HashMap::new(),
             charge: memory.budget().charge(STEP_BYTES, AllocPolicy::MustSucceed)?,
             used_bytes: 0,
@@ -547,10 +547,10 @@ impl LinkCounts {
     ///
     /// # Errors
     /// There is no memory to record more.
-    fn meet(&mut self, node: &WalkEntry) -> Result<bool> {
+    fn insert(&mut self, node: &WalkEntry) -> Result<bool> {
         let (nid, nlink) = (node.inode.nid(), node.inode.nlink());
-        let is_new = self.met.insert(nid.raw());
-        self.charge_for(self.met.bytes().saturating_add(self.used_bytes))?;
+        let is_new = self.visited.insert(nid.raw());
+        self.charge_for(self.visited.bytes().saturating_add(self.used_bytes))?;
         if is_new && nlink == 1 {
             return Ok(true);
         }

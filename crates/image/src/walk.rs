@@ -84,7 +84,7 @@ pub struct TreeWalk<'a> {
     /// the level below them.
     last_name: Vec<u8>,
     /// Events to return before the walk goes on.
-    due: VecDeque<WalkEvent>,
+    pending: VecDeque<WalkEvent>,
     state: WalkState,
     work: WorkMeter,
     entry_work: u64,
@@ -135,7 +135,7 @@ impl<'a> TreeWalk<'a> {
             block_bytes: 0,
             path: Vec::new(),
             last_name: Vec::new(),
-            due: VecDeque::new(),
+            pending: VecDeque::new(),
             state: WalkState::new(inner.engine.memory.budget())?,
             work: inner.work_meter(),
             entry_work: ENTRY_WORK,
@@ -174,7 +174,7 @@ impl<'a> TreeWalk<'a> {
     /// [`WalkEvent::Leave`] still comes.
     pub fn skip_children(&mut self) {
         if let Some((node, _)) = self.entering.take() {
-            self.due.push_back(WalkEvent::Leave(node));
+            self.pending.push_back(WalkEvent::Leave(node));
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> TreeWalk<'a> {
         match self.state.enter(node.inode.nid()) {
             Ok(true) => {
                 self.entering = Some((node.clone(), parent));
-                self.due.push_back(WalkEvent::Enter(node));
+                self.pending.push_back(WalkEvent::Enter(node));
             }
             Ok(false) => {
                 let error = broken(ErrorKind::DirectoryLoop, &node.inode);
@@ -218,7 +218,7 @@ impl<'a> TreeWalk<'a> {
                 return self.abandon(error.in_inode(nid).at(node.inode.offset()));
             }
         }
-        self.due.push_back(WalkEvent::Leaf(node));
+        self.pending.push_back(WalkEvent::Leaf(node));
     }
 
     /// Opens the directory that was entered last.
@@ -378,11 +378,11 @@ impl<'a> TreeWalk<'a> {
         self.last_name.clear();
         self.last_name.extend_from_slice(name.strip_prefix(b"/").unwrap_or(name));
         self.path.truncate(above_bytes);
-        self.due.push_back(WalkEvent::Leave(WalkEntry { path, inode: level.inode }));
+        self.pending.push_back(WalkEvent::Leave(WalkEntry { path, inode: level.inode }));
     }
 
     fn report(&mut self, path: Vec<u8>, error: Error) {
-        self.due.push_back(WalkEvent::Problem(PathError { path, error }));
+        self.pending.push_back(WalkEvent::Problem(PathError { path, error }));
     }
 }
 
@@ -391,7 +391,7 @@ impl Iterator for TreeWalk<'_> {
 
     fn next(&mut self) -> Option<WalkEvent> {
         loop {
-            if let Some(visit) = self.due.pop_front() {
+            if let Some(visit) = self.pending.pop_front() {
                 return Some(visit);
             }
             match self.entering.take() {

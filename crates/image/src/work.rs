@@ -36,7 +36,7 @@ struct WorkCounter {
 
 impl WorkMeter {
     /// Repeated work for every image, however short: a quarter of a second.
-    const LEAST: u64 = 256 << 20;
+    const MIN_BYTES: u64 = 256 << 20;
     /// Repeated work for each byte of the image: half a second for a mebibyte. Sound images repeat
     /// next to nothing: docs/trust.md has the figures.
     const PER_BYTE: u64 = 512;
@@ -50,7 +50,7 @@ impl WorkMeter {
     /// The limit for an image of so many bytes, devices included.
     #[must_use]
     pub fn default_limit(image_bytes: u64) -> u64 {
-        image_bytes.saturating_mul(Self::PER_BYTE).saturating_add(Self::LEAST)
+        image_bytes.saturating_mul(Self::PER_BYTE).saturating_add(Self::MIN_BYTES)
     }
 
     /// The limit, in bytes.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_default_grows_with_the_image() {
-        assert_eq!(WorkMeter::default_limit(0), WorkMeter::LEAST);
+        assert_eq!(WorkMeter::default_limit(0), WorkMeter::MIN_BYTES);
         let step = WorkMeter::default_limit(2 << 20) - WorkMeter::default_limit(1 << 20);
         assert_eq!(step, 512 << 20);
         assert_eq!(WorkMeter::default_limit(u64::MAX), u64::MAX);

@@ -187,12 +187,12 @@ struct TableDescriptor {
 }
 
 impl TableDescriptor {
-    fn read(header: &[u8], at: usize, least: u32, tables: &[u8]) -> Option<Self> {
+    fn read(header: &[u8], at: usize, min_bytes: u32, tables: &[u8]) -> Option<Self> {
         let field = |number: usize| le_u32(header, at.saturating_add(number));
         let (offset, count, entry_bytes) = (field(0), field(4), field(8));
         let end = u64::from(count).checked_mul(u64::from(entry_bytes))?;
         let end = end.checked_add(u64::from(offset))?;
-        let is_inside = entry_bytes >= least && end <= u64::try_from(tables.len()).ok()?;
+        let is_inside = entry_bytes >= min_bytes && end <= u64::try_from(tables.len()).ok()?;
         is_inside.then_some(Self {
             offset: usize::try_from(offset).ok()?,
             count: usize::try_from(count).ok()?,
@@ -257,7 +257,7 @@ fn read_tables_of(whole: &dyn ImageSource, at: u64) -> Result<PartitionTables, P
     if header.get(48..80) != Some(&*Sha256::digest(&tables)) {
         return Err(damaged("the checksum of the tables"));
     }
-    let table = |at, least| TableDescriptor::read(&header, at, least, &tables);
+    let table = |at, min_bytes| TableDescriptor::read(&header, at, min_bytes, &tables);
     let partitions = table(80, PARTITION_BYTES).ok_or(damaged("the place of the partitions"))?;
     let extents = table(92, EXTENT_BYTES).ok_or(damaged("the place of the extents"))?;
     Ok(PartitionTables { tables, partitions, extents })

@@ -51,7 +51,7 @@ impl MemoryShares {
     }
 
     /// Room for the buffers that threads read into, beside `held` decode slots.
-    pub(crate) fn read_room(&self, held: usize) -> Budget {
+    pub(crate) fn read_budget(&self, held: usize) -> Budget {
         let held = u64::try_from(held).unwrap_or(u64::MAX);
         let room = self.left.saturating_sub(self.slot_bytes.saturating_mul(held));
         Budget::with_stall(room.max(READ_MIN_BYTES), READ_STALL)
@@ -64,36 +64,37 @@ impl MemoryShares {
 pub struct ReadBuffer {
     /// In this order: the room is free after the memory is.
     buffer: Buffer,
-    _room: Charge,
+    _charge: Charge,
 }
 
 impl ReadBuffer {
     /// Waits for room, while nothing is held, and then for the memory that `lease` gets.
     pub(super) fn demanded(
-        read_room: &Budget,
+        read_budget: &Budget,
         bytes: usize,
         lease: impl FnOnce() -> Result<Buffer>,
     ) -> Result<Self> {
         let policy = AllocPolicy::MustSucceed;
-        let room = read_room.charge(room_for(read_room, bytes), policy)?;
-        Ok(Self { buffer: lease()?, _room: room })
+        let charge = read_budget.charge(charge_bytes(read_budget, bytes), policy)?;
+        Ok(Self { buffer: lease()?, _charge: charge })
     }
 
     /// The same without waiting: none if there is no room now, or if `lease` gets nothing.
     pub(super) fn best_effort(
-        read_room: &Budget,
+        read_budget: &Budget,
         bytes: usize,
         lease: impl FnOnce() -> Option<Buffer>,
     ) -> Option<Self> {
-        let room = read_room.charge(room_for(read_room, bytes), AllocPolicy::MayFail).ok()?;
-        Some(Self { buffer: lease()?, _room: room })
+        let charge =
+            read_budget.charge(charge_bytes(read_budget, bytes), AllocPolicy::MayFail).ok()?;
+        Some(Self { buffer: lease()?, _charge: charge })
     }
 }
 
 /// The bytes of the longest block of a buffer; a read that is longer than the whole room has it alone.
-fn room_for(read_room: &Budget, bytes: usize) -> u64 {
+fn charge_bytes(read_budget: &Budget, bytes: usize) -> u64 {
     let longest = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
-    u64::try_from(longest).unwrap_or(u64::MAX).min(read_room.limit_bytes())
+    u64::try_from(longest).unwrap_or(u64::MAX).min(read_budget.limit_bytes())
 }
 
 impl Deref for ReadBuffer {
@@ -122,7 +123,7 @@ mod tests {
                 let shares = MemoryShares::new(&memory, decoder);
                 for held in [1, shares.slots.min(32)] {
                     let slots = held as u64 * (decoder + SLOT_BYTES);
-                    let reads = shares.read_room(held).limit_bytes();
+                    let reads = shares.read_budget(held).limit_bytes();
                     let metadata = MetadataCache::bytes_max(&memory) + memory.budget().used_bytes();
                     let sum = metadata + OTHERS_BYTES + slots + reads + EXTENT_MAX_BYTES;
                     assert!(sum <= mebibytes << 20, "{mebibytes} MiB, {decoder}, {held}: {sum}");
@@ -136,6 +137,6 @@ mod tests {
     fn memory_of_the_usual_size_has_slots_and_room_for_all_listeners() {
         let shares = MemoryShares::new(&MemoryPool::new(256 << 20).unwrap(), 1_400_000);
         assert!(shares.slots >= 31, "{shares:?}");
-        assert!(shares.read_room(32).limit_bytes() >= 64 << 20);
+        assert!(shares.read_budget(32).limit_bytes() >= 64 << 20);
     }
 }

@@ -353,7 +353,7 @@ impl DecodeTask {
             return attempt(AllocPolicy::MustSucceed);
         }
         match attempt(AllocPolicy::MayFail) {
-            Err(error) if error.is_about_now() && permit.is_demanded() => {
+            Err(error) if error.is_transient() && permit.is_demanded() => {
                 attempt(AllocPolicy::MustSucceed)
             }
             other => other,
@@ -511,9 +511,9 @@ mod tests {
         let waiter = batch.add(cluster, permit, Some(output));
         batch.dispatch(0);
         // The window takes the memory of the output, or other memory that was free.
-        let began = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         while memory.buffer_stats() == stats {
-            assert!(began.elapsed().as_secs() < 5, "the output is held");
+            assert!(started_at.elapsed().as_secs() < 5, "the output is held");
             std::thread::yield_now();
         }
         drop(rest);

@@ -96,7 +96,7 @@ impl<'a> VerifyBatches<'a> {
             WalkEvent::Leave(_) => return None,
             WalkEvent::Problem(problem) => return Some(Err(problem)),
         };
-        match self.link_counts.meet(&node) {
+        match self.link_counts.insert(&node) {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => {

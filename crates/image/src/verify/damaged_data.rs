@@ -50,14 +50,14 @@ impl DamagedData {
 
     /// Adds a cluster, by its key.
     pub(super) fn add_cluster(&mut self, key: u64, known: Soundness) {
-        if self.has_room(1, 0) {
+        if self.try_reserve(1, 0) {
             self.clusters.insert(key, known);
         }
     }
 
     /// Adds a range of stored bytes, some of which are damaged.
     pub(super) fn add_stored(&mut self, range: Range<u64>) {
-        if range.is_empty() || !self.has_room(0, 1) {
+        if range.is_empty() || !self.try_reserve(0, 1) {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
@@ -86,14 +86,13 @@ impl DamagedData {
         if self.is_incomplete { Soundness::Unknown } else { Soundness::Sound }
     }
 
-    fn has_room(&mut self, clusters: usize, ranges: usize) -> bool {
+    fn try_reserve(&mut self, clusters: usize, ranges: usize) -> bool {
         let entries = self.clusters.len().saturating_add(clusters);
         let keys = capacity_with(entries, self.clusters.capacity()).saturating_mul(CLUSTER_BYTES);
         let ranges = u64::try_from(self.stored.len().saturating_add(ranges)).unwrap_or(u64::MAX);
-        let has_room =
-            self.memory.has_room(keys.saturating_add(ranges.saturating_mul(RANGE_BYTES)));
-        self.is_incomplete |= !has_room;
-        has_room
+        let fits = self.memory.try_grow_to(keys.saturating_add(ranges.saturating_mul(RANGE_BYTES)));
+        self.is_incomplete |= !fits;
+        fits
     }
 }
 

@@ -21,7 +21,7 @@ impl TableMemory {
     }
 
     /// Charges a table that takes `bytes` bytes; false if it may not grow to that.
-    pub(super) fn has_room(&mut self, bytes: u64) -> bool {
+    pub(super) fn try_grow_to(&mut self, bytes: u64) -> bool {
         let charged = self.charge.as_ref().map_or(0, Charge::bytes);
         if bytes <= charged {
             return true;
@@ -54,10 +54,10 @@ mod tests {
     fn a_table_grows_up_to_its_limit() {
         let budget = Budget::new(20 << 20);
         let mut memory = TableMemory::new(&budget, 100 << 10);
-        assert!(memory.has_room(0) && budget.used_bytes() == 0);
-        assert!(memory.has_room(1) && memory.has_room(64 << 10));
+        assert!(memory.try_grow_to(0) && budget.used_bytes() == 0);
+        assert!(memory.try_grow_to(1) && memory.try_grow_to(64 << 10));
         assert_eq!(budget.used_bytes(), 64 << 10);
-        assert!(memory.has_room(100 << 10) && !memory.has_room((100 << 10) + 1));
+        assert!(memory.try_grow_to(100 << 10) && !memory.try_grow_to((100 << 10) + 1));
         assert_eq!(budget.used_bytes(), 100 << 10);
         assert_eq!(
             [(1, 4), (5, 4)].map(|(entries, capacity)| capacity_with(entries, capacity)),

@@ -249,7 +249,7 @@ impl Verified {
         let mut table = lock(&self.xattrs);
         let table = &mut *table;
         let capacity = capacity_with(table.known.len().saturating_add(1), table.known.capacity());
-        if table.memory.has_room(capacity.saturating_mul(BYTES)) {
+        if table.memory.try_grow_to(capacity.saturating_mul(BYTES)) {
             table.known.insert(id, xattr);
         }
     }
@@ -259,7 +259,7 @@ impl Shard {
     /// Adds what is read, and a unit of which only a part is. Returns how many of the units are new; `None`
     /// if there is no room, and nothing was added.
     fn add(&mut self, key: Option<u64>, read: Range<u64>, begun: Option<u64>) -> Option<u64> {
-        if !self.has_room(key, &read, begun) {
+        if !self.try_reserve(key, &read, begun) {
             return None;
         }
         self.clusters.extend(key);
@@ -271,13 +271,13 @@ impl Shard {
         Some(added)
     }
 
-    fn has_room(&mut self, key: Option<u64>, read: &Range<u64>, begun: Option<u64>) -> bool {
+    fn try_reserve(&mut self, key: Option<u64>, read: &Range<u64>, begun: Option<u64>) -> bool {
         const BYTES: u64 = 10;
         let entries = self.clusters.len().saturating_add(key.is_some().into());
         let clusters = capacity_with(entries, self.clusters.capacity());
         let begun = begun.map_or_else(|| self.begun.bytes(), |_| self.begun.bytes_after_insert());
         let units = self.read.bytes_after_insert_range(read).saturating_add(begun);
-        self.memory.has_room(clusters.saturating_mul(BYTES).saturating_add(units))
+        self.memory.try_grow_to(clusters.saturating_mul(BYTES).saturating_add(units))
     }
 }
 

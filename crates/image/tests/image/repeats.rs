@@ -177,8 +177,8 @@ fn long_paths_of_repeated_entries_are_work() {
     assert_eq!(leaves.filter(|event| matches!(event, WalkEvent::Leaf(_))).count(), 4000);
     // The first directory's entries lead to one file; those of the second are counted by block, without their names.
     let path = u64::try_from(DEPTH * (NAME_BYTES + 1) + 5).unwrap();
-    let least = 1999 * (1024 + path + 5) + 2000 * (1024 + path);
-    assert!((least..least + (64 << 10)).contains(&meter.spent()), "{} {least}", meter.spent());
+    let min = 1999 * (1024 + path + 5) + 2000 * (1024 + path);
+    assert!((min..min + (64 << 10)).contains(&meter.spent()), "{} {min}", meter.spent());
 }
 
 #[test]
@@ -395,9 +395,9 @@ fn long_table(record_bits: u8) -> Vec<u8> {
 /// CPU time of a verification by this thread.
 fn verification_time(image: &Image) -> Duration {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
-    let began = now();
+    let started_at = now();
     image.verify(&VerifyOptions::new().max_threads(1), &mut |_| ()).unwrap();
-    now() - began
+    now() - started_at
 }
 
 /// Records of 4 bytes do not say where their data is. Each part of a file was found by counting all records before it, which

@@ -55,9 +55,9 @@ impl Drop for Watchdog {
 
 /// Waits for a condition that other threads make true.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < LIMIT, "never: {what}");
+        assert!(started_at.elapsed() < LIMIT, "never: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -65,8 +65,8 @@ pub(super) fn raise_priority_limits() {
 }
 
 /// How long the kernel may take for the end of a thread, and how often it is looked at.
-const ENDING_LIMIT: Duration = Duration::from_secs(1);
-const ENDING_PAUSE: Duration = Duration::from_millis(1);
+const THREAD_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+const THREAD_EXIT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Overwrites the values of these variables where the system has put them; they are empty afterwards.
 ///
@@ -103,13 +103,13 @@ pub fn clear_environment(names: &[&str]) -> io::Result<()> {
 /// # Errors
 /// `/proc/self/task` cannot be read.
 pub fn is_single_threaded() -> io::Result<bool> {
-    let until = Instant::now() + ENDING_LIMIT;
+    let until = Instant::now() + THREAD_EXIT_TIMEOUT;
     loop {
         let has_one = std::fs::read_dir("/proc/self/task")?.count() == 1;
         if has_one || Instant::now() >= until {
             return Ok(has_one);
         }
-        std::thread::sleep(ENDING_PAUSE);
+        std::thread::sleep(THREAD_EXIT_POLL_INTERVAL);
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn install(rules: &[SyscallRule]) -> io::Result<FilterState> {
     let program = BpfProgram::new(rules).ok_or(Errno::TOOBIG)?;
     match install_program(&program) {
         Ok(()) => Ok(FilterState::On { calls }),
-        Err(error) if is_absence(&error) => {
+        Err(error) if is_unsupported(&error) => {
             let reason = format!("the kernel offers no filter to this process ({error})");
             Ok(FilterState::Unavailable { reason })
         }
@@ -29,7 +29,7 @@ pub(super) fn install(rules: &[SyscallRule]) -> io::Result<FilterState> {
 
 /// The kernel has no filters (`ENOSYS`, `EINVAL`), or a filter that this process inherited forbids another one (`ENOSYS`,
 /// `EPERM`).
-fn is_absence(error: &io::Error) -> bool {
+fn is_unsupported(error: &io::Error) -> bool {
     let errors = [Errno::NOSYS, Errno::INVAL, Errno::PERM, Errno::ACCESS];
     errors.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

@@ -19,7 +19,7 @@ use crate::settings::{MountLogEvent, ServingProcess};
 /// The metrics of a mount.
 #[derive(Debug)]
 pub(crate) struct MountMetrics {
-    began: Instant,
+    started_at: Instant,
     /// What the system had counted when the mount started.
     throttled_before: CpuThrottling,
     shards: Sharded<MetricsShard>,
@@ -57,7 +57,7 @@ impl MountMetrics {
         let shards = Sharded::new(listeners, MetricsShard::default);
         let throttled_before = CpuThrottling::read();
         Self {
-            began: Instant::now(),
+            started_at: Instant::now(),
             throttled_before,
             shards,
             log_events: LogEventCounters::default(),
@@ -107,7 +107,7 @@ impl MountMetrics {
     }
 
     pub(super) fn uptime(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
     pub(super) fn throttling(&self) -> CpuThrottling {
