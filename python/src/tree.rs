@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree, Xattrs};
+use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree, XattrMap};
 use ferrofs_builder::{Error, ErrorKind, SpillStore};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -146,7 +146,7 @@ fn default_directory() -> Metadata {
         uid: 0,
         gid: 0,
         mtime: Timestamp { seconds: 0, nanoseconds: 0 },
-        xattrs: Xattrs::new(),
+        xattrs: XattrMap::new(),
     }
 }
 

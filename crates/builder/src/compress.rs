@@ -413,7 +413,7 @@ impl RangeCompressor {
             return Ok(EncodeStep::Tail);
         }
         let kept = if may_inline && is_whole { self.try_shorter(rest, kept)? } else { kept };
-        self.keep(kept, output);
+        self.append_pcluster(kept, output);
         Ok(EncodeStep::Extents(kept.input_bytes))
     }
 
@@ -456,7 +456,7 @@ impl RangeCompressor {
     }
 
     /// Appends the scratch pcluster, behind the zeros that fill up its blocks.
-    fn keep(&self, kept: EncodedSizes, output: &mut BatchOutput) {
+    fn append_pcluster(&self, kept: EncodedSizes, output: &mut BatchOutput) {
         let whole = kept.output_bytes.next_multiple_of(self.params.block);
         let padded = output.bytes.len() + whole - kept.output_bytes;
         output.bytes.resize(padded, 0);

@@ -53,7 +53,7 @@ impl DataMap {
     }
 
     /// Whether the inode with this index has data.
-    pub(crate) fn has(&self, index: usize) -> bool {
+    pub(crate) fn contains(&self, index: usize) -> bool {
         self.places.get(index).is_some_and(|place| place > 0)
     }
 
@@ -64,7 +64,7 @@ impl DataMap {
     }
 
     /// Takes over the data of `files`, which `nodes` are in their order.
-    pub(crate) fn adopt(&mut self, files: Self, nodes: impl Iterator<Item = u32>) {
+    pub(crate) fn merge(&mut self, files: Self, nodes: impl Iterator<Item = u32>) {
         if self.descriptions.len() == 0 {
             for (place, node) in files.places.iter().zip(nodes) {
                 self.places.set(node as usize, place);

@@ -21,7 +21,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::context::check_cancelled;
-use crate::spill::{MemoryLoan, SpillStore};
+use crate::spill::{MemoryReservation, SpillStore};
 use crate::{Error, ErrorKind};
 use formats::{GzipReader, XzStream, ZstdReader};
 
@@ -295,13 +295,13 @@ pub(crate) const WINDOW_BYTES_MAX: u64 = 256 << 20;
 pub(crate) struct WindowMemory {
     bytes_max: u64,
     store: SpillStore,
-    loan: Option<MemoryLoan>,
+    reservation: Option<MemoryReservation>,
 }
 
 impl WindowMemory {
-    /// At most `bytes_max` bytes, which `store` lends.
+    /// At most `bytes_max` bytes, which `store` reserves.
     pub(crate) fn new(bytes_max: u64, store: SpillStore) -> Self {
-        Self { bytes_max, store, loan: None }
+        Self { bytes_max, store, reservation: None }
     }
 
     fn bytes_max(&self) -> u64 {
@@ -317,10 +317,10 @@ impl WindowMemory {
         if bytes > self.bytes_max {
             return Err(self.too_long(format, Some(bytes), offset));
         }
-        if self.loan.as_ref().is_none_or(|loan| loan.bytes() < bytes) {
-            // The loan before ends first, as the store knows one at a time.
-            self.loan = None;
-            self.loan = Some(self.store.lend(bytes));
+        if self.reservation.as_ref().is_none_or(|reservation| reservation.bytes() < bytes) {
+            // The reservation before ends first, as the store knows one at a time.
+            self.reservation = None;
+            self.reservation = Some(self.store.reserve(bytes));
             trim_heap();
         }
         Ok(())

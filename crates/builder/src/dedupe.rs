@@ -506,8 +506,8 @@ impl<'a> MatchSelector<'a> {
         let is_whole = range.bytes == file.end - file.start;
         let pieces = u64::from(!is_cut) + u64::from(has_front) + u64::from(has_back);
         let cost = pieces.saturating_sub(1) * self.costs.cut_bytes;
-        let least = if is_whole && is_cut { 1 } else { self.costs.piece_bytes_min.max(1) };
-        range.bytes >= least.max(cost)
+        let min = if is_whole && is_cut { 1 } else { self.costs.piece_bytes_min.max(1) };
+        range.bytes >= min.max(cost)
     }
 
     /// Where the last copy ends in the file of `target`, or the file starts.

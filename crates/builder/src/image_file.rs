@@ -409,7 +409,7 @@ impl Drop for ImageWriter {
         }
         // A failure is not reported: an earlier error is.
         match &self.output {
-            ImageOutput::New(new) => drop(new.withdraw()),
+            ImageOutput::New(new) => drop(new.unlink_own()),
             ImageOutput::InPlace(in_place) => {
                 if in_place.is_emptied || self.unpublished_head_bytes > 0 {
                     drop(self.invalidate(self.unpublished_head_bytes));

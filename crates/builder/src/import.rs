@@ -219,7 +219,7 @@ impl<'a> DirectoryWalk<'a> {
     fn run(mut self) -> Result<Tree> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(self.root.fd(), ".", flags, Mode::empty())
-            .map_err(|errno| self.here(input("cannot open the directory", errno)))?;
+            .map_err(|errno| self.located(input("cannot open the directory", errno)))?;
         // Without a root there is no tree, so this fails with any options.
         self.enter(root, None)?;
         while let Some(frame) = self.frames.last_mut() {
@@ -242,7 +242,7 @@ impl<'a> DirectoryWalk<'a> {
         let reopened = self.reopen_innermost();
         push_part(&mut self.path, name);
         let result = match (reopened, self.frames.last()) {
-            (Err(error), _) => Err(self.here(error)),
+            (Err(error), _) => Err(self.located(error)),
             (Ok(()), Some(WalkFrame { place, fd: Some(fd), pending, .. })) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let opened = rustix::fs::openat(fd, name, flags, Mode::empty());
@@ -253,7 +253,7 @@ impl<'a> DirectoryWalk<'a> {
                 }
                 match opened {
                     Ok(fd) => self.enter(fd, Some((parent, name))),
-                    Err(errno) => Err(self.here(unopened_directory(errno))),
+                    Err(errno) => Err(self.located(unopened_directory(errno))),
                 }
             }
             // No frame, or a closed one, has not been reopened.
@@ -290,19 +290,19 @@ impl<'a> DirectoryWalk<'a> {
     /// Adds the open directory `fd` and its entries, except subdirectories, which become a frame.
     /// Only the root has no `parent`.
     fn enter(&mut self, fd: OwnedFd, parent: Option<(DirectoryPosition, &[u8])>) -> Result<()> {
-        let status =
-            open_status(fd.as_fd()).map_err(|errno| self.here(input("cannot examine", errno)))?;
+        let status = open_status(fd.as_fd())
+            .map_err(|errno| self.located(input("cannot examine", errno)))?;
         let choice = &self.options.adjustments.xattrs;
         let xattrs = match choice {
             XattrFilter::None => HostXattrs::new(),
             _ => match self.xattrs.of_open(&fd, choice) {
                 Ok(found) => self.readable(found),
-                Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
+                Err(errno) => return Err(self.located(input("cannot read xattrs", errno))),
             },
         };
         self.listing
             .read(&fd)
-            .map_err(|errno| self.here(input("cannot list the directory", errno)))?;
+            .map_err(|errno| self.located(input("cannot list the directory", errno)))?;
         let place = self.add_directory(metadata(&status, xattrs), parent)?;
         let pending = self.add_entries(fd.as_fd(), place)?;
         if pending.is_empty() {
@@ -335,7 +335,7 @@ impl<'a> DirectoryWalk<'a> {
             return Ok(DirectoryPosition { node: Tree::ROOT, number: 0 });
         };
         let node = self.tree.add(Node::directory(metadata))?;
-        self.tree.link(parent.node, name, node).map_err(|error| self.here(error))?;
+        self.tree.link(parent.node, name, node).map_err(|error| self.located(error))?;
         Ok(DirectoryPosition { node, number: self.directories.add(parent.number, name) })
     }
 
@@ -380,15 +380,15 @@ impl<'a> DirectoryWalk<'a> {
     ) -> Result<AddedEntry> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let status = rustix::fs::statx(fd, name, flags, StatxFlags::BASIC_STATS)
-            .map_err(|errno| self.here(unexamined(errno)))?;
+            .map_err(|errno| self.located(unexamined(errno)))?;
         let fingerprint = FileFingerprint::of(&status);
         let file_type = FileType::from_raw_mode(status.stx_mode.into());
         if file_type == FileType::Directory {
             return Ok(AddedEntry::Directory);
         }
         let is_shared = status.stx_nlink > 1 && self.options.hard_links == HardLinkPolicy::Joined;
-        let identity = identity_key(&fingerprint);
-        let known = if is_shared { self.links.get(&identity) } else { None };
+        let file_id = file_id_key(&fingerprint);
+        let known = if is_shared { self.links.get(&file_id) } else { None };
         let known = known.and_then(|node| u32::try_from(node).ok()).map(NodeId::from_index);
         let node = match known {
             Some(node) => node,
@@ -398,9 +398,9 @@ impl<'a> DirectoryWalk<'a> {
             }
         };
         if is_shared {
-            self.links.insert(&identity, node.index() as u64);
+            self.links.insert(&file_id, node.index() as u64);
         }
-        self.tree.link(place.node, name, node).map_err(|error| self.here(error))?;
+        self.tree.link(place.node, name, node).map_err(|error| self.located(error))?;
         Ok(AddedEntry::Done)
     }
 
@@ -418,12 +418,12 @@ impl<'a> DirectoryWalk<'a> {
                 let path = || self.root.host_path(&self.path);
                 match self.xattrs.of_entry(fd, name, path, choice) {
                     Ok(found) => self.readable(found),
-                    Err(Errno::NOENT) => return Err(self.here(vanished())),
+                    Err(Errno::NOENT) => return Err(self.located(vanished())),
                     Err(Errno::NAMETOOLONG) if !self.xattrs.has_proc() => {
                         let why = "cannot read xattrs at so long a path without /proc";
-                        return Err(self.here(input(why, Errno::NAMETOOLONG)));
+                        return Err(self.located(input(why, Errno::NAMETOOLONG)));
                     }
-                    Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
+                    Err(errno) => return Err(self.located(input("cannot read xattrs", errno))),
                 }
             }
         };
@@ -442,7 +442,7 @@ impl<'a> DirectoryWalk<'a> {
             FileType::Socket => NodeKind::Socket,
             FileType::Directory | FileType::Unknown => {
                 let mode = status.stx_mode;
-                return Err(self.here(Error::new(ErrorKind::Unsupported(format!(
+                return Err(self.located(Error::new(ErrorKind::Unsupported(format!(
                     "a file of an unknown type, mode {mode:#o}"
                 )))));
             }
@@ -464,7 +464,7 @@ impl<'a> DirectoryWalk<'a> {
                 | OFlags::NOCTTY
                 | OFlags::CLOEXEC;
             rustix::fs::openat(fd, name, flags, Mode::empty())
-                .map_err(|errno| self.here(input("cannot open", errno)))?;
+                .map_err(|errno| self.located(input("cannot open", errno)))?;
         }
         let fingerprint = FileFingerprint::of(status);
         let spread = match status.stx_blocks.saturating_mul(STATUS_BLOCK_BYTES) < fingerprint.size {
@@ -479,13 +479,13 @@ impl<'a> DirectoryWalk<'a> {
     fn target(&self, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Box<[u8]>> {
         match rustix::fs::readlinkat(fd, name, Vec::new()) {
             Ok(target) => Ok(target.into_bytes().into_boxed_slice()),
-            Err(Errno::NOENT) => Err(self.here(vanished())),
+            Err(Errno::NOENT) => Err(self.located(vanished())),
             Err(Errno::INVAL) => {
                 let how =
                     "it was a symlink when it was listed, but is not a symlink now".to_owned();
-                Err(self.here(changed(how)))
+                Err(self.located(changed(how)))
             }
-            Err(errno) => Err(self.here(input("cannot read the symlink", errno))),
+            Err(errno) => Err(self.located(input("cannot read the symlink", errno))),
         }
     }
 
@@ -494,7 +494,7 @@ impl<'a> DirectoryWalk<'a> {
         if major <= MAJOR_MAX && minor <= MINOR_MAX {
             return Ok((major, minor));
         }
-        Err(self.here(Error::new(ErrorKind::Unsupported(format!(
+        Err(self.located(Error::new(ErrorKind::Unsupported(format!(
             "device {major}:{minor} exceeds 12 bits and 20 bits"
         )))))
     }
@@ -504,7 +504,7 @@ impl<'a> DirectoryWalk<'a> {
     fn readable(&self, found: XattrValues) -> HostXattrs {
         if let Some(name) = found.valueless {
             let how = format!("xattr {} was listed, but has no value now", name.escape_ascii());
-            self.observer.warn(self.here(changed(how)));
+            self.observer.warn(self.located(changed(how)));
         }
         found.xattrs
     }
@@ -520,7 +520,7 @@ impl<'a> DirectoryWalk<'a> {
     }
 
     /// The error with the current path.
-    fn here(&self, error: Error) -> Error {
+    fn located(&self, error: Error) -> Error {
         error.at(self.root.host_path(&self.path))
     }
 }
@@ -538,7 +538,7 @@ fn next_pending(pending: &PagedBytes, left: &mut Range<u64>) -> Option<Vec<u8>> 
 }
 
 /// What is the same for all names of an inode.
-fn identity_key(fingerprint: &FileFingerprint) -> [u8; 16] {
+fn file_id_key(fingerprint: &FileFingerprint) -> [u8; 16] {
     let ((major, minor), inode) = (fingerprint.device, fingerprint.inode);
     let mut key = [0; 16];
     key[..4].copy_from_slice(&major.to_be_bytes());

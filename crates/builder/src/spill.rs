@@ -29,8 +29,8 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 const FRAMES_MIN: usize = 64;
 /// What a page in memory takes beside its bytes: its frame, its entries in tables, and the allocator.
 const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 48;
-/// What a store keeps of its memory however much it lends: one part in so many.
-const LOAN_REST_SHARE: u64 = 8;
+/// What a store keeps of its memory however much is reserved: one part in so many.
+const RESERVATION_REST_SHARE: u64 = 8;
 
 /// How much of a [`SpillStore`] is in memory, and where the rest goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,13 +101,13 @@ impl SpillStore {
         self.lock().memory_bytes
     }
 
-    /// Does with `bytes` less of its memory, but keeps an eighth, until the loan is dropped. There is one loan at a time,
+    /// Does with `bytes` less of its memory, but keeps an eighth, until the reservation is dropped. There is one at a time,
     /// during which nothing else changes the limit.
-    pub(crate) fn lend(&self, bytes: u64) -> MemoryLoan {
+    pub(crate) fn reserve(&self, bytes: u64) -> MemoryReservation {
         let mut cache = self.lock();
         let before = cache.memory_bytes;
-        cache.set_memory_max(before.saturating_sub(bytes).max(before / LOAN_REST_SHARE));
-        MemoryLoan { store: self.clone(), bytes, before }
+        cache.set_memory_max(before.saturating_sub(bytes).max(before / RESERVATION_REST_SHARE));
+        MemoryReservation { store: self.clone(), bytes, before }
     }
 
     /// What was used so far.
@@ -203,20 +203,20 @@ struct PageCache {
 
 /// Memory that a store does without.
 #[derive(Debug)]
-pub(crate) struct MemoryLoan {
+pub(crate) struct MemoryReservation {
     store: SpillStore,
     bytes: u64,
     /// What the store has afterwards.
     before: u64,
 }
 
-impl MemoryLoan {
+impl MemoryReservation {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-impl Drop for MemoryLoan {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.store.set_memory_max(self.before);
     }

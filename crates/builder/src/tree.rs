@@ -28,7 +28,7 @@ pub use content::{
 pub(crate) use content::{ContentTable, memory_content, stored_content};
 pub use ferrofs_ondisk::Timestamp;
 use node::XattrSets;
-pub use node::{Metadata, Node, NodeId, NodeKind, Xattrs};
+pub use node::{Metadata, Node, NodeId, NodeKind, XattrMap};
 pub(crate) use node::{NodeRecord, NodeSet};
 
 /// What an inode takes in the store, with what a build keeps for it, such as its number, its place and its data.
@@ -372,7 +372,7 @@ impl Tree {
     }
 
     /// The set of xattrs with this number, and how many sets there are.
-    pub(crate) fn xattr_set(&self, number: u32) -> Xattrs {
+    pub(crate) fn xattr_set(&self, number: u32) -> XattrMap {
         self.xattrs.get(number)
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn write_data(
     let mut map = map_device_files(tree, context, &profiles, sinks.image)?;
     let (mut nodes, mut compressions) = (PagedArray::new(tree.store()), Vec::new());
     files_in_order(tree, |path, node| {
-        if map.has(node.index()) {
+        if map.contains(node.index()) {
             return;
         }
         nodes.push(node.number());
@@ -76,7 +76,7 @@ pub(crate) fn write_data(
     files.pieces = plan.as_deref();
     let packed = PackedFile::new(packed_prefix, options.fragment_sharing, tree.store());
     let (data, packed) = write_files(files, packed, context, sinks)?;
-    map.adopt(data, nodes.iter());
+    map.merge(data, nodes.iter());
     tree.store().check()?;
     Ok((map, packed))
 }
@@ -102,9 +102,9 @@ fn map_device_files(
         return Ok(map);
     }
     let params = ChunkTableParams::new(context.options, context.options.block_size.bytes().into());
-    let least_bytes = DataPipeline::least_bytes(profiles)?;
+    let min_bytes = DataPipeline::min_bytes(profiles)?;
     let needs = DataNeeds { chunk_table_bytes: u64::MAX, ..DataNeeds::default() };
-    let tables = context.memory.charge_tables(&needs, least_bytes)?;
+    let tables = context.memory.charge_tables(&needs, min_bytes)?;
     let mut budget =
         ChunkTableBudget::of_longest_chunks(tables.chunk_tables, context.memory.limit_bytes());
     let mut references = DeviceReferences { devices: tree.devices(), params, sink };
@@ -164,7 +164,7 @@ impl DataPass<'_> {
         let params = CommitParams::new(context, self.modes.uncompressed);
         let copied = copied_files(self.files);
         let needs = self.needs(context, &params, &copied);
-        let threads_bytes = DataPipeline::least_bytes(&self.profiles)?;
+        let threads_bytes = DataPipeline::min_bytes(&self.profiles)?;
         let tables = context.memory.charge_tables(&needs, threads_bytes)?;
         let pipeline = DataPipeline::new(self.profiles, context)?;
         let files = DataMap::new(context.memory.store(), 0);
@@ -409,8 +409,8 @@ impl DataPipeline {
     ///
     /// # Errors
     /// An encoder that does not take its parameters.
-    fn least_bytes(profiles: &CompressionProfiles) -> Result<u64> {
-        Ok(thread_bytes(profiles)? + in_flight_least(profiles))
+    fn min_bytes(profiles: &CompressionProfiles) -> Result<u64> {
+        Ok(thread_bytes(profiles)? + in_flight_min(profiles))
     }
 
     /// The threads of the options, or as many as the rest of the memory is enough for.
@@ -420,10 +420,9 @@ impl DataPipeline {
     fn new(profiles: CompressionProfiles, context: &BuildContext<'_>) -> Result<Self> {
         let each = thread_bytes(&profiles)?;
         let available = context.memory.available_bytes();
-        let spare =
-            available.checked_sub(in_flight_least(&profiles)).filter(|spare| *spare >= each);
+        let spare = available.checked_sub(in_flight_min(&profiles)).filter(|spare| *spare >= each);
         let Some(spare) = spare else {
-            return Err(context.memory.too_little(Self::least_bytes(&profiles)?));
+            return Err(context.memory.too_little(Self::min_bytes(&profiles)?));
         };
         let jobs = context.options.jobs;
         let wanted = jobs.unwrap_or_else(|| AvailableCpus::read().parallelism()).max(1);
@@ -500,7 +499,7 @@ fn thread_bytes(profiles: &CompressionProfiles) -> Result<u64> {
 }
 
 /// What is in flight at least.
-fn in_flight_least(profiles: &CompressionProfiles) -> u64 {
+fn in_flight_min(profiles: &CompressionProfiles) -> u64 {
     2 * (SEGMENT_BYTES + profiles.params.block as u64)
 }
 

@@ -163,7 +163,7 @@ impl BuildObserver for BlobBlocker<'_> {
 }
 
 #[test]
-fn a_former_image_goes_before_its_blob_becomes_another() {
+fn a_previous_image_goes_before_its_blob_becomes_another() {
     let directory = BlobDirectory::new();
     fs::write(directory.path("image"), "former").unwrap();
     let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
@@ -658,7 +658,7 @@ fn small_files(count: u32) -> Tree {
 fn the_packed_inode_gets_the_memory_of_the_indexes_of_its_parts() {
     let place = TempDir::new().unwrap();
     // The least memory that a build needs, to 16 KiB.
-    let least = |tree: &Tree| {
+    let min_memory = |tree: &Tree| {
         let builds = |memory_bytes| {
             let options = BuildOptions { memory_bytes, jobs: Some(1), ..forms()[3].clone() };
             let target = place.path().join("image");
@@ -675,7 +675,7 @@ fn the_packed_inode_gets_the_memory_of_the_indexes_of_its_parts() {
         }
         high << 14
     };
-    let (few, many) = (least(&small_files(100)), least(&small_files(8000)));
+    let (few, many) = (min_memory(&small_files(100)), min_memory(&small_files(8000)));
     assert!(few > 20 << 20, "{few}");
     // Indexes of 8,000 parts take 500 KiB, and all that is left if that is less.
     assert!(many < few + (256 << 10), "{few} {many}");

@@ -148,7 +148,7 @@ impl Iterator for ScanBatches<'_> {
     }
 }
 
-/// How files are split: by content, at least `2^bits` bytes, twice that on the average, [`STRETCH`] times that
+/// How files are split: by content, at least `2^bits` bytes, twice that on the average, [`MAX_TO_MIN_RATIO`] times that
 /// at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CdcParams {
@@ -169,7 +169,7 @@ pub(super) const BITS_MIN: u32 = 10;
 pub(super) const BITS_MAX: u32 = 14;
 
 /// The longest chunk over the shortest one. Bytes without a boundary, such as zeros, make the longest ones.
-const STRETCH: usize = 8;
+const MAX_TO_MIN_RATIO: usize = 8;
 
 /// Bytes that a boundary depends on: each one is shifted out of the 64 bits of the hash after 64 more.
 const WINDOW: usize = 64;
@@ -180,7 +180,7 @@ static GEAR: [u64; 256] = gear();
 impl CdcParams {
     /// The longest chunk, in bytes.
     pub(super) fn longest(self) -> usize {
-        STRETCH << self.bits
+        MAX_TO_MIN_RATIO << self.bits
     }
 
     /// Where the chunk ends that starts with `data`: 1 to `data.len()`, which is not 0. `data` is as
@@ -232,7 +232,7 @@ mod tests {
 
     /// The same without any trick.
     fn plain_end(data: &[u8], bits: u32) -> usize {
-        let data = &data[..data.len().min(STRETCH << bits)];
+        let data = &data[..data.len().min(MAX_TO_MIN_RATIO << bits)];
         for end in (1 << bits) + 1..=data.len() {
             let hash = data[end - WINDOW..end]
                 .iter()

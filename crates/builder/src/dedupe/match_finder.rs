@@ -196,7 +196,7 @@ impl<'a> MatchFinder<'a> {
 impl OpenMatch {
     /// Whether `chunk` is what comes next in the source.
     fn continues(&mut self, fingerprints: &FingerprintIndex, chunk: CdcChunk) -> bool {
-        let is_next = fingerprints.has(self.next, chunk.digest)
+        let is_next = fingerprints.contains(self.next, chunk.digest)
             && fingerprints.places(self.next).is_some_and(|places| {
                 places.start < self.source_end
                     && places.end - places.start == u64::from(chunk.bytes)
@@ -281,7 +281,7 @@ impl FingerprintIndex {
     }
 
     /// Whether the chunk `index` has `digest`.
-    fn has(&self, index: usize, digest: u64) -> bool {
+    fn contains(&self, index: usize, digest: u64) -> bool {
         self.digests.get(index) == Some(&digest)
     }
 

@@ -183,8 +183,8 @@ impl FaultyFiles {
                     }
                 };
                 assert!(bytes > 0);
-                let least = u64::from(BLOCK) * 2;
-                assert!(is_last || bytes >= least, "file {file}: a piece of {bytes} bytes");
+                let min = u64::from(BLOCK) * 2;
+                assert!(is_last || bytes >= min, "file {file}: a piece of {bytes} bytes");
             }
             assert!(made[file] == memory.bytes, "file {file} is another one");
         }

@@ -182,8 +182,8 @@ impl XattrReader {
 
     fn expect_path_leads_to(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let by_path = identity(rustix::fs::CWD, &self.path, flags)?;
-        let by_name = identity(directory, name, flags)?;
+        let by_path = file_id(rustix::fs::CWD, &self.path, flags)?;
+        let by_name = file_id(directory, name, flags)?;
         if by_path == by_name { Ok(()) } else { Err(Errno::NOENT) }
     }
 
@@ -220,13 +220,13 @@ impl XattrReader {
 /// Whether `/proc` is mounted, so that paths of it lead to open directories.
 fn has_proc(directory: BorrowedFd<'_>) -> bool {
     let path = format!("/proc/self/fd/{}/.", directory.as_raw_fd());
-    let by_path = identity(rustix::fs::CWD, path.as_bytes(), AtFlags::empty());
-    let by_fd = identity(directory, b"", AtFlags::EMPTY_PATH);
+    let by_path = file_id(rustix::fs::CWD, path.as_bytes(), AtFlags::empty());
+    let by_fd = file_id(directory, b"", AtFlags::EMPTY_PATH);
     matches!((by_path, by_fd), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Device (major and minor) and number of an inode.
-fn identity(directory: BorrowedFd<'_>, path: &[u8], flags: AtFlags) -> Result<(u32, u32, u64)> {
+fn file_id(directory: BorrowedFd<'_>, path: &[u8], flags: AtFlags) -> Result<(u32, u32, u64)> {
     let status = rustix::fs::statx(directory, path, flags, StatxFlags::INO)?;
     Ok((status.stx_dev_major, status.stx_dev_minor, status.stx_ino))
 }

@@ -23,7 +23,7 @@ const SMALL_BUDGET_BYTES: usize = 128 << 20;
 /// Memory of all others. A few bytes of text can make one of a mebibyte.
 const LARGE_BUDGET_BYTES: usize = 16 << 20;
 /// Memory of the automaton that an expression builds while it searches: less makes searches slow.
-const SEARCH_BYTES_LEAST: usize = 64 << 10;
+const SEARCH_BYTES_MIN: usize = 64 << 10;
 /// The label for "no label".
 const NONE: &[u8] = b"<<none>>";
 
@@ -275,7 +275,7 @@ fn compile(text: &str, bytes_max: usize) -> Result<Regex, regex::Error> {
         .unicode(false)
         .dot_matches_new_line(true)
         .size_limit(bytes_max)
-        .dfa_size_limit(bytes_max.max(SEARCH_BYTES_LEAST))
+        .dfa_size_limit(bytes_max.max(SEARCH_BYTES_MIN))
         .build()
 }
 

@@ -294,9 +294,9 @@ fn an_empty_file_that_may_not_be_read_is_compared_with_its_state() {
     let source = node(&tree, "shut").content().unwrap().source();
     source.open().map(drop).unwrap();
     // The time of its last change differs a tick of the host's clock later.
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let error = loop {
-        assert!(began.elapsed().as_secs() < 10, "a changed file is not noticed");
+        assert!(started_at.elapsed().as_secs() < 10, "a changed file is not noticed");
         std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o600)).unwrap();
         if let Err(error) = source.open() {
             break error;

@@ -298,8 +298,8 @@ impl SpoolWriter {
     /// The host has no space or memory for them.
     pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() && self.file.is_none() {
-            let room = self.room()?;
-            let (front, rest) = bytes.split_at(room.min(bytes.len()));
+            let spare = self.spare_capacity()?;
+            let (front, rest) = bytes.split_at(spare.min(bytes.len()));
             if front.is_empty() {
                 self.file = Some(self.new_file()?);
                 break;
@@ -325,7 +325,7 @@ impl SpoolWriter {
 
     /// The free bytes of the last chunk, which is a new one if necessary; 0 if the memory is used
     /// up.
-    fn room(&mut self) -> Result<usize> {
+    fn spare_capacity(&mut self) -> Result<usize> {
         let in_last = self.chunks.last().map_or(0, |chunk| CHUNK_BYTES - chunk.len());
         let left = self.options.memory_bytes_max.saturating_sub(self.memory_bytes);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK_BYTES);

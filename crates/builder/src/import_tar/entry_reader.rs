@@ -82,7 +82,7 @@ impl EntryReader {
     pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
         let mut extension = self.globals.clone();
         let mut extended_at = None;
-        let mut room = EXTENSION_BYTES_MAX;
+        let mut remaining = EXTENSION_BYTES_MAX;
         loop {
             let offset = self.input.offset();
             let Some(header) = self.header()? else {
@@ -93,7 +93,7 @@ impl EntryReader {
             };
             match header.type_flag() {
                 b'x' | b'X' => {
-                    let bytes = self.extension(&header, offset, &mut room)?;
+                    let bytes = self.extension(&header, offset, &mut remaining)?;
                     extension
                         .records
                         .read(&bytes, PaxScope::Entry)
@@ -101,8 +101,8 @@ impl EntryReader {
                 }
                 b'g' => {
                     // Global records have few keys, each with one value.
-                    let mut globals_room = EXTENSION_BYTES_MAX;
-                    let bytes = self.extension(&header, offset, &mut globals_room)?;
+                    let mut globals_remaining = EXTENSION_BYTES_MAX;
+                    let bytes = self.extension(&header, offset, &mut globals_remaining)?;
                     self.globals
                         .records
                         .read(&bytes, PaxScope::All)
@@ -113,9 +113,11 @@ impl EntryReader {
                         .map_err(|why| refused(why, offset))?;
                     continue;
                 }
-                b'L' => extension.long_path = Some(self.long_name(&header, offset, &mut room)?),
+                b'L' => {
+                    extension.long_path = Some(self.long_name(&header, offset, &mut remaining)?);
+                }
                 b'K' => {
-                    extension.long_link = Some(self.long_name(&header, offset, &mut room)?);
+                    extension.long_link = Some(self.long_name(&header, offset, &mut remaining)?);
                 }
                 // The label of a volume, which does not concern files.
                 b'V' => {
@@ -214,8 +216,13 @@ impl EntryReader {
         })
     }
 
-    /// The contents of an extended header. `room` is how many bytes those of its entry may still have.
-    fn extension(&mut self, header: &TarHeader, offset: u64, room: &mut u64) -> Result<Vec<u8>> {
+    /// The contents of an extended header. `remaining` is how many bytes those of its entry may still have.
+    fn extension(
+        &mut self,
+        header: &TarHeader,
+        offset: u64,
+        remaining: &mut u64,
+    ) -> Result<Vec<u8>> {
         let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| refused("an extended header has no valid size", offset))?;
         if bytes > EXTENSION_BYTES_MAX {
@@ -223,7 +230,7 @@ impl EntryReader {
                 format!("an extended header of {bytes} bytes, more than {EXTENSION_BYTES_MAX}");
             return Err(refused(what, offset));
         }
-        *room = room.checked_sub(bytes).ok_or_else(|| {
+        *remaining = remaining.checked_sub(bytes).ok_or_else(|| {
             let what = "extended headers of one entry with more than";
             refused(format!("{what} {EXTENSION_BYTES_MAX} bytes"), offset)
         })?;
@@ -235,8 +242,13 @@ impl EntryReader {
         Ok(body)
     }
 
-    fn long_name(&mut self, header: &TarHeader, offset: u64, room: &mut u64) -> Result<Vec<u8>> {
-        let body = self.extension(header, offset, room)?;
+    fn long_name(
+        &mut self,
+        header: &TarHeader,
+        offset: u64,
+        remaining: &mut u64,
+    ) -> Result<Vec<u8>> {
+        let body = self.extension(header, offset, remaining)?;
         Ok(until_zero(&body).to_vec())
     }
 

@@ -157,11 +157,11 @@ impl LayerMerger {
                         Ok(())
                     };
                 }
-                self.make_room(parent, name, before, &path)?;
+                self.check_replaceable(parent, name, before, &path)?;
                 id
             }
             EntryKind::Inode(kind) => {
-                self.make_room(parent, name, before, &path)?;
+                self.check_replaceable(parent, name, before, &path)?;
                 self.tree.add(Node { metadata, kind })?
             }
         };
@@ -187,7 +187,7 @@ impl LayerMerger {
     }
 
     /// Whether the node of a name may be replaced by something that is not a directory.
-    fn make_room(
+    fn check_replaceable(
         &self,
         parent: NodeId,
         name: &[u8],

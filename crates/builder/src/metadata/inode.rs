@@ -60,11 +60,11 @@ impl InodeExtent {
 
     /// Whether there is a place for it at all. Where the core ends in its block depends on its length modulo 32.
     pub(crate) fn is_possible(self, block_size: BlockSize) -> bool {
-        let least = match self.core_bytes % SLOT_BYTES {
+        let min = match self.core_bytes % SLOT_BYTES {
             0 => SLOT_BYTES,
             rest => rest,
         };
-        self.tail == 0 || least.saturating_add(self.tail) <= u64::from(block_size.bytes())
+        self.tail == 0 || min.saturating_add(self.tail) <= u64::from(block_size.bytes())
     }
 }
 

@@ -435,8 +435,8 @@ impl InodeAllocator {
 
     /// The smallest gap of at least `bytes` bytes, of equal ones the first: its length and its start.
     fn take_gap(&mut self, bytes: u64) -> Option<(u64, u64)> {
-        let least = usize::try_from(bytes.div_ceil(SLOT_BYTES)).ok()?;
-        let slots = (least..self.gaps.len()).find(|slots| !self.gaps[*slots].is_empty())?;
+        let min = usize::try_from(bytes.div_ceil(SLOT_BYTES)).ok()?;
+        let slots = (min..self.gaps.len()).find(|slots| !self.gaps[*slots].is_empty())?;
         let Reverse(start) = self.gaps[slots].pop()?;
         Some((slots as u64 * SLOT_BYTES, start))
     }

@@ -15,7 +15,7 @@ use crate::context::BuildMemory;
 use crate::metadata::placement::InodeOrder;
 use crate::options::validate::{long_prefix, prefix_of_digest};
 use crate::spill::paged::{PagedArray, PagedBytes, Sorter};
-use crate::tree::{NodeId, Tree, Xattrs};
+use crate::tree::{NodeId, Tree, XattrMap};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// Shared entries that a body can name (docs/format.md F20).
@@ -124,11 +124,11 @@ impl<'t> XattrPlan<'t> {
     /// Bytes of the body behind the inode of `id`; 0 for none.
     pub(crate) fn body_bytes(&self, id: NodeId) -> u32 {
         let set = self.tree.record(id).xattrs as usize;
-        self.body_bytes.get(set).unwrap_or(0).max(self.least_bytes(id))
+        self.body_bytes.get(set).unwrap_or(0).max(self.min_bytes(id))
     }
 
     /// Bytes that the body of `id` is filled up to.
-    fn least_bytes(&self, id: NodeId) -> u32 {
+    fn min_bytes(&self, id: NodeId) -> u32 {
         if id == Tree::ROOT { self.root_bytes } else { 0 }
     }
 
@@ -170,14 +170,14 @@ impl<'t> XattrPlan<'t> {
             0 => Vec::new(),
             number => self.body(&self.tree.xattr_set(number))?.write(shared_at)?,
         };
-        let least = self.least_bytes(id) as usize;
-        if bytes.is_empty() && least > 0 {
+        let min = self.min_bytes(id) as usize;
+        if bytes.is_empty() && min > 0 {
             // The header of a body of nothing: filter, and no shared ones.
             let filter = if self.has_filters { filter_of_names([]) } else { 0 };
             bytes.extend_from_slice(&filter.to_le_bytes());
         }
         // Entries of zeros are none (docs/format.md F12).
-        bytes.resize(bytes.len().max(least), 0);
+        bytes.resize(bytes.len().max(min), 0);
         Ok(bytes)
     }
 
@@ -246,7 +246,7 @@ impl<'t> XattrPlan<'t> {
         Ok(is_it.then_some(at))
     }
 
-    fn body<'x>(&self, xattrs: &'x Xattrs) -> Result<XattrBody<'x>>
+    fn body<'x>(&self, xattrs: &'x XattrMap) -> Result<XattrBody<'x>>
     where
         't: 'x,
     {
@@ -306,7 +306,7 @@ impl SetUsers {
     }
 
     /// The sets that some inode has, each with the number of these.
-    fn sets<'t>(&'t self, tree: &'t Tree) -> impl Iterator<Item = (Xattrs, u32)> {
+    fn sets<'t>(&'t self, tree: &'t Tree) -> impl Iterator<Item = (XattrMap, u32)> {
         let used = (0_u32..).zip(self.0.iter()).filter(|(_, count)| *count > 0);
         used.map(|(number, count)| (tree.xattr_set(number), count))
     }

@@ -12,7 +12,7 @@ use crate::{Algorithms, Error, ErrorKind, Result};
 /// Bytes of the shortest and the longest dictionary of MicroLZMA.
 const LZMA_DICTIONARIES: (u64, u64) = (4096, 8 << 20);
 /// The least default dictionary; the default is four pclusters.
-const LZMA_DICTIONARY_LEAST: u64 = 32 << 10;
+const LZMA_DICTIONARY_MIN: u64 = 32 << 10;
 /// Bytes of the shortest and the longest window of ZSTD.
 const ZSTD_WINDOWS: (u64, u64) = (1 << 10, 1 << 20);
 /// Pclusters in the default window of ZSTD.
@@ -166,25 +166,25 @@ impl AlgorithmParameters {
     }
 
     fn lzma_dictionary(&self, setting: AlgorithmContext) -> Result<u32, String> {
-        let (least, most) = LZMA_DICTIONARIES;
-        let suiting = setting.pcluster_bytes.saturating_mul(4).clamp(LZMA_DICTIONARY_LEAST, most);
+        let (min, max) = LZMA_DICTIONARIES;
+        let suiting = setting.pcluster_bytes.saturating_mul(4).clamp(LZMA_DICTIONARY_MIN, max);
         let bytes = self.dictionary.unwrap_or(suiting);
-        let fitting = (least..=most).contains(&bytes).then(|| u32::try_from(bytes).ok()).flatten();
+        let fitting = (min..=max).contains(&bytes).then(|| u32::try_from(bytes).ok()).flatten();
         fitting.ok_or_else(|| {
-            format!("lzma supports dictionaries of {least} to {most} bytes, not {bytes}")
+            format!("lzma supports dictionaries of {min} to {max} bytes, not {bytes}")
         })
     }
 
     fn zstd_window_log(&self, setting: AlgorithmContext) -> Result<u8, String> {
-        let (least, most) = ZSTD_WINDOWS;
+        let (min, max) = ZSTD_WINDOWS;
         let suiting = setting.pcluster_bytes.saturating_mul(ZSTD_WINDOW_PCLUSTERS);
-        let suiting = 1 << suiting.clamp(least, most).ilog2();
+        let suiting = 1 << suiting.clamp(min, max).ilog2();
         let bytes = self.dictionary.unwrap_or(suiting);
-        let is_window = bytes.is_power_of_two() && (least..=most).contains(&bytes);
+        let is_window = bytes.is_power_of_two() && (min..=max).contains(&bytes);
         let log = is_window.then(|| u8::try_from(bytes.trailing_zeros()).ok()).flatten();
         log.ok_or_else(|| {
             format!(
-                "zstd supports dictionaries of {least} to {most} bytes, powers of two, not {bytes}"
+                "zstd supports dictionaries of {min} to {max} bytes, powers of two, not {bytes}"
             )
         })
     }

@@ -254,8 +254,8 @@ fn check_method(method: Method, algorithm: Algorithm) -> Result<()> {
         }
     };
     require(windows.contains(&window), || {
-        let (least, most) = windows.clone().into_inner();
-        format!("the window of {algorithm} is {window}, not in {least}..={most}")
+        let (min, max) = windows.clone().into_inner();
+        format!("the window of {algorithm} is {window}, not in {min}..={max}")
     })
 }
 

@@ -53,7 +53,7 @@ impl NewFile {
         let Some(file) = open_unnamed(&target.directory) else {
             return Self::create_named(target, path);
         };
-        Self { file, temporary: None, target, path }.adopted()
+        Self { file, temporary: None, target, path }.with_owner_and_mode()
     }
 
     /// Creates the file with a temporary name.
@@ -63,12 +63,12 @@ impl NewFile {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |part: &OsStr| rustix::fs::openat(&target.directory, part, flags, mode);
         let (file, part) = target.try_names(open)?;
-        Self { file: file.into(), temporary: Some(part), target, path }.adopted()
+        Self { file: file.into(), temporary: Some(part), target, path }.with_owner_and_mode()
     }
 
-    fn adopted(self) -> io::Result<Self> {
+    fn with_owner_and_mode(self) -> io::Result<Self> {
         if let Some(previous) = &self.target.previous {
-            adopt(&self.file, previous)?;
+            copy_owner_and_mode(&self.file, previous)?;
         }
         Ok(self)
     }
@@ -157,7 +157,7 @@ impl NewFile {
     }
 
     /// Takes the name from the file again, if the file has it.
-    pub(crate) fn withdraw(&self) -> io::Result<()> {
+    pub(crate) fn unlink_own(&self) -> io::Result<()> {
         let own = rustix::fs::fstat(&self.file)?;
         self.unlink((own.st_dev, own.st_ino))
     }
@@ -276,7 +276,7 @@ fn open_unnamed(directory: &OwnedFd) -> Option<File> {
 
 /// Gives a new file the owner and the permissions of the file that it replaces. Set-id bits are
 /// left out. An owner that the caller may not set is that of the caller.
-fn adopt(file: &File, previous: &PreviousFile) -> io::Result<()> {
+fn copy_owner_and_mode(file: &File, previous: &PreviousFile) -> io::Result<()> {
     let own = rustix::fs::fstat(file)?;
     let (uid, gid) = (Uid::from_raw(previous.uid), Gid::from_raw(previous.gid));
     if (own.st_uid, own.st_gid) != (previous.uid, previous.gid)

@@ -92,13 +92,13 @@ impl OrderedMap {
             Some((value, count == 1))
         })?;
         if let Some(parent) = path.last().filter(|_| is_empty) {
-            self.take_out(leaf, *parent, key);
+            self.remove_leaf(leaf, *parent, key);
         }
         Some(value)
     }
 
     /// Takes out a leaf without entries, in which `key` would be. Its parent has no key for its first child, which stays.
-    fn take_out(&mut self, leaf: u32, parent: u32, key: &[u8]) {
+    fn remove_leaf(&mut self, leaf: u32, parent: u32, key: &[u8]) {
         let found = self.store.read(parent, |bytes| {
             let page = TreePage(bytes);
             let index = match page.find(key) {

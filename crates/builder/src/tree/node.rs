@@ -12,7 +12,7 @@ use crate::spill::SpillStore;
 use crate::spill::paged::{PagedArray, PagedBytes, Record, RecordDecoder, RecordEncoder, first};
 
 /// Extended attributes by their full name, as in `security.capability`.
-pub type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+pub type XattrMap = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// Which inode of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,7 +126,7 @@ pub struct Metadata {
     /// Modification time.
     pub mtime: Timestamp,
     /// Extended attributes by their full name, as in `security.capability`.
-    pub xattrs: Xattrs,
+    pub xattrs: XattrMap,
 }
 
 /// An inode without its xattrs, target or content.
@@ -212,7 +212,7 @@ impl XattrSets {
     }
 
     /// The number of a set, which is added if it is new.
-    pub(crate) fn add(&mut self, xattrs: &Xattrs) -> u32 {
+    pub(crate) fn add(&mut self, xattrs: &XattrMap) -> u32 {
         if xattrs.is_empty() {
             return 0;
         }
@@ -236,10 +236,10 @@ impl XattrSets {
     }
 
     /// The set with this number.
-    pub(crate) fn get(&self, number: u32) -> Xattrs {
+    pub(crate) fn get(&self, number: u32) -> XattrMap {
         let encoded = self.encoded(number);
         let mut decoder = RecordDecoder::new(&encoded);
-        let mut xattrs = Xattrs::new();
+        let mut xattrs = XattrMap::new();
         while !decoder.is_empty() {
             let name = decoder.string();
             xattrs.insert(name.into(), decoder.string().into());

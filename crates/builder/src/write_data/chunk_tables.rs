@@ -46,8 +46,8 @@ impl DeviceReferences<'_> {
         let shift = shift(content, &extents, block);
         let chunk = u64::from(block.bytes()) << shift;
         let entries = content.bytes().div_ceil(chunk);
-        let count = budget.take(entries, content, entries)?;
-        budget.keep(content, count);
+        let count = budget.reserve(entries, content, entries)?;
+        budget.record_table(content, count);
         let mut places = vec![None; count];
         for extent in &extents {
             let mut place = match extent.place {
@@ -212,7 +212,7 @@ impl ChunkTableBudget {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the memory is too small for them, at the file with the longest table.
-    pub(crate) fn take(
+    pub(crate) fn reserve(
         &mut self,
         entries: u64,
         content: &Content,
@@ -241,7 +241,7 @@ impl ChunkTableBudget {
     }
 
     /// Notes that the table of a file is complete, with so many entries.
-    pub(crate) fn keep(&mut self, content: &Content, entries: usize) {
+    pub(crate) fn record_table(&mut self, content: &Content, entries: usize) {
         let entries = entries as u64;
         if self.longest.as_ref().is_none_or(|(_, longest)| entries > *longest) {
             self.longest = Some((content.source().name(), entries));
@@ -249,7 +249,7 @@ impl ChunkTableBudget {
     }
 
     /// Gives back entries that are not needed any more.
-    pub(crate) fn give_back(&mut self, entries: usize) {
+    pub(crate) fn release(&mut self, entries: usize) {
         self.used = self.used.saturating_sub(entries as u64);
     }
 
@@ -508,12 +508,12 @@ mod chunks_tests {
     fn tables_take_no_more_than_they_are_charged_with() {
         let mut budget = budget(10 * CHUNK_ENTRY_BYTES);
         let file = content("f", b"");
-        assert_eq!(budget.take(6, &file, 6).unwrap(), 6);
-        budget.take(5, &file, 5).unwrap_err();
-        budget.give_back(1);
-        assert_eq!(budget.take(5, &file, 5).unwrap(), 5);
-        budget.take(u64::MAX, &file, u64::MAX).unwrap_err();
-        budget.give_back(3);
+        assert_eq!(budget.reserve(6, &file, 6).unwrap(), 6);
+        budget.reserve(5, &file, 5).unwrap_err();
+        budget.release(1);
+        assert_eq!(budget.reserve(5, &file, 5).unwrap(), 5);
+        budget.reserve(u64::MAX, &file, u64::MAX).unwrap_err();
+        budget.release(3);
         assert_eq!(budget.into_used().bytes(), 7 * CHUNK_ENTRY_BYTES);
     }
 
@@ -521,18 +521,18 @@ mod chunks_tests {
     fn the_file_with_the_longest_table_is_named() {
         let mut budget = budget(10 * CHUNK_ENTRY_BYTES);
         let [long, short] = ["long", "short"].map(|name| content(name, b""));
-        budget.take(8, &long, 8).unwrap();
-        budget.keep(&long, 8);
-        budget.take(1, &short, 1).unwrap();
-        budget.keep(&short, 1);
-        let error = budget.take(2, &short, 3).unwrap_err();
+        budget.reserve(8, &long, 8).unwrap();
+        budget.record_table(&long, 8);
+        budget.reserve(1, &short, 1).unwrap();
+        budget.record_table(&short, 1);
+        let error = budget.reserve(2, &short, 3).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("long: its table of 8 chunks takes "), "{text}");
         assert!(
             text.ends_with("a larger --chunk-size or a larger --memory makes it fit"),
             "{text}"
         );
-        let error = budget.take(2, &short, 9).unwrap_err();
+        let error = budget.reserve(2, &short, 9).unwrap_err();
         assert!(error.to_string().starts_with("short: its table of 9 chunks "), "{error}");
     }
 

@@ -194,7 +194,7 @@ impl<'s> Committer<'s> {
         params: ChunkTableParams,
     ) -> Result<usize> {
         let of_file = task.content.bytes().div_ceil(params.chunk_bytes);
-        self.chunk_table_budget.take(entries, &task.content, of_file)
+        self.chunk_table_budget.reserve(entries, &task.content, of_file)
     }
 
     fn pack_file(&mut self, task: &RangeTask, digest: Option<Sha256Digest>) -> Result<()> {
@@ -485,8 +485,8 @@ impl<'s> Committer<'s> {
                 let before = chunks.len();
                 let data = table(chunks, &params)?;
                 if let FileData::Chunks { places, .. } = &data {
-                    self.chunk_table_budget.give_back(before.saturating_sub(places.len()));
-                    self.chunk_table_budget.keep(&task.content, places.len());
+                    self.chunk_table_budget.release(before.saturating_sub(places.len()));
+                    self.chunk_table_budget.record_table(&task.content, places.len());
                 }
                 data
             }

@@ -67,7 +67,7 @@ impl CopySources {
         } else {
             let Some(FileData::Compressed(data)) = data() else { return None };
             let source = DecodedSource::new(data);
-            self.make_room(source.memory_bytes());
+            self.evict_for(source.memory_bytes());
             self.sources.insert(file, (0, source));
         }
         self.time += 1;
@@ -78,7 +78,7 @@ impl CopySources {
     }
 
     /// Takes `more` bytes, for which the sources go that were not used for longest.
-    fn make_room(&mut self, more: u64) {
+    fn evict_for(&mut self, more: u64) {
         self.bytes += more;
         while self.bytes > self.bytes_max
             && let Some((_, file)) = self.uses.pop_first()

@@ -89,7 +89,7 @@ mod tests {
     use std::fs;
 
     use ferrofs_builder::output::ExistingOutput;
-    use ferrofs_builder::tree::{Metadata, Tree, Xattrs};
+    use ferrofs_builder::tree::{Metadata, Tree, XattrMap};
     use ferrofs_image::{Nid, OpenOptions};
 
     use super::super::block_map;
@@ -125,7 +125,7 @@ mod tests {
             uid: 0,
             gid: 0,
             mtime: crate::metadata_text::build_time(&image),
-            xattrs: Xattrs::default(),
+            xattrs: XattrMap::default(),
         };
         let places = Tree::new(root);
         write(target(&list), &image, b"").unwrap_err();
