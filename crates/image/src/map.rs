@@ -258,9 +258,9 @@ impl FlatMap {
         let tail =
             DataLocation::Stored(Address::Metadata { space: inode.space(), offset: inode.end() });
         let tail_bytes = size.saturating_sub(tail_start);
-        let room =
+        let remaining =
             u64::from(block_size.bytes()).saturating_sub(u64::from(block_size.within(inode.end())));
-        if tail_bytes > room {
+        if tail_bytes > remaining {
             return Err(Error::new(ErrorKind::InlineData).at(inode.end()));
         }
         let blocks = match payload {

@@ -15,7 +15,7 @@
 //!
 //! A reader of the storage wakes nobody when its read begins: nearly all reads are of cached files
 //! and take microseconds. A thread that waits for a slot looks for itself after
-//! [`FIRST_LOOK`], then at growing intervals.
+//! [`MIN_POLL_INTERVAL`], then at growing intervals.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -41,9 +41,9 @@ const KEPT_OUTPUT_BYTES: usize = 1 << 20;
 
 /// A thread that waits for a slot looks this soon whether the holders of all slots wait for the
 /// storage. Decoding a cluster takes less.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The longest interval between two such looks.
-const LAST_LOOK: Duration = Duration::from_millis(32);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(32);
 
 thread_local! {
     /// Slots that this thread holds, of all images.
@@ -161,12 +161,12 @@ impl DecodeCounters {
     /// Counts a run of a decoder that produced so many bytes.
     pub(crate) fn decoded(&mut self, bytes: usize) {
         self.decoded = self.decoded.wrapping_add(1);
-        self.decoded_bytes = self.decoded_bytes.wrapping_add(wide(bytes));
+        self.decoded_bytes = self.decoded_bytes.wrapping_add(to_u64(bytes));
     }
 
     /// Counts bytes of a cluster that were read beyond as many as were produced.
     pub(crate) fn surplus_input(&mut self, bytes: usize) {
-        self.surplus_input_bytes = self.surplus_input_bytes.wrapping_add(wide(bytes));
+        self.surplus_input_bytes = self.surplus_input_bytes.wrapping_add(to_u64(bytes));
     }
 
     /// Counts bytes of a cluster that were copied to a reader.
@@ -177,11 +177,11 @@ impl DecodeCounters {
 
     /// Counts uncompressed bytes that were copied to a reader.
     pub(crate) fn served_raw(&mut self, bytes: usize) {
-        self.served_bytes = self.served_bytes.wrapping_add(wide(bytes));
+        self.served_bytes = self.served_bytes.wrapping_add(to_u64(bytes));
     }
 }
 
-fn wide(bytes: usize) -> u64 {
+fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
@@ -247,13 +247,13 @@ impl ContextPool {
     /// first one.
     pub(crate) fn acquire(&self) -> DecodeSlot<'_> {
         let mut state = self.lock();
-        let mut interval = FIRST_LOOK;
-        while !self.has_room(&state) && HELD.get() == 0 {
+        let mut interval = MIN_POLL_INTERVAL;
+        while !self.has_free_slot(&state) && HELD.get() == 0 {
             state.waiting = state.waiting.saturating_add(1);
             let woken = self.released.wait_timeout(state, interval);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
             state.waiting = state.waiting.saturating_sub(1);
-            interval = interval.saturating_mul(2).min(LAST_LOOK);
+            interval = interval.saturating_mul(2).min(MAX_POLL_INTERVAL);
         }
         self.grant(state, HELD.get() == 0)
     }
@@ -262,11 +262,11 @@ impl ContextPool {
     /// do without.
     pub(crate) fn try_acquire(&self) -> Option<DecodeSlot<'_>> {
         let state = self.lock();
-        self.has_room(&state).then(|| self.grant(state, false))
+        self.has_free_slot(&state).then(|| self.grant(state, false))
     }
 
     /// Whether one more thread may decode.
-    fn has_room(&self, state: &ContextPoolState) -> bool {
+    fn has_free_slot(&self, state: &ContextPoolState) -> bool {
         let running = state.in_use.saturating_sub(self.storage_reads.count());
         running < self.limits.running && state.in_use < self.limits.held
     }

@@ -14,9 +14,9 @@ use crate::inner::ImageInner;
 use crate::inode::Inode;
 
 /// A step of a search of at least so many lclusters is long (docs/format.md F70).
-const LONG_STEP: u64 = 1024;
+const LONG_STEP_MIN: u64 = 1024;
 /// A search may take so many short steps in addition to those within an extent of the greatest length.
-const MORE_STEPS: u64 = 16;
+const EXTRA_STEPS_MAX: u64 = 16;
 
 /// The index of one file.
 #[derive(Debug)]
@@ -183,7 +183,7 @@ impl LclusterMap {
                     let is_far =
                         lcn.saturating_sub(head.unwrap_or(0)) > self.entries.lclusters_max();
                     // A far entry that leads to another one is followed by few steps only if all are long.
-                    if is_far && leads_to != head && u64::from(back) < LONG_STEP {
+                    if is_far && leads_to != head && u64::from(back) < LONG_STEP_MIN {
                         return Err(self.entries.steps_from(lcn).error());
                     }
                     reached = reached.max(lcn.saturating_add(forward));
@@ -328,14 +328,14 @@ impl LclusterIndex {
 
     /// A search that starts at an entry.
     fn steps_from(&self, lcn: u64) -> SearchSteps {
-        let limit = self.lclusters_max().saturating_add(MORE_STEPS);
+        let limit = self.lclusters_max().saturating_add(EXTRA_STEPS_MAX);
         SearchSteps { from: lcn, short: 0, limit }
     }
 
     /// Counts a step of a search.
     fn add_step(&mut self, search: &mut SearchSteps, distance: u64) -> Result<()> {
         self.steps = self.steps.saturating_add(1);
-        search.short = search.short.saturating_add(u64::from(distance < LONG_STEP));
+        search.short = search.short.saturating_add(u64::from(distance < LONG_STEP_MIN));
         if search.short > search.limit { Err(search.error()) } else { Ok(()) }
     }
 
