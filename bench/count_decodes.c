@@ -125,60 +125,60 @@ static int state_of(const void *stream, int forget)
 	return state;
 }
 
-int LZ4_decompress_safe(const char *input, char *output, int length, int room)
+int LZ4_decompress_safe(const char *input, char *output, int length, int capacity)
 {
 	int made;
 
 	REAL(LZ4_decompress_safe);
 	begin(input, length < 0 ? 0 : (size_t)length);
-	made = next(input, output, length, room);
+	made = next(input, output, length, capacity);
 	produce(made < 0 ? 0 : (size_t)made);
 	return made;
 }
 
-int LZ4_decompress_safe_partial(const char *input, char *output, int length, int wanted, int room)
+int LZ4_decompress_safe_partial(const char *input, char *output, int length, int wanted, int capacity)
 {
 	int made;
 
 	REAL(LZ4_decompress_safe_partial);
 	begin(input, length < 0 ? 0 : (size_t)length);
-	made = next(input, output, length, wanted, room);
+	made = next(input, output, length, wanted, capacity);
 	produce(made < 0 ? 0 : (size_t)made);
 	return made;
 }
 
-int libdeflate_deflate_decompress(void *decoder, const void *input, size_t length, void *output, size_t room,
+int libdeflate_deflate_decompress(void *decoder, const void *input, size_t length, void *output, size_t capacity,
 				  size_t *made)
 {
 	int answer;
 
 	REAL(libdeflate_deflate_decompress);
 	begin(input, length);
-	answer = next(decoder, input, length, output, room, made);
+	answer = next(decoder, input, length, output, capacity, made);
 	/* A decoder that ran out of room has filled it. */
-	produce(answer == 0 && made ? *made : room);
+	produce(answer == 0 && made ? *made : capacity);
 	return answer;
 }
 
-size_t ZSTD_decompress(void *output, size_t room, const void *input, size_t length)
+size_t ZSTD_decompress(void *output, size_t capacity, const void *input, size_t length)
 {
 	size_t made;
 
 	REAL(ZSTD_decompress);
 	begin(input, length);
-	made = next(output, room, input, length);
-	produce(made > room ? 0 : made);
+	made = next(output, capacity, input, length);
+	produce(made > capacity ? 0 : made);
 	return made;
 }
 
-size_t ZSTD_decompressDCtx(void *context, void *output, size_t room, const void *input, size_t length)
+size_t ZSTD_decompressDCtx(void *context, void *output, size_t capacity, const void *input, size_t length)
 {
 	size_t made;
 
 	REAL(ZSTD_decompressDCtx);
 	begin(input, length);
-	made = next(context, output, room, input, length);
-	produce(made > room ? 0 : made);
+	made = next(context, output, capacity, input, length);
+	produce(made > capacity ? 0 : made);
 	return made;
 }
 

@@ -20,7 +20,7 @@ use crate::image_info::ImageInfo;
 use crate::machine::{catch_signals, check_stop};
 use crate::process;
 use crate::programs::{ProgramArguments, squashfs_of};
-use crate::report::{Claim, Report, Verdict, plot_name};
+use crate::report::{CheckOutcome, Report, ThresholdCheck, plot_name};
 use crate::trees::copy_part;
 use crate::{EXPERIMENTS, experiment_names, missing_for};
 
@@ -95,17 +95,17 @@ pub(crate) fn run(
             true => Section::without_report(name, "left out: the time was over".to_owned())?,
             false => runner.section(name, folder)?,
         };
-        let took = begin.elapsed();
-        writeln!(out, "{} ({:.0} s)", section.state(), took.as_secs_f64())?;
-        Ok((section, took))
+        let elapsed = begin.elapsed();
+        writeln!(out, "{} ({:.0} s)", section.state(), elapsed.as_secs_f64())?;
+        Ok((section, elapsed))
     };
     let mut sections = Vec::new();
     for (number, name) in experiments.iter().enumerate() {
         sections.push(run(format!("[{}/{}] {name}", number + 1, experiments.len()), name, folder)?);
     }
     // Runs that were too noisy are repeated where that fits into the time; the less noisy result counts.
-    for (section, took) in &mut sections {
-        if section.is_noisy() && start.elapsed() + *took < START_LIMIT {
+    for (section, elapsed) in &mut sections {
+        if section.is_noisy() && start.elapsed() + *elapsed < START_LIMIT {
             let again = tempfile::tempdir_in(folder).context("making a folder for a second run")?;
             let name = section.experiment;
             let (second, _) = run(format!("{name} again"), name, again.path())?;
@@ -149,8 +149,8 @@ impl Runner {
             let read = Section::read(experiment, folder);
             return read.or_else(|error| without(format!("failed: {error:#}")));
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().last().unwrap_or_default().trim_start_matches("ferrofs-bench: ");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.lines().last().unwrap_or_default().trim_start_matches("ferrofs-bench: ");
         without(format!("failed: {}: {last}", output.status))
     }
 
@@ -299,10 +299,10 @@ impl Section {
     }
 
     /// Its claims, with what makes them doubtful; those of an experiment without a report are not measured.
-    fn claims(&self) -> Vec<Claim> {
+    fn threshold_checks(&self) -> Vec<ThresholdCheck> {
         let Some(report) = &self.report else {
             let claim = self.case["title"].as_str().unwrap_or_default();
-            let of = |origin: &String| Claim::unmeasured(origin, claim, &self.notice);
+            let of = |origin: &String| ThresholdCheck::unmeasured(origin, claim, &self.notice);
             return self.origins.iter().map(of).collect();
         };
         let doubt = match (self.is_noisy(), report.command.iter().any(|word| word == "--quick")) {
@@ -311,7 +311,7 @@ impl Section {
             _ => "",
         };
         let mut claims = report.claims.clone();
-        for claim in claims.iter_mut().filter(|claim| claim.verdict != Verdict::NotMeasured) {
+        for claim in claims.iter_mut().filter(|claim| claim.verdict != CheckOutcome::NotMeasured) {
             let remarks = [doubt, &claim.remark].into_iter().filter(|text| !text.is_empty());
             claim.remark = remarks.collect::<Vec<_>>().join("; ");
         }
@@ -320,29 +320,31 @@ impl Section {
 }
 
 /// All claims by origin, with their experiments; those of experiments without an origin come last.
-fn claims(sections: &[Section]) -> Vec<(Claim, &str)> {
-    let of = |one: &Section| one.claims().into_iter().zip(std::iter::repeat(one.experiment));
-    let mut rows: Vec<(Claim, &str)> = sections.iter().flat_map(of).collect();
+fn threshold_checks(sections: &[Section]) -> Vec<(ThresholdCheck, &str)> {
+    let of =
+        |one: &Section| one.threshold_checks().into_iter().zip(std::iter::repeat(one.experiment));
+    let mut rows: Vec<(ThresholdCheck, &str)> = sections.iter().flat_map(of).collect();
     for (origin, about) in ORIGINS {
         if rows.iter().all(|(claim, _)| claim.origin != origin) {
             let remark = "no experiment of this run";
-            rows.push((Claim::unmeasured(origin, about, remark), ""));
+            rows.push((ThresholdCheck::unmeasured(origin, about, remark), ""));
         }
     }
-    let place = |claim: &Claim| ORIGINS.iter().position(|(origin, _)| claim.origin == *origin);
+    let place =
+        |claim: &ThresholdCheck| ORIGINS.iter().position(|(origin, _)| claim.origin == *origin);
     rows.sort_by_key(|(claim, _)| place(claim).unwrap_or(ORIGINS.len()));
     rows
 }
 
-fn render(sections: &[Section], notes: &[String], took: Duration) -> Result<String> {
+fn render(sections: &[Section], notes: &[String], elapsed: Duration) -> Result<String> {
     let mut environment = Environment::new();
     // The name of the template decides that text is escaped.
     environment.add_template("page.html", include_str!("page.html"))?;
     let machine = sections.iter().find_map(|section| Some(&section.report.as_ref()?.machine));
-    let (minutes, seconds) = (took.as_secs() / 60, took.as_secs() % 60);
+    let (minutes, seconds) = (elapsed.as_secs() / 60, elapsed.as_secs() % 60);
     let values = json!({
         "sections": sections, "machine": machine, "minutes": minutes, "seconds": seconds, "notes": notes,
-        "claims": claims(sections),
+        "claims": threshold_checks(sections),
     });
     Ok(environment.get_template("page.html")?.render(Serde(values))?)
 }
@@ -394,7 +396,7 @@ mod tests {
         let one = Measured::new("one & two", vec![("wall", 3.0)]);
         report.add("faults", "", "", &[one]).unwrap();
         report.remark("a <script> that is none");
-        report.judge("two-threads", "", -12.0);
+        report.evaluate("two-threads", "", -12.0);
         report.explain("two-threads", "memory");
         report.peer_command("mkfs", vec!["mkfs.erofs".to_owned(), "-z'lz4'".to_owned()]);
         report.finish().unwrap();

@@ -221,10 +221,10 @@ mod tests {
     #[test]
     fn a_figure_is_judged_by_the_side_of_its_threshold() {
         let case = Case::of("pages").unwrap();
-        let [least, most] = ["demand", "together"].map(|name| &case.thresholds[name]);
-        assert!(least.is_met(95.0) && !least.is_met(94.9));
-        assert!(most.is_met(-50.0) && !most.is_met(-49.9) && !most.is_met(f64::NAN));
-        assert_eq!(most.claim(), "both together change it by -50 % or more");
-        assert_eq!(most.show(-52.14), "-52.1 %");
+        let [min, max] = ["demand", "together"].map(|name| &case.thresholds[name]);
+        assert!(min.is_met(95.0) && !min.is_met(94.9));
+        assert!(max.is_met(-50.0) && !max.is_met(-49.9) && !max.is_met(f64::NAN));
+        assert_eq!(max.claim(), "both together change it by -50 % or more");
+        assert_eq!(max.show(-52.14), "-52.1 %");
     }
 }

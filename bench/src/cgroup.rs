@@ -51,14 +51,14 @@ fn hierarchy_of(controller: &str) -> Result<(PathBuf, bool)> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct Cgroup {
     is_v2: bool,
     folder: PathBuf,
     /// Where this process was before it entered.
     home: Option<PathBuf>,
 }
 
-impl Group {
+impl Cgroup {
     fn create(controller: &str) -> Result<Self> {
         let (root, is_v2) = hierarchy_of(controller)?;
         remove_left_over(&root);
@@ -150,7 +150,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         if let Some(home) = &self.home {
             // If it is refused, the group is left behind, and that is said below.
@@ -191,12 +191,12 @@ pub(crate) struct FullGroup {
     file: File,
     offset: Cell<u64>,
     limit_bytes: u64,
-    group: Group,
+    group: Cgroup,
 }
 
 impl FullGroup {
     pub(crate) fn enter(limit_bytes: u64, anonymous_bytes: usize) -> Result<Self> {
-        let mut group = Group::of_memory(limit_bytes)?;
+        let mut group = Cgroup::of_memory(limit_bytes)?;
         group.enter("memory")?;
         let anonymous = black_box(vec![1_u8; anonymous_bytes]);
         let file = tempfile::tempfile().context("a temporary file")?;

@@ -16,13 +16,13 @@ use ferrofs_workers::cpus::CpuSet;
 use procfs::process::Process;
 
 use crate::case::{CaseCommand, CaseVariant, Confinement, Values};
-use crate::cgroup::{Group, has_controller};
+use crate::cgroup::{Cgroup, has_controller};
 use crate::experiment::{Candidate, Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::is_root;
 use crate::process::{self, Cost};
 use crate::programs::{Invocation, PeerArguments, place_of, squashfs_of};
-use crate::reader::{Pattern, Reader, Seen};
+use crate::reader::{Observation, Pattern, Reader};
 use crate::statistics::Figures;
 use crate::trees::{copy_part, put_away, read_in};
 
@@ -73,14 +73,14 @@ pub(crate) struct BuildArguments {
 }
 
 /// One run of all commands: the row of the table, and what the words of the commands name.
-struct Subject {
+struct Workload {
     case: String,
     variant: CaseVariant,
     /// Read into the page cache before each command.
     inputs: Vec<PathBuf>,
 }
 
-impl Subject {
+impl Workload {
     /// The variant with these inputs by the names that they have in words.
     fn new(case: String, mut variant: CaseVariant, inputs: &[(&str, &PathBuf)]) -> Self {
         let values = inputs.iter().map(|(name, path)| ((*name).to_owned(), vec![text(path)]));
@@ -101,7 +101,7 @@ impl CheckArguments {
         squashfs: Option<&PathBuf>,
         folder: &Path,
     ) -> Result<()> {
-        let (mut subjects, mut variants) = (Vec::new(), context.report.case.variants.clone());
+        let (mut workloads, mut variants) = (Vec::new(), context.report.case.variants.clone());
         if variants.is_empty() {
             variants.push(CaseVariant::default());
         }
@@ -116,11 +116,11 @@ impl CheckArguments {
                 };
                 match variant.confine.lacks() {
                     Some(lacks) => context.report.leave_out(case, lacks),
-                    None => subjects.push(Subject::new(case, variant, &inputs)),
+                    None => workloads.push(Workload::new(case, variant, &inputs)),
                 }
             }
         }
-        self.common.compare(context, subjects, folder)
+        self.common.compare(context, workloads, folder)
     }
 }
 
@@ -167,9 +167,9 @@ impl Experiment for BuildArguments {
         context.report.remark(format!("{:.1} MB in {entries} entries", bytes as f64 / 1e6));
         context.report.remark(format!("images go to {}", place_of(folder.path())));
         let variants = context.report.case.variants.clone().into_iter();
-        let subjects = variants
-            .map(|variant| Subject::new(variant.name.clone(), variant, &[("source", &source)]));
-        self.common.compare(context, subjects.collect(), folder.path())
+        let workloads = variants
+            .map(|variant| Workload::new(variant.name.clone(), variant, &[("source", &source)]));
+        self.common.compare(context, workloads.collect(), folder.path())
     }
 }
 
@@ -188,18 +188,18 @@ fn has_memory_cgroup() -> bool {
 }
 
 impl CommandArguments {
-    /// Runs the commands of the case on each subject, in turn.
+    /// Runs the commands of the case on each workload, in turn.
     fn compare(
         &self,
         context: &mut Context<'_>,
-        subjects: Vec<Subject>,
+        workloads: Vec<Workload>,
         folder: &Path,
     ) -> Result<()> {
         let commands = context.report.case.commands.clone();
         if commands.iter().any(|command| command.limit_mib.is_some()) && !has_memory_cgroup() {
             context.report.leave_out("memory cgroups", "they need root and the memory controller");
         }
-        context.plan(self.peers.rounds, subjects.len());
+        context.plan(self.peers.rounds, workloads.len());
         context.report.remark("caches: inputs are read into the page cache before each run");
         let mut programs = BTreeMap::new();
         for command in &commands {
@@ -207,17 +207,17 @@ impl CommandArguments {
             programs.entry(command.program.as_str()).or_insert_with(find);
         }
         let output = folder.join("output");
-        for mut subject in subjects {
-            let values = &mut subject.variant.values;
+        for mut workload in workloads {
+            let values = &mut workload.variant.values;
             values.extend(threads(self.jobs));
             // What is checked has no output.
             let has_output = values.get("verb").is_none_or(|verb| verb[0] != "check");
             let output_words = if has_output { vec![text(&output)] } else { Vec::new() };
             values.insert("output".to_owned(), output_words);
-            let (subject, wanted, mut candidates) = (&subject, &Cell::new(None), Vec::new());
-            let name = subject.variant.name.as_str();
+            let (workload, wanted, mut candidates) = (&workload, &Cell::new(None), Vec::new());
+            let name = workload.variant.name.as_str();
             for command in &commands {
-                let words = command.fill(name, &subject.variant.values);
+                let words = command.fill(name, &workload.variant.values);
                 let Some((program, words)) = programs[&*command.program].as_ref().zip(words) else {
                     continue;
                 };
@@ -225,7 +225,7 @@ impl CommandArguments {
                 let invocation = Invocation { called, ..program.with(words) };
                 context.report.peer_command(&command.name, invocation.line());
                 let mut run =
-                    CommandRun { command, invocation, subject, output, wanted, threads: None };
+                    CommandRun { command, invocation, workload, output, wanted, threads: None };
                 if command.counts_threads {
                     // Counting takes time, and is done once and apart.
                     run.threads = Some(run.count_threads()?);
@@ -233,7 +233,7 @@ impl CommandArguments {
                 let name = &command.name;
                 candidates.push(Candidate::of(&command.program, name, move || run.once()));
             }
-            context.compare(["commands", "", &subject.case], &[name], candidates)?;
+            context.compare(["commands", "", &workload.case], &[name], candidates)?;
         }
         Ok(())
     }
@@ -242,16 +242,16 @@ impl CommandArguments {
 struct CommandRun<'a> {
     command: &'a CaseCommand,
     invocation: Invocation,
-    subject: &'a Subject,
+    workload: &'a Workload,
     output: &'a Path,
     /// What the first command wrote that is compared.
-    wanted: &'a Cell<Option<Seen>>,
+    wanted: &'a Cell<Option<Observation>>,
     threads: Option<i64>,
 }
 
 impl CommandRun<'_> {
     fn once(&self) -> Result<Figures> {
-        self.subject.inputs.iter().try_for_each(|input| read_in(input).map(drop))?;
+        self.workload.inputs.iter().try_for_each(|input| read_in(input).map(drop))?;
         let (cost, size) = self.confined(|command| self.run(command))?;
         let mut figures = cost.figures();
         figures.extend(size.map(|size| ("size", size)));
@@ -261,7 +261,7 @@ impl CommandRun<'_> {
         if has_memory_cgroup() {
             // The next command must not pay for dirty pages of the last.
             rustix::fs::sync();
-            let group = Group::of_memory(u64::from(mib) << 20)?;
+            let group = Cgroup::of_memory(u64::from(mib) << 20)?;
             group.forbid_swap()?;
             let ran = self.run(&mut group.inside(&self.invocation.command()));
             let killed = group.killed();
@@ -281,23 +281,23 @@ impl CommandRun<'_> {
         self.confined(|command| {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = command.spawn().context("starting a command to count its threads")?;
-            let most = most_threads(&child);
+            let most = max_threads(&child);
             child.wait()?;
             put_away(self.output)?;
             most
         })
     }
 
-    /// Has the command run on the CPUs of the subject.
+    /// Has the command run on the CPUs of the workload.
     fn confined<T>(&self, run: impl FnOnce(&mut Command) -> Result<T>) -> Result<T> {
         let home = CpuSet::of_current_thread();
         let cpu = home.iter().next().context("no CPU")?;
-        let group = match self.subject.variant.confine {
-            Confinement::Cpuset => Some(Group::of_cpu(cpu)?),
-            Confinement::Quota => Some(Group::of_quota()?),
+        let group = match self.workload.variant.confine {
+            Confinement::Cpuset => Some(Cgroup::of_cpu(cpu)?),
+            Confinement::Quota => Some(Cgroup::of_quota()?),
             Confinement::Free | Confinement::Affinity => None,
         };
-        if self.subject.variant.confine == Confinement::Affinity {
+        if self.workload.variant.confine == Confinement::Affinity {
             CpuSet::from_iter([cpu]).bind_current_thread()?;
         }
         let command = self.invocation.command();
@@ -316,9 +316,15 @@ impl CommandRun<'_> {
             fs::remove_file(self.output).context("removing an image")?;
             rustix::fs::sync();
         } else if self.command.is_compared && ran.is_ok() {
-            let (_, seen) = Reader { sums: true, ..Reader::new(Pattern::Tree) }.run(self.output)?;
-            let is_same = self.wanted.replace(Some(seen)).is_none_or(|wanted| wanted == seen);
-            ensure!(is_same, "{} bytes were extracted, or others than by the first", seen.bytes);
+            let (_, observation) =
+                Reader { sums: true, ..Reader::new(Pattern::Tree) }.run(self.output)?;
+            let is_same =
+                self.wanted.replace(Some(observation)).is_none_or(|wanted| wanted == observation);
+            ensure!(
+                is_same,
+                "{} bytes were extracted, or others than by the first",
+                observation.bytes
+            );
         }
         put_away(self.output)?;
         Ok((ran?.0, size))
@@ -326,7 +332,7 @@ impl CommandRun<'_> {
 }
 
 /// The most threads of a process until it ends.
-fn most_threads(child: &Child) -> Result<i64> {
+fn max_threads(child: &Child) -> Result<i64> {
     let (process, mut most) = (Process::new(i32::try_from(child.id())?)?, 0);
     while let Ok(stat) = process.stat()
         && stat.state != 'Z'
@@ -381,7 +387,7 @@ mod tests {
     #[test]
     fn threads_are_counted_until_the_process_ends() {
         let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
-        assert_eq!(most_threads(&child).unwrap(), 1);
+        assert_eq!(max_threads(&child).unwrap(), 1);
         assert!(child.wait().unwrap().success());
     }
 }

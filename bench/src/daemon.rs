@@ -65,13 +65,13 @@ impl Daemon {
         let mut options = AttachOptions::new("launches", "ferrofs");
         // Git needs a /dev/null that works.
         options.dev = true;
-        let attachment = attach(directory, &options).map_err(shown)?;
+        let attachment = attach(directory, &options).map_err(to_anyhow)?;
         let device = attachment.device().try_clone().context("/dev/fuse")?;
         let settings = MountSettings::default().listeners(listeners()).priority(priority);
         let settings = settings.reserve_share(memory.reserve_share());
-        let ready = NegotiatedMount::new(device, &settings).map_err(shown)?;
+        let ready = NegotiatedMount::new(device, &settings).map_err(to_anyhow)?;
         set_readahead(directory, ready.init_parameters().requested_readahead / 1024)?;
-        let served = ready.serve(opened, log).map_err(shown)?;
+        let served = ready.serve(opened, log).map_err(to_anyhow)?;
         Ok(Self { attachment, served, workers })
     }
 
@@ -97,13 +97,13 @@ impl Daemon {
 
     /// Unmounts, and waits until the last thread has ended.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.attachment.detach().map_err(shown)?;
+        self.attachment.detach().map_err(to_anyhow)?;
         self.served.join();
         Ok(())
     }
 }
 
-fn shown(error: impl std::fmt::Display) -> Error {
+fn to_anyhow(error: impl std::fmt::Display) -> Error {
     anyhow!("{error}")
 }
 

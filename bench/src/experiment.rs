@@ -10,9 +10,9 @@
 //!             Candidate::ours("ours", || pass(threads)), // answers Figures: vec![("wall", 1.5), ("rate", 0.7)]
 //!             Candidate::peer("original", || other(threads)),
 //!         ];
-//!         // Measures, adds a row for each candidate to the table "rates", and has thresholds of the case judge.
+//!         // Measures, adds a row for each candidate to the table "rates", and has thresholds of the case evaluate it.
 //!         let all = context.compare(["rates", "", &format!("{threads} threads")], &[], candidates)?;
-//!         context.report.judge("special", &case, own_rule(&all)); // where a threshold needs a rule of its own
+//!         context.report.evaluate("special", &case, own_rule(&all)); // where a threshold needs a rule of its own
 //!     }
 //!     Ok(()) // each threshold of the case becomes a claim by its worst figure
 //! }
@@ -131,7 +131,7 @@ impl<'a> Context<'a> {
     ) -> Result<Vec<Measured>> {
         let all = self.measure(case, candidates)?;
         self.report.add(table, title, case, &all)?;
-        self.report.judge_all(case, &[names, &[case]].concat(), &all);
+        self.report.evaluate_all(case, &[names, &[case]].concat(), &all);
         Ok(all)
     }
 
@@ -392,10 +392,10 @@ mod tests {
             over.sample(3, &mut filter, |_| Ok(((), StealDelta { ticks: 9, share: 0.5 }))).unwrap();
         let of_place = |place| found.iter().filter(|(of, ())| *of == place).count();
         assert_eq!([0, 1, 2].map(of_place), [3, 3, 3]);
-        let said = filter.to_string();
+        let text = filter.to_string();
         assert!(
-            said.starts_with("9 samples, 6 fewer than requested, as the time was over; 0 taken"),
-            "{said}"
+            text.starts_with("9 samples, 6 fewer than requested, as the time was over; 0 taken"),
+            "{text}"
         );
     }
 

@@ -215,7 +215,7 @@ fn explain(case: &str, all: &[Measured], context: &mut Context<'_>) {
     let [one, two] = [1, 2].map(Variant::Threads);
     for variant in [one, two] {
         let what = format!("{}, {case}", variant.name());
-        context.report.judge_noise(&what, &samples(variant, TIME));
+        context.report.evaluate_noise(&what, &samples(variant, TIME));
     }
     let both = differ(one, two, TIME);
     if both.is_nan() {

@@ -274,7 +274,7 @@ fn add_tables(
     });
     let columns: Vec<Measured> = columns.collect();
     // The subject of the mail is work that workers do.
-    context.report.judge_all(decoding, &[decoding], &columns);
+    context.report.evaluate_all(decoding, &[decoding], &columns);
     for (table, figure) in TABLES {
         let only = only(&columns, figure);
         let is_nothing = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
@@ -342,7 +342,7 @@ impl Experiment for PagePoolArguments {
         for (one, reserve) in first.iter_mut().zip(RESERVES) {
             one.name = format!("{reserve} pages");
         }
-        context.report.judge_all("", &[], &first);
+        context.report.evaluate_all("", &[], &first);
         context.report.remark(format!("the limit was reached {limit_hits} times"));
         Ok(())
     }

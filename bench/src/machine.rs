@@ -197,8 +197,8 @@ mod tests {
         let [there, gone] =
             ["stat", "no such thing"].map(|name| Path::new("/proc/self").join(name));
         assert_eq!(missing(&files(std::slice::from_ref(&there))), None);
-        let said = missing(&files(&[there, gone]));
-        assert_eq!(said.as_deref(), Some("needs the file /proc/self/no such thing"));
+        let message = missing(&files(&[there, gone]));
+        assert_eq!(message.as_deref(), Some("needs the file /proc/self/no such thing"));
     }
 
     #[test]

@@ -222,7 +222,7 @@ mod tests {
     fn a_noisy_run_is_refused_unless_its_figures_are_wanted() {
         let mut report = Report::new("jobs").unwrap();
         report.remark("figures");
-        report.judge_noise("ours", &Samples(vec![1.0, 9.0]));
+        report.evaluate_noise("ours", &Samples(vec![1.0, 9.0]));
         let refused = ("bench jobs", ExitCode::from(TOO_NOISY), false);
         let wanted = ("bench jobs --noisy-ok", ExitCode::SUCCESS, true);
         for (words, code, has_figures) in [refused, wanted] {

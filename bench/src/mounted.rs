@@ -136,10 +136,10 @@ impl Mounter {
             Mounted { directory: directory.to_path_buf(), daemon: None, is_mounted: true }
         };
         let root = directory.metadata().context("the root of the mount")?;
-        let took = begin.elapsed();
+        let elapsed = begin.elapsed();
         ensure!(root.dev() != outside, "{} did not mount", self.system.name());
         mounted.end()?;
-        Ok(took)
+        Ok(elapsed)
     }
 
     /// Mounts the image on the directory. A daemon's output goes to `log`.

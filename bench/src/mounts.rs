@@ -16,7 +16,7 @@ use crate::experiment::{Candidate, Context, Experiment, OURS, up_to};
 use crate::image_info::ImageInfo;
 use crate::mounted::{Mounted, Mounter, System};
 use crate::programs::{ImageArguments, squashfs_of};
-use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
+use crate::reader::{Observation, Pattern, RANDOM_BLOCK, Reader};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured, find};
 use crate::trees::read_in;
@@ -181,28 +181,28 @@ impl MountRunner {
         mounter: &Mounter,
         image: &ImageInfo,
         reader: &Reader,
-    ) -> Result<(Figures, Seen)> {
+    ) -> Result<(Figures, Observation)> {
         let mounted = self.mount_cold(mounter, image)?;
         // The reader's own program is in memory again before it is measured.
         Reader::new(Pattern::Find).run(&self.folder.path().join("warm"))?;
         let before = mounted.daemon_cpu()?;
-        let (cost, seen) = reader.run(&self.directory)?;
+        let (cost, observation) = reader.run(&self.directory)?;
         let daemon = mounted.daemon_cpu()?.saturating_sub(before);
         let mut figures = vec![
             ("wall", cost.wall.as_secs_f64()),
             ("CPU", cost.cpu.as_secs_f64()),
             ("daemon CPU", daemon.as_secs_f64()),
-            ("files", seen.files as f64),
-            ("bytes", seen.bytes as f64),
+            ("files", observation.files as f64),
+            ("bytes", observation.bytes as f64),
         ];
         if let Some(daemon) = mounted.daemon()? {
             let peak = daemon.status()?.vmhwm;
             figures.extend(peak.map(|kib| ("peak", kib as f64 / 1024.0)));
         }
-        let latencies = seen.latencies.into_iter().flatten();
+        let latencies = observation.latencies.into_iter().flatten();
         figures.extend(["mean", "p50", "p99", "p999"].into_iter().zip(latencies));
         mounted.end()?;
-        Ok((figures, seen))
+        Ok((figures, observation))
     }
 
     /// Has every system's mount of the image read, in turn. Whoever read something else than ours is out. `names` are those
@@ -225,7 +225,7 @@ impl MountRunner {
             context.report.leave_out(format!("{name} in {case}"), why);
         }
         context.report.add(table, title, case, &all)?;
-        context.report.judge_all(case, names, &all);
+        context.report.evaluate_all(case, names, &all);
         Ok(())
     }
 
@@ -256,13 +256,13 @@ fn agree(all: &mut Vec<Measured>) -> Vec<(String, String)> {
     let Some(wanted) = find(all, OURS).map(work) else { return Vec::new() };
     let (same, other) = std::mem::take(all).into_iter().partition(|one| work(one) == wanted);
     *all = same;
-    let said = |one: Measured| {
+    let message = |one: Measured| {
         let ([files, bytes], [ours, of_ours]) = (work(&one), wanted);
-        let said =
+        let message =
             format!("it read {bytes} bytes of {files} files where ours read {of_ours} of {ours}");
-        (one.name, said)
+        (one.name, message)
     };
-    other.into_iter().map(said).collect()
+    other.into_iter().map(message).collect()
 }
 
 fn title_of(what: Pattern, readers: u16) -> String {
@@ -359,8 +359,8 @@ impl Experiment for StartArguments {
                 Candidate::of(name, name, || {
                     let path = runner.image_of(mounter, image);
                     read_in(path)?;
-                    let took = mounter.time_start(path, &runner.directory)?;
-                    Ok(vec![("wall", took.as_secs_f64() * 1e3)])
+                    let elapsed = mounter.time_start(path, &runner.directory)?;
+                    Ok(vec![("wall", elapsed.as_secs_f64() * 1e3)])
                 })
             });
             context.compare(["start", "", &image.name], &[], candidates.collect())?;
@@ -383,8 +383,9 @@ impl Experiment for MountMemoryArguments {
         for image in &runner.images {
             let read_by_many = Cell::new(None);
             let under_readers = || {
-                let (mut figures, seen) = runner.run(&limited, image, &reader(self.readers))?;
-                read_by_many.set(Some(seen));
+                let (mut figures, observation) =
+                    runner.run(&limited, image, &reader(self.readers))?;
+                read_by_many.set(Some(observation));
                 let peak = figures.iter().find(|(figure, _)| *figure == "peak");
                 let peak = peak.map(|(_, peak)| ("of limit", peak / f64::from(BUSY_MIB)));
                 figures.extend(peak);
@@ -393,8 +394,8 @@ impl Experiment for MountMemoryArguments {
             let after_mount = || runner.rest(mounter, image, idle, || Ok(()));
             let after_tree = || {
                 runner.rest(mounter, image, idle, || {
-                    let (_, seen) = reader(4).run(&runner.directory)?;
-                    let is_same = read_by_many.get().is_none_or(|other| other == seen);
+                    let (_, observation) = reader(4).run(&runner.directory)?;
+                    let is_same = read_by_many.get().is_none_or(|other| other == observation);
                     ensure!(is_same, "{} readers read other bytes than 4", self.readers);
                     sleep(quiet);
                     Ok(())
@@ -423,8 +424,8 @@ mod tests {
             Measured::new(name, vec![("files", 1.0), ("bytes", bytes)])
         };
         let mut all = [("kernel", 7.0), ("erofsfuse", 8.0), ("ferrofs", 7.0)].map(measured).into();
-        let said = "it read 8 bytes of 1 files where ours read 7 of 1";
-        assert_eq!(agree(&mut all), [("erofsfuse".to_owned(), said.to_owned())]);
+        let message = "it read 8 bytes of 1 files where ours read 7 of 1";
+        assert_eq!(agree(&mut all), [("erofsfuse".to_owned(), message.to_owned())]);
         assert_eq!(all.len(), 2);
     }
 }

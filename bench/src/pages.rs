@@ -90,7 +90,7 @@ impl Experiment for PagesArguments {
         let pairs = if context.is_quick { QUICK_PAIRS } else { PAIRS };
         let reserve = measure_pairs(pairs)?;
         context.report.add("pair", "", "", std::slice::from_ref(&reserve))?;
-        context.report.judge("pair", "", reserve.median("pair"));
+        context.report.evaluate("pair", "", reserve.median("pair"));
         if self.without_cgroup {
             context.report.leave_out("the memory cgroup at its limit", "--without-cgroup");
             for threshold in
@@ -118,7 +118,7 @@ impl Experiment for PagesArguments {
         let [usage, limit_hits] = group.end()?;
         for (table, all) in [("sources", &sources), ("launches", &variants)] {
             context.report.add(table, "", CASE, all)?;
-            context.report.judge_all(CASE, &[table], all);
+            context.report.evaluate_all(CASE, &[table], all);
         }
         let [usage, limit] = [usage, LIMIT_BYTES].map(|bytes| bytes / 1024);
         context.report.remark(format!(
@@ -181,7 +181,7 @@ fn add_demand(report: &mut Report, first: &Measured) {
         "of the bursts of the first variant {SUFFICIENT} frames cover {some:.1} %, 256 cover {all:.1} %; the most was {:.0}",
         held.percentile(1000)
     ));
-    report.judge("demand", "", some);
+    report.evaluate("demand", "", some);
 }
 
 #[derive(Debug, Default)]
@@ -515,7 +515,7 @@ mod tests {
         let names = [("64k", 2.0), ("64k, best effort", 1.0), ("16k, best effort", 1.5)];
         let variants = names.map(|(name, millis)| variant(name, millis));
         let mut report = Report::new("pages").unwrap();
-        report.judge_all("", &["launches"], &variants);
+        report.evaluate_all("", &["launches"], &variants);
         add_demand(&mut report, &variants[0]);
         report.finish().unwrap();
         let text = report.to_string();

@@ -128,7 +128,7 @@ impl Plot {
         let (is_bars, is_cdf) = (self.kind.is_bars(), self.kind.is_cdf());
         let bars = || self.series.iter().flat_map(|series| &series.bars);
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let ends = bars().flat_map(|(_, [_, least, most])| [*least, *most]);
+        let ends = bars().flat_map(|(_, [_, min, max])| [*min, *max]);
         let is_log_x = !matches!(self.kind, PlotKind::Bars | PlotKind::Cdf);
         let x = Axis::of(points().map(|point| point.0).chain(ends), is_log_x);
         let mut y = Axis::of(points().map(|point| point.1), self.kind == PlotKind::LinesLog);
@@ -199,19 +199,19 @@ fn draw_bars(
     colour: &impl Color,
 ) -> Drawn {
     for (row, numbers) in &series.bars {
-        let [value, least, most] = numbers.map(|number| x.place(number));
+        let [value, min, max] = numbers.map(|number| x.place(number));
         let (top, start) = (-(*row as f64), if x.base.is_some() { x.from } else { 0.0 });
         let end = value.unwrap_or(start);
         chart.draw_series([Rectangle::new(
             [(start, top - 0.1), (end, top - 0.9)],
             colour.filled(),
         )])?;
-        let reach = least.zip(most).filter(|(least, most)| least < most);
-        let line = reach.map(|(least, most)| vec![(least, top - 0.5), (most, top - 0.5)]);
+        let reach = min.zip(max).filter(|(min, max)| min < max);
+        let line = reach.map(|(min, max)| vec![(min, top - 0.5), (max, top - 0.5)]);
         chart.draw_series(line.map(|line| PathElement::new(line, INK.stroke_width(1))))?;
         let text = value.map_or("none".to_owned(), |place| x.text(place));
         let text = Text::new(text, (6, 0), text_style(HPos::Left));
-        let right = reach.map_or(end, |(_, most)| most.max(end));
+        let right = reach.map_or(end, |(_, max)| max.max(end));
         chart.draw_series([EmptyElement::at((right, top - 0.5)) + text])?;
     }
     Ok(())
@@ -239,17 +239,17 @@ impl Axis {
     fn of(values: impl Iterator<Item = f64>, is_log: bool) -> Self {
         let usable = values.filter(|value| value.is_finite() && !(is_log && *value <= 0.0));
         let usable: Samples = usable.collect();
-        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| usable.number(end));
+        let [min, max] = [Statistic::Least, Statistic::Most].map(|end| usable.number(end));
         if usable.0.is_empty() {
             return Self { base: is_log.then_some(10.0), from: 0.0, to: 1.0 };
         }
         if !is_log {
-            return Self { base: None, from: least.min(0.0), to: most.max(1e-9) * 1.05 };
+            return Self { base: None, from: min.min(0.0), to: max.max(1e-9) * 1.05 };
         }
-        let base: f64 = if most <= 1024.0 && least >= 1.0 { 2.0 } else { 10.0 };
+        let base: f64 = if max <= 1024.0 && min >= 1.0 { 2.0 } else { 10.0 };
         // Rounding must not cost a whole step.
-        let from = (least.log(base) + 1e-9).floor();
-        Self { base: Some(base), from, to: (most.log(base) - 1e-9).ceil().max(from + 1.0) }
+        let from = (min.log(base) + 1e-9).floor();
+        Self { base: Some(base), from, to: (max.log(base) - 1e-9).ceil().max(from + 1.0) }
     }
 
     /// None if the axis has no place for the value.

@@ -107,8 +107,9 @@ impl Program {
         };
         // Some programs answer with an error status, and some libraries with a line of their own before.
         let output = Command::new(&path).arg(flag).stdin(Stdio::null()).output();
-        let said = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
-        let version = version_in(name, &String::from_utf8_lossy(&said));
+        let output =
+            output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+        let version = version_in(name, &String::from_utf8_lossy(&output));
         Self { name: name.to_owned(), path, version }
     }
 
@@ -195,10 +196,10 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// The first line with a digit and the program's name without suffix, or else the first with a digit.
-fn version_in(name: &str, said: &str) -> String {
+fn version_in(name: &str, output: &str) -> String {
     let stem = name.split(['.', '_']).next().unwrap_or(name);
     let has_digit = |line: &&str| line.chars().any(|c| c.is_ascii_digit());
-    let lines = || said.lines().filter(has_digit).filter(|line| !line.starts_with("fusermount"));
+    let lines = || output.lines().filter(has_digit).filter(|line| !line.starts_with("fusermount"));
     let named = lines().find(|line| line.contains(stem));
     named.or_else(|| lines().next()).unwrap_or("unknown").trim().to_owned()
 }
@@ -273,14 +274,14 @@ mod tests {
     #[test]
     fn versions_are_found_in_what_programs_print() {
         let fsck = "fsck.erofs (erofs-utils) 1.9.4";
-        for (name, said, wanted) in [
+        for (name, output, wanted) in [
             ("fsck.erofs", "fsck.erofs (erofs-utils) 1.9.4\navailable: lz4", fsck),
             ("erofsfuse", "fusermount3 version: 3.14.0\nerofsfuse 1.9.4\nusage", "erofsfuse 1.9.4"),
             ("erofsfuse", "fusermount3 version: 3.14.0\nusage: [options]", "unknown"),
             ("squashfuse_ll", "squashfuse 0.5.2 (c) 2012 D\n", "squashfuse 0.5.2 (c) 2012 D"),
             ("mksquashfs", "", "unknown"),
         ] {
-            assert_eq!(version_in(name, said), wanted, "{name}");
+            assert_eq!(version_in(name, output), wanted, "{name}");
         }
     }
 

@@ -226,7 +226,7 @@ trait QueueState: Send + Sync + Sized + 'static {
     /// A free slot with its worker, from this worker on.
     fn find_free(&self, from: usize) -> Option<(usize, usize)>;
     /// By the submitter.
-    fn pass_on(&self, worker: usize, index: usize);
+    fn enqueue(&self, worker: usize, index: usize);
     /// By the worker.
     fn complete(&self, worker: usize, index: usize);
     /// By the submitter: sleeps until no slot is filled, and collects all.
@@ -296,7 +296,7 @@ impl QueueState for SharedState {
         Some((found / self.slots_per_worker, found % self.slots_per_worker))
     }
 
-    fn pass_on(&self, worker: usize, index: usize) {
+    fn enqueue(&self, worker: usize, index: usize) {
         self.fill.flip_alone(worker * self.slots_per_worker + index);
     }
 
@@ -344,7 +344,7 @@ struct WorkerState {
 }
 
 impl WorkerState {
-    /// Acquire pairs with the store in `pass_on` and with the flip of the done bit in `complete`.
+    /// Acquire pairs with the store in `enqueue` and with the flip of the done bit in `complete`.
     fn filled(&self) -> u64 {
         self.fill.0.load(Ordering::Acquire) ^ self.done.0.load(Ordering::Acquire)
     }
@@ -385,7 +385,7 @@ impl QueueState for PerThreadState {
         })
     }
 
-    fn pass_on(&self, worker: usize, index: usize) {
+    fn enqueue(&self, worker: usize, index: usize) {
         // Relaxed: the submitter alone writes it. Release pairs with `filled`.
         let fill = &self.0[worker].fill.0;
         fill.store(fill.load(Ordering::Relaxed) ^ (1 << index), Ordering::Release);
@@ -476,9 +476,9 @@ impl<S: QueueState> BaselineQueue<S> {
             };
             let slot = self.state.slot(worker, index);
             slot.collect(&mut stats);
-            // Relaxed: the submitter owns the slot, and `pass_on` publishes it.
+            // Relaxed: the submitter owns the slot, and `enqueue` publishes it.
             slot.page.store(page, Ordering::Relaxed);
-            self.state.pass_on(worker, index);
+            self.state.enqueue(worker, index);
             self.state.event(worker).set();
             self.current = match self.assignment {
                 Assignment::RoundRobin => (worker + 1) % self.workers,

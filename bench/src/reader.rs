@@ -78,7 +78,7 @@ pub(crate) struct Reader {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     /// Files that were read, or names that were listed.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Seen {
     pub(crate) latencies: Option<[f64; 4]>,
 }
 
-impl Seen {
+impl Observation {
     fn add(&mut self, other: Self) {
         self.files += other.files;
         self.bytes += other.bytes;
@@ -116,7 +116,7 @@ impl Reader {
         Self { pattern, directory, jobs: 1, files, file, bytes, blocks, sums: false }
     }
 
-    pub(crate) fn run(&self, directory: &Path) -> Result<(Cost, Seen)> {
+    pub(crate) fn run(&self, directory: &Path) -> Result<(Cost, Observation)> {
         let settings = Self { directory: directory.to_path_buf(), ..self.clone() };
         let (cost, text) = process::run(&mut child::command(Role::Reader, &settings)?)?;
         Ok((cost, serde_json::from_str(&text).context("the output of a reader")?))
@@ -126,7 +126,7 @@ impl Reader {
 pub(crate) fn read(reader: &Reader) -> Result<()> {
     let directory = reader.directory.display();
     chdir(&reader.directory).with_context(|| format!("chdir to {directory}"))?;
-    let seen = match reader.pattern {
+    let observation = match reader.pattern {
         Pattern::Tree => read_tree(Path::new("."), reader)?,
         Pattern::Find => list(WalkDir::new("."), |_| Ok(()))?,
         Pattern::List => list(WalkDir::new(".").sort_by_file_name(), look_at)?,
@@ -135,10 +135,15 @@ pub(crate) fn read(reader: &Reader) -> Result<()> {
         Pattern::Large => read_front(&reader.file, reader.bytes, &mut vec![0; LARGE_BLOCK], false)?,
         Pattern::Random => read_random(reader)?,
     };
-    Ok(writeln!(stdout(), "{}", serde_json::to_string(&seen)?)?)
+    Ok(writeln!(stdout(), "{}", serde_json::to_string(&observation)?)?)
 }
 
-pub(crate) fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -> Result<Seen> {
+pub(crate) fn read_front(
+    path: &Path,
+    most: u64,
+    block: &mut [u8],
+    sums: bool,
+) -> Result<Observation> {
     let what = || path.display().to_string();
     let mut file = File::open(path).with_context(what)?.take(most);
     let (mut hasher, mut bytes) = (DefaultHasher::new(), 0);
@@ -155,29 +160,35 @@ pub(crate) fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool) -
             Err(error) => return Err(error).with_context(what),
         }
     }
-    Ok(Seen { files: 1, bytes, sum: if sums { hasher.finish() } else { 0 }, ..Seen::default() })
+    Ok(Observation {
+        files: 1,
+        bytes,
+        sum: if sums { hasher.finish() } else { 0 },
+        ..Observation::default()
+    })
 }
 
 /// Reads all files of a tree: this thread lists, and others read batches of up to 64 files.
-fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
+fn read_tree(tree: &Path, reader: &Reader) -> Result<Observation> {
     thread::scope(|scope| {
         let (outbox, inbox) = bounded::<Vec<PathBuf>>(BATCHES);
         let start = |_| {
             let inbox = inbox.clone();
             scope.spawn(move || {
-                let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
+                let (mut block, mut observation) = (vec![0; TREE_BLOCK], Observation::default());
                 for path in inbox.into_iter().flatten() {
-                    seen.read(&path, &mut block, reader.sums)?;
+                    observation.read(&path, &mut block, reader.sums)?;
                 }
-                anyhow::Ok(seen)
+                anyhow::Ok(observation)
             })
         };
         let readers: Vec<_> = (0..reader.jobs).map(start).collect();
         drop(inbox);
-        let (mut batch, mut left, mut seen) = (Vec::new(), reader.files, Seen::default());
+        let (mut batch, mut left, mut observation) =
+            (Vec::new(), reader.files, Observation::default());
         for entry in entries(WalkDir::new(tree)) {
             match entry? {
-                None => seen.refused += 1,
+                None => observation.refused += 1,
                 Some(entry) if entry.file_type().is_file() => {
                     batch.push(entry.into_path());
                     left -= 1;
@@ -193,38 +204,38 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
         outbox.send(batch).unwrap_or_default();
         drop(outbox);
         for reader in readers {
-            seen.add(reader.join().map_err(|_| panicked())??);
+            observation.add(reader.join().map_err(|_| panicked())??);
         }
-        Ok(seen)
+        Ok(observation)
     })
 }
 
-fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Seen> {
-    let mut seen = Seen::default();
+fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Observation> {
+    let mut observation = Observation::default();
     for entry in entries(walk) {
         let Some(entry) = entry? else {
-            seen.refused += 1;
+            observation.refused += 1;
             continue;
         };
         look_at(&entry).with_context(|| entry.path().display().to_string())?;
-        seen.files += 1;
+        observation.files += 1;
     }
-    Ok(seen)
+    Ok(observation)
 }
 
 /// Reads the first small files of a tree where the walk finds them.
-fn read_small(tree: &Path, files: u64) -> Result<Seen> {
-    let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
+fn read_small(tree: &Path, files: u64) -> Result<Observation> {
+    let (mut block, mut observation) = (vec![0; TREE_BLOCK], Observation::default());
     for entry in entries(WalkDir::new(tree)).filter_map(Result::transpose) {
         let entry = entry?;
         if entry.file_type().is_file() && entry.metadata()?.len() <= SMALL_BYTES {
-            seen.read(entry.path(), &mut block, false)?;
+            observation.read(entry.path(), &mut block, false)?;
         }
-        if seen.files == files {
+        if observation.files == files {
             break;
         }
     }
-    Ok(seen)
+    Ok(observation)
 }
 
 /// Asks for attributes, the target of a link, and an access control list, as `ls -l` does.
@@ -271,7 +282,7 @@ fn panicked() -> Error {
 }
 
 /// As fio's psync engine: pread of 4 KiB, blocks of each job's own part, none twice, with the kernel's readahead off.
-fn read_random(reader: &Reader) -> Result<Seen> {
+fn read_random(reader: &Reader) -> Result<Observation> {
     let (path, jobs) = (reader.file.as_path(), reader.jobs);
     let length = fs::metadata(path).with_context(|| path.display().to_string())?.len();
     let blocks = length.min(reader.bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
@@ -298,7 +309,7 @@ fn read_random(reader: &Reader) -> Result<Seen> {
     let all: Samples = parts.into_iter().flatten().collect();
     let latencies = [all.mean(), all.median(), all.percentile(990), all.percentile(999)];
     let bytes = (all.0.len() * RANDOM_BLOCK) as u64;
-    Ok(Seen { files: 1, bytes, latencies: Some(latencies), ..Seen::default() })
+    Ok(Observation { files: 1, bytes, latencies: Some(latencies), ..Observation::default() })
 }
 
 #[cfg(test)]
@@ -310,18 +321,21 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(10 * RANDOM_BLOCK as u64 + 17).unwrap();
         for (most, bytes) in [(u64::MAX, 10 * RANDOM_BLOCK as u64 + 17), (5, 5)] {
-            let seen = read_front(file.path(), most, &mut [0; 4096], true).unwrap();
-            assert_eq!((seen.files, seen.bytes, seen.sum == 0), (1, bytes, false));
+            let observation = read_front(file.path(), most, &mut [0; 4096], true).unwrap();
+            assert_eq!(
+                (observation.files, observation.bytes, observation.sum == 0),
+                (1, bytes, false)
+            );
         }
         read_front(Path::new("/no such file"), 1, &mut [0], false).unwrap_err();
         let random = |jobs, bytes, blocks| {
             let file = file.path().to_path_buf();
             read_random(&Reader { jobs, bytes, blocks, file, ..Reader::new(Pattern::Random) })
         };
-        let seen = random(2, 9 * RANDOM_BLOCK as u64, u64::MAX).unwrap();
-        let [mean, p50, p99, p999] = seen.latencies.unwrap();
+        let observation = random(2, 9 * RANDOM_BLOCK as u64, u64::MAX).unwrap();
+        let [mean, p50, p99, p999] = observation.latencies.unwrap();
         assert!(p50 > 0.0 && p50 <= p99 && p99 <= p999 && mean > 0.0);
-        assert_eq!(seen.bytes, 8 * RANDOM_BLOCK as u64);
+        assert_eq!(observation.bytes, 8 * RANDOM_BLOCK as u64);
         assert_eq!(random(2, u64::MAX, 3).unwrap().bytes, 6 * RANDOM_BLOCK as u64);
         random(11, u64::MAX, u64::MAX).unwrap_err();
     }
@@ -344,7 +358,7 @@ mod tests {
         assert_eq!(listed.files, one.files + 2);
         let large = File::create(folder.path().join("large")).unwrap();
         large.set_len(SMALL_BYTES + 1).unwrap();
-        assert_eq!(read_small(folder.path(), u64::MAX).unwrap(), Seen { sum: 0, ..one });
+        assert_eq!(read_small(folder.path(), u64::MAX).unwrap(), Observation { sum: 0, ..one });
         assert_eq!(read_small(folder.path(), 9).unwrap().files, 9);
     }
 }

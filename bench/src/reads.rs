@@ -21,7 +21,7 @@ use crate::machine::{Requirement, files};
 use crate::mounted::{Mounter, System};
 use crate::process::{self, Cost};
 use crate::programs::{ImageArguments, Invocation};
-use crate::reader::{Seen, read_front, read_together};
+use crate::reader::{Observation, read_front, read_together};
 use crate::statistics::Figures;
 use crate::trees::read_in;
 
@@ -138,7 +138,9 @@ fn read_all(image: &Image, files: &[Inode], block_bytes: usize, readers: u16) ->
     let before = image.stats();
     let (got, [wall, cpu]) = read_together(readers, |_| {
         let mut block = vec![0; block_bytes];
-        files.iter().try_fold(Seen::default(), |got, file| read(image, file, &mut block, got))
+        files
+            .iter()
+            .try_fold(Observation::default(), |got, file| read(image, file, &mut block, got))
     })?;
     let first = *got.first().context("no readers")?;
     ensure!(got.iter().all(|other| *other == first), "two readers got different bytes");
@@ -157,7 +159,12 @@ fn read_all(image: &Image, files: &[Inode], block_bytes: usize, readers: u16) ->
 }
 
 /// Reads a file to its end, by its inode: nothing is read that was not requested.
-fn read(image: &Image, inode: &Inode, block: &mut [u8], mut got: Seen) -> Result<Seen> {
+fn read(
+    image: &Image,
+    inode: &Inode,
+    block: &mut [u8],
+    mut got: Observation,
+) -> Result<Observation> {
     let mut offset = 0;
     loop {
         let count = image.read_at(inode, offset, block)?;

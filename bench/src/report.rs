@@ -18,38 +18,38 @@ use crate::table::Table;
 /// cold launch's average wait was 10 % of the unbound one's instead of 4 %.
 const MOST_STEAL_PERCENT: f64 = 10.0;
 /// Fewer ticks of 10 ms are no reason to refuse a run.
-const LEAST_TICKS: u64 = 11;
+const MIN_TICKS: u64 = 11;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Verdict {
+pub(crate) enum CheckOutcome {
     Met,
     NotMet,
     NotMeasured,
 }
 
-/// A threshold, the figure measured here and the verdict.
+/// A threshold, the figure measured here and the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Claim {
+pub(crate) struct ThresholdCheck {
     /// The number of the mail that claims it, or the experiment.
     pub(crate) origin: String,
     pub(crate) claim: String,
     /// The figure, such as "-84.1 %".
     pub(crate) figure: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: CheckOutcome,
     /// The cause where it is not met or not measured.
     pub(crate) remark: String,
 }
 
-impl Claim {
+impl ThresholdCheck {
     pub(crate) fn unmeasured(origin: &str, claim: &str, remark: &str) -> Self {
         let [origin, claim, remark] = [origin, claim, remark].map(str::to_owned);
-        Self { origin, claim, figure: String::new(), verdict: Verdict::NotMeasured, remark }
+        Self { origin, claim, figure: String::new(), verdict: CheckOutcome::NotMeasured, remark }
     }
 
     /// Met if every figure meets the threshold. The figure is the only one, or the least and the most.
-    fn of(origin: &str, threshold: &Threshold, judged: &Judged) -> Self {
-        let Judged { figures, explanation } = judged;
+    fn of(origin: &str, threshold: &Threshold, evaluated: &EvaluatedFigures) -> Self {
+        let EvaluatedFigures { figures, explanation } = evaluated;
         let known = if explanation.is_empty() { &threshold.why_not } else { explanation };
         let mut sorted: Vec<_> = figures.iter().collect();
         sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -57,36 +57,36 @@ impl Claim {
         let mut figure = match sorted.as_slice() {
             [] => String::new(),
             [(_, only)] => threshold.show(*only),
-            [least, .., most] => {
-                let (worst, _) = if threshold.is_least { least } else { most };
-                let [least, most] = [least, most].map(|(_, figure)| threshold.show(*figure));
-                let least = least.strip_suffix(&threshold.unit).unwrap_or(&least);
-                format!("{} to {most} (worst: {worst})", least.trim_end())
+            [min, .., max] => {
+                let (worst, _) = if threshold.is_least { min } else { max };
+                let [min, max] = [min, max].map(|(_, figure)| threshold.show(*figure));
+                let min = min.strip_suffix(&threshold.unit).unwrap_or(&min);
+                format!("{} to {max} (worst: {worst})", min.trim_end())
             }
         };
         if missed > 0 && figures.len() > 1 {
             figure += &format!(", missed in {missed} of {}", figures.len());
         }
         let (verdict, remark) = match (figures.len(), missed) {
-            (0, _) if known.is_empty() => (Verdict::NotMeasured, "nothing to compare"),
-            (0, _) => (Verdict::NotMeasured, known.as_str()),
-            (_, 0) => (Verdict::Met, ""),
-            _ => (Verdict::NotMet, known.as_str()),
+            (0, _) if known.is_empty() => (CheckOutcome::NotMeasured, "nothing to compare"),
+            (0, _) => (CheckOutcome::NotMeasured, known.as_str()),
+            (_, 0) => (CheckOutcome::Met, ""),
+            _ => (CheckOutcome::NotMet, known.as_str()),
         };
         let (origin, remark) = (origin.to_owned(), remark.to_owned());
         Self { origin, claim: threshold.claim(), figure, verdict, remark }
     }
 }
 
-impl Display for Claim {
+impl Display for ThresholdCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { origin, claim, figure, verdict, remark } = self;
         write!(f, "{origin}: {claim}: ")?;
         match verdict {
-            Verdict::Met => write!(f, "{figure} here, met"),
-            Verdict::NotMet if remark.is_empty() => write!(f, "{figure} here, NOT met"),
-            Verdict::NotMet => write!(f, "{figure} here, NOT met ({remark})"),
-            Verdict::NotMeasured => write!(f, "not measured: {remark}"),
+            CheckOutcome::Met => write!(f, "{figure} here, met"),
+            CheckOutcome::NotMet if remark.is_empty() => write!(f, "{figure} here, NOT met"),
+            CheckOutcome::NotMet => write!(f, "{figure} here, NOT met ({remark})"),
+            CheckOutcome::NotMeasured => write!(f, "not measured: {remark}"),
         }
     }
 }
@@ -107,7 +107,7 @@ struct LeftOut {
 
 /// The figures that a threshold judges, each with its case, and what explains a missing or missed one.
 #[derive(Debug, Clone, Default)]
-struct Judged {
+struct EvaluatedFigures {
     figures: Vec<(String, f64)>,
     explanation: String,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Report {
     #[serde(skip)]
     pub(crate) case: Case,
     #[serde(skip)]
-    judged: BTreeMap<String, Judged>,
+    evaluated: BTreeMap<String, EvaluatedFigures>,
     pub(crate) command: Vec<String>,
     pub(crate) machine: String,
     /// Over 1, 5 and 15 minutes, before and after.
@@ -141,7 +141,7 @@ pub(crate) struct Report {
     steal_before: Steal,
     tables: Vec<Table>,
     remarks: Vec<String>,
-    pub(crate) claims: Vec<Claim>,
+    pub(crate) claims: Vec<ThresholdCheck>,
     /// Why the figures are refused.
     pub(crate) noise: Vec<String>,
     left_out: Vec<LeftOut>,
@@ -198,20 +198,20 @@ impl Report {
                 });
             }
             let steady = one.samples(&self.tables[place].spec.steady);
-            self.judge_noise(&format!("{} in {case}", one.name), steady);
+            self.evaluate_noise(&format!("{} in {case}", one.name), steady);
         }
         Ok(())
     }
 
-    /// Has a threshold of the case judge a figure, if there is one. Its claim is by the worst of all figures.
-    pub(crate) fn judge(&mut self, threshold: &str, case: &str, figure: impl Into<Option<f64>>) {
+    /// Has a threshold of the case evaluate a figure, if there is one. Its claim is by the worst of all figures.
+    pub(crate) fn evaluate(&mut self, threshold: &str, case: &str, figure: impl Into<Option<f64>>) {
         let figures = figure.into().filter(|figure| !figure.is_nan());
-        let judged = self.judged.entry(threshold.to_owned()).or_default();
-        judged.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
+        let evaluated = self.evaluated.entry(threshold.to_owned()).or_default();
+        evaluated.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
     }
 
     /// Judges what the thresholds of the case name, if they are meant for a case of one of these names.
-    pub(crate) fn judge_all(&mut self, case: &str, names: &[&str], all: &[Measured]) {
+    pub(crate) fn evaluate_all(&mut self, case: &str, names: &[&str], all: &[Measured]) {
         for (name, threshold) in self.case.thresholds.clone() {
             for column in threshold.judges.iter().filter(|_| threshold.is_for(names)) {
                 let candidates =
@@ -219,7 +219,7 @@ impl Report {
                 for one in candidates {
                     let own = format!("{}, {case}", one.name);
                     let label = if column.title.is_empty() { &own } else { case };
-                    self.judge(&name, label, column.number(one, all));
+                    self.evaluate(&name, label, column.number(one, all));
                 }
             }
         }
@@ -227,7 +227,7 @@ impl Report {
 
     /// Says why a threshold has no figure, or is missed.
     pub(crate) fn explain(&mut self, threshold: &str, explanation: impl Into<String>) {
-        self.judged.entry(threshold.to_owned()).or_default().explanation = explanation.into();
+        self.evaluated.entry(threshold.to_owned()).or_default().explanation = explanation.into();
     }
 
     /// Keeps the exact command line of a program, once.
@@ -247,7 +247,7 @@ impl Report {
     }
 
     /// Refuses the run if samples of the same work spread by more of their median than the case allows.
-    pub(crate) fn judge_noise(&mut self, what: &str, samples: &Samples) {
+    pub(crate) fn evaluate_noise(&mut self, what: &str, samples: &Samples) {
         let (spread, most) = (samples.spread() * 100.0, self.case.noise.unwrap_or(f64::INFINITY));
         let percent = most * 100.0;
         if spread > percent {
@@ -267,27 +267,27 @@ impl Report {
         let steal = Steal::now().since(self.steal_before);
         self.steal_percent = steal.percent();
         if !self.case.is_untimed {
-            self.judge_steal(steal);
+            self.evaluate_steal(steal);
         }
         // A claim for each threshold and each mail that it belongs to.
-        let mut judged = std::mem::take(&mut self.judged);
+        let mut evaluated = std::mem::take(&mut self.evaluated);
         for (name, threshold) in &self.case.thresholds {
-            let of = judged.remove(name).unwrap_or_default();
+            let of = evaluated.remove(name).unwrap_or_default();
             let own = vec![self.experiment.clone()];
             let origins = [&threshold.origins, &self.case.origins, &own];
             let origins = origins.into_iter().find(|list| !list.is_empty());
             for origin in origins.into_iter().flatten() {
-                self.claims.push(Claim::of(origin, threshold, &of));
+                self.claims.push(ThresholdCheck::of(origin, threshold, &of));
             }
         }
-        let unknown: Vec<_> = judged.into_keys().collect();
+        let unknown: Vec<_> = evaluated.into_keys().collect();
         ensure!(unknown.is_empty(), "no such threshold: {}", unknown.join(", "));
         Ok(())
     }
 
-    fn judge_steal(&mut self, steal: StealDelta) {
+    fn evaluate_steal(&mut self, steal: StealDelta) {
         let percent = steal.percent();
-        if percent > MOST_STEAL_PERCENT && steal.ticks >= LEAST_TICKS {
+        if percent > MOST_STEAL_PERCENT && steal.ticks >= MIN_TICKS {
             self.noise.push(format!(
                 "too noisy: steal time {percent:.1} % of CPU time (at most {MOST_STEAL_PERCENT:.0} %)"
             ));
@@ -343,10 +343,10 @@ mod tests {
 
     #[test]
     fn a_claim_is_by_the_worst_of_its_figures() {
-        let said = |figures: &[(&str, f64)]| {
+        let message = |figures: &[(&str, f64)]| {
             let mut report = Report::new("mount").unwrap();
             for (case, figure) in figures {
-                report.judge("tree-erofsfuse", case, *figure);
+                report.evaluate("tree-erofsfuse", case, *figure);
             }
             report.explain("tree-erofsfuse", "slow");
             report.finish().unwrap();
@@ -364,15 +364,15 @@ mod tests {
             ),
             (&[], "not measured: slow"),
         ] {
-            let said = said(figures);
+            let message = message(figures);
             assert!(
-                said.starts_with("mount: a tree takes at most 0.7 of erofsfuse's time: "),
-                "{said}"
+                message.starts_with("mount: a tree takes at most 0.7 of erofsfuse's time: "),
+                "{message}"
             );
-            assert!(said.ends_with(wanted), "{said}");
+            assert!(message.ends_with(wanted), "{message}");
         }
         let mut report = Report::new("mount").unwrap();
-        report.judge("no such threshold", "", 1.0);
+        report.evaluate("no such threshold", "", 1.0);
         report.finish().unwrap_err();
         report.finish().unwrap();
         assert!(report.claims[0].to_string().ends_with("not measured: nothing to compare"));
@@ -391,7 +391,7 @@ mod tests {
             report.peer_command("cat", vec!["cat".to_owned(), "a b".to_owned()]);
             report.leave_out("mount", "no /dev/fuse");
         }
-        report.judge("reserve", "", -97.0);
+        report.evaluate("reserve", "", -97.0);
         report.finish().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("new");
@@ -414,15 +414,15 @@ mod tests {
         let refusal = |noise, ticks, share| {
             let mut report = Report::new("jobs").unwrap();
             report.case.noise = Some(noise);
-            report.judge_noise("ours", &Samples(vec![10.0, 20.0, 12.0]));
-            report.judge_steal(StealDelta { ticks, share });
+            report.evaluate_noise("ours", &Samples(vec![10.0, 20.0, 12.0]));
+            report.evaluate_steal(StealDelta { ticks, share });
             report.noise.join("")
         };
         assert_eq!(refusal(0.9, 100, 0.1), "");
-        let said = "too noisy: ours spreads by 83 % of its median (at most 25 %)";
+        let message = "too noisy: ours spreads by 83 % of its median (at most 25 %)";
         // The second is hardly any time at all.
-        assert_eq!(refusal(0.25, 9, 0.75), said);
-        let said = "too noisy: steal time 30.0 % of CPU time (at most 10 %)";
-        assert_eq!(refusal(0.9, 300, 0.3), said);
+        assert_eq!(refusal(0.25, 9, 0.75), message);
+        let message = "too noisy: steal time 30.0 % of CPU time (at most 10 %)";
+        assert_eq!(refusal(0.9, 300, 0.3), message);
     }
 }

@@ -76,7 +76,7 @@ fn measure(
     for (table, figure) in [("launches", "launch"), ("items", "item")] {
         context.report.add(table, case, case, &only(&all, figure))?;
     }
-    context.report.judge_all(case, &[name], &all);
+    context.report.evaluate_all(case, &[name], &all);
     Ok(())
 }
 

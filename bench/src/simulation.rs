@@ -115,11 +115,11 @@ impl ModelArguments {
             let all = QUEUES.into_iter().map(simulate).collect::<Result<Vec<_>>>()?;
             context.report.add("queues", "", &cpus.to_string(), &all)?;
             let case = format!("{cpus} CPUs");
-            context.report.judge_all(&case, &["queues"], &all);
+            context.report.evaluate_all(&case, &["queues"], &all);
             // The more CPUs, the more are used, until the submitter is what limits; from then on nothing may fall.
             let own = find(&all, "ours").map_or(f64::NAN, |ours| ours.median(MODEL));
             best = best.max(own);
-            context.report.judge("flat", &case, own / best);
+            context.report.evaluate("flat", &case, own / best);
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ fn simulate_jobs(context: &mut Context<'_>) -> Result<()> {
     let millis = all.iter().map(|one| one.median(FAULTING));
     let alone = all.first().map_or(f64::NAN, |one| one.median(FAULTING));
     let saved = millis.skip(1).map(|together| difference_percent(alone, together));
-    context.report.judge("saved", "", saved.fold(f64::NAN, f64::min));
+    context.report.evaluate("saved", "", saved.fold(f64::NAN, f64::min));
     Ok(())
 }
 
@@ -244,13 +244,13 @@ fn compare_jobs(context: &mut Context<'_>) -> Result<()> {
 fn compare(one: &mut Measured, model: &str, here: &str, context: &mut Context<'_>) {
     let ratio = one.median(model) / one.median(here);
     one.add(vec![("model/here", ratio)]);
-    context.report.judge("agrees", &one.name, ratio.max(1.0 / ratio));
+    context.report.evaluate("agrees", &one.name, ratio.max(1.0 / ratio));
 }
 
 /// The stated costs with those that are measured here.
 fn measured_costs(home: &CpuSet) -> Result<Costs> {
     let shortest = |measure: &dyn Fn() -> Result<f64>| -> Result<f64> {
-        (0..ROUNDS).try_fold(f64::INFINITY, |least, _| Ok(measure()?.min(least)))
+        (0..ROUNDS).try_fold(f64::INFINITY, |min, _| Ok(measure()?.min(min)))
     };
     let pause = shortest(&|| {
         let start = Instant::now();

@@ -78,12 +78,12 @@ impl Samples {
     /// The interquartile range as a share of the median; with fewer than four samples the full range; 0 with fewer
     /// than two.
     pub(crate) fn spread(&self) -> f64 {
-        let [least, most] = match self.0.len() {
+        let [min, max] = match self.0.len() {
             0 | 1 => return 0.0,
             2 | 3 => [0, 1000],
             _ => [250, 750],
         };
-        (self.percentile(most) - self.percentile(least)) / self.median().abs()
+        (self.percentile(max) - self.percentile(min)) / self.median().abs()
     }
 }
 

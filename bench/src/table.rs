@@ -94,13 +94,13 @@ impl Column {
     fn cell(&self, one: &Measured, all: &[Measured], digits: usize) -> String {
         let Some(number) = self.number(one, all) else { return String::new() };
         let samples = one.samples(&self.figure);
-        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| samples.number(end));
+        let [min, max] = [Statistic::Least, Statistic::Most].map(|end| samples.number(end));
         match (self.against, self.statistic) {
             (Against::Difference, _) => format!("{number:+.2} %"),
             (Against::To | Against::Of, _) => format!("{number:.3}"),
-            (_, Statistic::Range) => format!("{least:.digits$}–{most:.digits$}"),
+            (_, Statistic::Range) => format!("{min:.digits$}–{max:.digits$}"),
             (_, Statistic::Spread) if samples.0.len() > 1 => {
-                format!("{number:.digits$} ({least:.digits$}...{most:.digits$})")
+                format!("{number:.digits$} ({min:.digits$}...{max:.digits$})")
             }
             _ => format!("{number:.digits$}"),
         }

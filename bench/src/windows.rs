@@ -44,8 +44,8 @@ impl Experiment for WindowsArguments {
                 decode_all(path).with_context(|| format!("in {}", path.display()))?;
             let peak = frames.number(Statistic::Most);
             if window <= SMALL_WINDOW_BYTES {
-                context.report.judge("frames", "", peak);
-                context.report.judge("size", "", difference_percent(first, bytes as f64).abs());
+                context.report.evaluate("frames", "", peak);
+                context.report.evaluate("size", "", difference_percent(first, bytes as f64).abs());
             }
             let mut figures = vec![
                 ("image", bytes.div_ceil(1024) as f64),
@@ -119,14 +119,14 @@ mod tests {
     #[test]
     fn every_lz4_extent_is_decoded_through_the_frames_of_its_pages_up_to_the_window() {
         let (window, frames) = decoded("lz4hc-64k.erofs").unwrap();
-        let [least, most] = [Statistic::Least, Statistic::Most].map(|end| frames.number(end));
-        assert_eq!((window, most), (65_535, 17.0));
-        assert!(least >= 1.0 && least < most);
+        let [min, max] = [Statistic::Least, Statistic::Most].map(|end| frames.number(end));
+        assert_eq!((window, max), (65_535, 17.0));
+        assert!(min >= 1.0 && min < max);
         // The front of deduplicated extents, a packed file, and several algorithms.
         for name in ["lz4hc-dedupe-fragments-ztail", "lz4-dedupe", "zd-lz4"] {
             assert!(!decoded(&format!("{name}.erofs")).unwrap().1.0.is_empty(), "{name}");
         }
-        let said = decoded("plain.erofs").err().unwrap().to_string();
-        assert!(said.starts_with("no file has an LZ4"), "{said}");
+        let message = decoded("plain.erofs").err().unwrap().to_string();
+        assert!(message.starts_with("no file has an LZ4"), "{message}");
     }
 }

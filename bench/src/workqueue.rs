@@ -83,10 +83,10 @@ impl Experiment for WorkqueueArguments {
             context.report.add("throughput", "", &threads.to_string(), all)?;
             if let Some(ours) = find(all, "ours") {
                 let what = format!("ours, {threads} threads");
-                context.report.judge_noise(&what, ours.samples("wall"));
+                context.report.evaluate_noise(&what, ours.samples("wall"));
             }
         }
-        judge(&cases, &mut context.report);
+        evaluate(&cases, &mut context.report);
         Ok(())
     }
 }
@@ -139,8 +139,8 @@ fn time(row: &mut Row, pages: &PageStore) -> Result<Figures> {
     ])
 }
 
-/// Has thresholds judge the rows that were run, and compares with the fastest other stream.
-fn judge(cases: &[(u16, &[Measured])], report: &mut Report) {
+/// Has thresholds evaluate the rows that were run, and compares with the fastest other stream.
+fn evaluate(cases: &[(u16, &[Measured])], report: &mut Report) {
     let rate =
         |all: &[Measured], name: &str| find(all, name).map_or(f64::NAN, |one| one.median(RATE));
     // Microseconds of one item.
@@ -148,9 +148,9 @@ fn judge(cases: &[(u16, &[Measured])], report: &mut Report) {
     let best = cases.iter().map(|(_, all)| rate(all, "ours")).fold(f64::NAN, f64::max);
     for (threads, all) in cases {
         let (case, own) = (format!("{threads} workers"), rate(all, "ours"));
-        report.judge_all(&case, &[], all);
+        report.evaluate_all(&case, &[], all);
         if cases.len() > 1 {
-            report.judge("flat", &case, own / best);
+            report.evaluate("flat", &case, own / best);
         }
         let others = OTHERS.iter().filter_map(|name| find(all, name));
         let fastest = others.max_by(|a, b| a.median(RATE).total_cmp(&b.median(RATE)));
@@ -166,8 +166,8 @@ fn judge(cases: &[(u16, &[Measured])], report: &mut Report) {
             let value =
                 |name: &str| report.case.thresholds.get(name).map_or(f64::NAN, |of| of.value);
             let (share, micros) = (value("inline-share"), value("inline-micros"));
-            report.judge("inline-share", &case, (own - micros) / inline);
-            report.judge("inline-micros", &case, own - share * inline);
+            report.evaluate("inline-share", &case, (own - micros) / inline);
+            report.evaluate("inline-micros", &case, own - share * inline);
             report.remark(format!("ours with 1 worker: {own:.2} us an item, inline {inline:.2}"));
         }
     }
@@ -355,9 +355,9 @@ mod tests {
         let one = [rate("inline", 200.0), rate("ours", 200.0), rate("rayon", 100.0)];
         let two = [rate("ours", 100.0), rate("original", 200.0)];
         let mut report = Report::new("workqueue").unwrap();
-        judge(&[(1, &one), (2, &two)], &mut report);
+        evaluate(&[(1, &one), (2, &two)], &mut report);
         report.finish().unwrap();
-        let said = report.to_string();
+        let text = report.to_string();
         for line in [
             "ours with 1 worker: 5.00 us an item, inline 5.00",
             "ours with 1 workers: 2.00 times the fastest other stream, rayon",
@@ -367,7 +367,7 @@ mod tests {
             "(worst: 2 workers), missed in 1 of 2 here, NOT met",
             "002: with every number of workers ours is 1 times the original or faster: 0.50 times the original here, NOT met",
         ] {
-            assert!(said.contains(line), "{line} is missing in {said}");
+            assert!(text.contains(line), "{line} is missing in {text}");
         }
     }
 

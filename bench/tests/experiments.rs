@@ -271,9 +271,9 @@ fn whoever_interrupts_all_finds_nothing_left() {
 fn all_writes_one_page_on_everything_and_says_what_was_left_out() {
     let _caches = CACHES.lock();
     let (folder, words) = tree("windows,launches,pages");
-    let said = printed(&words);
-    assert!(said.contains("windows: done"), "{said}");
-    assert!(said.contains("launches: left out: needs an image of a Debian system"), "{said}");
+    let output = printed(&words);
+    assert!(output.contains("windows: done"), "{output}");
+    assert!(output.contains("launches: left out: needs an image of a Debian system"), "{output}");
     let page = fs::read_to_string(folder.path().join("out/report.html")).unwrap();
     for part in ["<svg", "id=\"windows\"", "id=\"launches\"", "lz4-16k.erofs", "<td>001</td>"] {
         assert!(page.contains(part), "{part} is missing");
