@@ -222,7 +222,7 @@ impl Attachment {
         let unmount = match &self.unmounting {
             Unmounting::Direct(unmount) => unmount,
             Unmounting::Fusermount(Some(unmounter)) => {
-                unmounter.watch();
+                unmounter.observe_parent();
                 return Ok(());
             }
             Unmounting::Fusermount(None) | Unmounting::Helper(_) => return Ok(()),

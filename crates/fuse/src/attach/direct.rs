@@ -478,7 +478,7 @@ fn run_and_exit(
         let kept = [socket.as_fd(), unmount.descriptor()];
         let parent = forked::prepare(&kept)
             .and_then(|()| user.map_or(Ok(()), forked::accept_signals_of))
-            .and_then(|()| ParentThread::watch())
+            .and_then(|()| ParentThread::observe())
             .and_then(|parent| {
                 let [socket, directory] = kept;
                 confine(&[socket, directory, parent.descriptor()])?;

@@ -202,7 +202,7 @@ impl ParentThread {
     ///
     /// # Errors
     /// The system refuses.
-    pub(super) fn watch() -> io::Result<Self> {
+    pub(super) fn observe() -> io::Result<Self> {
         let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset writes a whole set to the memory that it gets; the other two calls change and read it.
         let number = unsafe {

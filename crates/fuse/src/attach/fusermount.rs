@@ -315,8 +315,8 @@ fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bo
         match rustix::io::read(socket, &mut piece) {
             Ok(0) | Err(Errno::CONNRESET) => return true,
             Ok(length) => {
-                let room = MESSAGE_BYTES.saturating_sub(kept.len()).min(length);
-                kept.extend_from_slice(piece.get(..room).unwrap_or_default());
+                let count = MESSAGE_BYTES.saturating_sub(kept.len()).min(length);
+                kept.extend_from_slice(piece.get(..count).unwrap_or_default());
             }
             Err(Errno::INTR) => {}
             Err(_) => return false,
@@ -361,7 +361,7 @@ pub(super) struct Unmounter {
     child: Option<Pid>,
     socket: UnixStream,
     /// The socket of the one that this one replaces, until it is settled.
-    former: Option<OwnedFd>,
+    previous: Option<OwnedFd>,
 }
 
 impl Unmounter {
@@ -388,25 +388,25 @@ impl Unmounter {
         match unsafe { libc::fork() } {
             -1 => Err(system(errno(&std::io::Error::last_os_error()))),
             0 => wait_and_unmount(&theirs, &program, &words, &abort_file, at_end),
-            number => Ok(Self { child: Pid::from_raw(number), socket, former: None }),
+            number => Ok(Self { child: Pid::from_raw(number), socket, previous: None }),
         }
     }
 
     /// The one that waits on the other end of this socket.
     pub(super) fn of_socket(socket: OwnedFd) -> Self {
-        Self { child: None, socket: UnixStream::from(socket), former: None }
+        Self { child: None, socket: UnixStream::from(socket), previous: None }
     }
 
     /// The same in place of the one that waits on the other end of this socket.
-    pub(super) fn in_place_of(self, former: Option<OwnedFd>) -> Self {
-        Self { former, ..self }
+    pub(super) fn in_place_of(self, previous: Option<OwnedFd>) -> Self {
+        Self { previous, ..self }
     }
 
     /// F5: the one that it replaces ends without unmounting. It is alive if a server of the former holder is, and would
     /// unmount when that ends.
-    pub(super) fn retire_former(&mut self) {
-        if let Some(former) = self.former.take() {
-            Self::of_socket(former).cancel();
+    pub(super) fn retire_previous(&mut self) {
+        if let Some(previous) = self.previous.take() {
+            Self::of_socket(previous).cancel();
         }
     }
 
@@ -424,7 +424,7 @@ impl Unmounter {
     }
 
     /// Lets it notice that this process was killed and cannot end. The thread that started it lives as long as the mount.
-    pub(super) fn watch(&self) {
+    pub(super) fn observe_parent(&self) {
         // If it has ended, there is nothing to lose.
         rustix::io::write(&self.socket, WATCH).ok();
     }
@@ -495,12 +495,12 @@ fn wait_and_unmount(
 /// Waits for a message, or for the end of the server; whether it is to unmount.
 fn wait_for_order(socket: &OwnedFd, abort_file: &Path, mut at_end: AtEnd) -> bool {
     // A thread that ends before the server watches is none of ours.
-    let mut parent = ParentThread::watch().ok();
-    let mut is_watched = false;
+    let mut parent = ParentThread::observe().ok();
+    let mut is_observed = false;
     let mut lines = Vec::new();
     loop {
-        let watched = parent.as_ref().filter(|_| is_watched);
-        if watched.map(|parent| parent.wait(socket.as_fd())) == Some(Ok(Wake::Stuck)) {
+        let observed = parent.as_ref().filter(|_| is_observed);
+        if observed.map(|parent| parent.wait(socket.as_fd())) == Some(Ok(Wake::Stuck)) {
             parent = None;
             // Without this file nobody but root can end the connection, and nobody waits for the server: the
             // directory is free at least.
@@ -519,7 +519,7 @@ fn wait_for_order(socket: &OwnedFd, abort_file: &Path, mut at_end: AtEnd) -> boo
             match line.as_slice() {
                 UNMOUNT => return true,
                 ARM => at_end = AtEnd::Unmount,
-                WATCH => is_watched = true,
+                WATCH => is_observed = true,
                 _ => return false,
             }
         }

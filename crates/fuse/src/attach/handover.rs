@@ -464,11 +464,11 @@ impl OfferedMount {
                 let unmounter = match (socket, &self.handover) {
                     // The one on its other end was a process of the service, and has most likely ended with it. The new
                     // one must not unmount before F5: after an error the manager keeps the mount.
-                    (former, None) if record.has_unmount => {
+                    (previous, None) if record.has_unmount => {
                         let device = record.identity.device();
                         Unmounter::start(program, &record.directory, &device, AtEnd::Leave)
                             .ok()
-                            .map(|unmounter| unmounter.in_place_of(former))
+                            .map(|unmounter| unmounter.in_place_of(previous))
                     }
                     (socket, _) => socket.map(Unmounter::of_socket),
                 };

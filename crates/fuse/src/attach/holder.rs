@@ -89,8 +89,8 @@ impl ReadyReport {
 
     /// Reports it. Without a holder nobody needs to know.
     pub fn send(self) {
-        if let Some(former) = &self.handover {
-            sockets::write(former.as_fd(), sockets::DONE);
+        if let Some(previous) = &self.handover {
+            sockets::write(previous.as_fd(), sockets::DONE);
         }
         forked::send(&self.socket, forked::READY, "");
     }
@@ -187,7 +187,7 @@ pub enum HolderEvent {
 #[derive(Debug)]
 pub struct HolderSignals {
     descriptor: OwnedFd,
-    former: libc::sigset_t,
+    previous: libc::sigset_t,
 }
 
 impl HolderSignals {
@@ -198,24 +198,24 @@ impl HolderSignals {
     pub fn block() -> io::Result<Self> {
         keep_ended_children();
         let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
-        let mut former = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut previous = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initializes `blocked`, sigaddset changes it, and sigprocmask reads it and writes the old mask
-        // to `former`, a whole sigset_t. All pointers are to these two variables.
+        // to `previous`, a whole sigset_t. All pointers are to these two variables.
         let (is_blocked, number) = unsafe {
             libc::sigemptyset(blocked.as_mut_ptr());
             for signal in SIGNALS {
                 libc::sigaddset(blocked.as_mut_ptr(), signal);
             }
             let masked =
-                libc::sigprocmask(libc::SIG_BLOCK, blocked.as_ptr(), former.as_mut_ptr()) == 0;
+                libc::sigprocmask(libc::SIG_BLOCK, blocked.as_ptr(), previous.as_mut_ptr()) == 0;
             (masked, libc::signalfd(-1, blocked.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
         };
         if !is_blocked || number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: signalfd has just returned this descriptor, and nobody else has it; sigprocmask has written `former`.
+        // SAFETY: signalfd has just returned this descriptor, and nobody else has it; sigprocmask has written `previous`.
         Ok(unsafe {
-            Self { descriptor: OwnedFd::from_raw_fd(number), former: former.assume_init() }
+            Self { descriptor: OwnedFd::from_raw_fd(number), previous: previous.assume_init() }
         })
     }
 
@@ -229,7 +229,7 @@ impl HolderSignals {
     fn unblock(&self) {
         // SAFETY: sigprocmask reads the set, which `block` has initialized.
         unsafe {
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.former, std::ptr::null_mut())
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.previous, std::ptr::null_mut())
         };
     }
 
@@ -287,7 +287,7 @@ impl Taking {
         }
     }
 
-    fn has_former_server_ended(&self) -> bool {
+    fn has_previous_server_ended(&self) -> bool {
         self.from.server.as_ref().is_some_and(FormerServer::has_ended)
     }
 }
@@ -694,7 +694,7 @@ impl MountHolder<'_> {
     /// The same without a former holder: the end of its server makes this process the holder.
     fn advance_orphaned(&mut self, server: &RunningServer) {
         let Some(taking) = &mut self.taking else { return };
-        if taking.has_former_server_ended() {
+        if taking.has_previous_server_ended() {
             forked::send(&server.socket, forked::TURN, "");
             return self.commit();
         }
@@ -723,8 +723,11 @@ impl MountHolder<'_> {
         }
         // R2: nothing has changed for the mount, and the former one may have been stopped.
         let newer = NewHolder { socket, process: peer.process, number: 0 };
-        if let Some(former) = self.candidate.replace(newer) {
-            refuse(&former.socket, "another program has asked for the mount since then; try again");
+        if let Some(previous) = self.candidate.replace(newer) {
+            refuse(
+                &previous.socket,
+                "another program has asked for the mount since then; try again",
+            );
         }
         self.take_candidate_messages(server, held)
     }
@@ -832,7 +835,7 @@ fn refuse(socket: &OwnedFd, text: &str) {
 /// it has ended, and this process is the holder.
 fn is_taken_back(taking: &Taking) -> bool {
     if taking.is_orphaned {
-        return !taking.has_former_server_ended();
+        return !taking.has_previous_server_ended();
     }
     if !taking.is_handed {
         return true;

@@ -379,7 +379,7 @@ const BARRIER_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: OwnedFd,
-    room: usize,
+    capacity: usize,
 }
 
 impl ServiceManager {
@@ -398,14 +398,15 @@ impl ServiceManager {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         connect(&socket, &address)?;
-        let room = std::env::var(FDSTORE).ok().and_then(|room| room.parse().ok()).unwrap_or(0);
-        Ok(Some(Self { socket, room }))
+        let capacity =
+            std::env::var(FDSTORE).ok().and_then(|capacity| capacity.parse().ok()).unwrap_or(0);
+        Ok(Some(Self { socket, capacity }))
     }
 
     /// Whether it keeps descriptors.
     #[must_use]
     pub fn keeps_descriptors(&self) -> bool {
-        self.room > 0
+        self.capacity > 0
     }
 
     /// The descriptor that messages need.
@@ -426,9 +427,9 @@ impl ServiceManager {
     pub fn keep(&self, held: &[BorrowedFd<'_>], attachment: &Attachment) -> io::Result<usize> {
         let all: Vec<BorrowedFd<'_>> =
             held.iter().copied().chain(attachment.unmount_descriptor()).collect();
-        if all.len() > self.room {
-            let (needed, room) = (all.len(), self.room);
-            let text = format!("it keeps {room} descriptors, and {needed} are needed");
+        if all.len() > self.capacity {
+            let (needed, capacity) = (all.len(), self.capacity);
+            let text = format!("it keeps {capacity} descriptors, and {needed} are needed");
             return Err(io::Error::other(text));
         }
         for (number, descriptor) in all.iter().enumerate() {
@@ -449,7 +450,7 @@ impl ServiceManager {
         let Some(unmounter) = attachment.unmounter() else { return Ok(()) };
         let number = count.saturating_sub(1);
         // First: when the manager has removed its descriptor, no later process could.
-        unmounter.retire_former();
+        unmounter.retire_previous();
         self.write(&removal(number));
         fault_point("renewing", 1);
         self.store(number, unmounter.descriptor())?;

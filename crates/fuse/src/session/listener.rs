@@ -150,11 +150,11 @@ impl Listener {
         history: &mut ListenerHistory,
     ) -> ListenerAction {
         slot.begin_wait();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let permit = PollPermit::new(&self.state.is_polled, self.state.busy_poll);
         let polled = history.waits.poll(&permit, || channel.is_ready());
         let received = channel.receive(buffer.bytes_mut());
-        history.waits.record(&permit, polled, began.elapsed());
+        history.waits.record(&permit, polled, started_at.elapsed());
         slot.end_wait();
         let length = match received {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
@@ -207,13 +207,13 @@ impl Listener {
         if most == 0 || state.has_idle_listener() || !state.added.reserve(state.listeners(), most) {
             return;
         }
-        let Some(index) = lock(&state.unused_slots).pop() else { return state.added.give_back() };
+        let Some(index) = lock(&state.unused_slots).pop() else { return state.added.release() };
         let listener = Self { state: Arc::clone(state), index, is_spare: false };
         match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
             Ok(thread) => lock(&state.spares).push(thread),
             Err(_) => {
                 lock(&state.unused_slots).push(index);
-                state.added.give_back();
+                state.added.release();
             }
         }
     }
@@ -278,12 +278,12 @@ impl BusyPoll {
             return Polled::No;
         }
         let found = permit.with(|| {
-            let began = Instant::now();
+            let started_at = Instant::now();
             loop {
                 let is_ready = is_ready();
                 // A message that comes late does not count: other threads had the CPU, and a listener that slept would have
                 // been woken before them.
-                match began.elapsed() < permit.longest {
+                match started_at.elapsed() < permit.longest {
                     true if is_ready => return Polled::Found,
                     true => std::thread::yield_now(),
                     false => return Polled::Nothing,
@@ -493,9 +493,9 @@ mod tests {
         let permit = PollPermit::new(&flag, us(50));
         let mut listener = ready(&permit);
         listener.record(&permit, Polled::No, us(150));
-        let began = Instant::now();
+        let started_at = Instant::now();
         assert_eq!(listener.poll(&permit, || false), Polled::Nothing);
-        assert!(began.elapsed() >= us(50));
+        assert!(started_at.elapsed() >= us(50));
         let late = || {
             std::thread::sleep(us(60));
             true

@@ -513,7 +513,7 @@ impl AddedListeners {
         self.added.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    pub(super) fn give_back(&self) {
+    pub(super) fn release(&self) {
         self.added.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -590,7 +590,7 @@ mod tests {
         let added = AddedListeners::new(ListenerGrowth::AtOnce(5));
         let count = (0..10).filter(|_| added.reserve(2, 5)).count();
         assert_eq!(count, 3);
-        added.give_back();
+        added.release();
         assert!(added.reserve(2, 5) && !added.reserve(2, 5));
         let added = AddedListeners::new(ListenerGrowth::AtOnce(1000));
         assert_eq!((0..100).filter(|_| added.reserve(2, 1000)).count(), MAX_ADDED_LISTENERS);

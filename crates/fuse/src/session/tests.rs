@@ -174,26 +174,26 @@ impl FakeKernel {
     }
 
     fn wait_until_held(&self, count: usize) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         while self.gate.held.load(Ordering::SeqCst) < count {
-            assert!(began.elapsed() < ANSWER_TIMEOUT, "{count} requests should be held up");
+            assert!(started_at.elapsed() < ANSWER_TIMEOUT, "{count} requests should be held up");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     fn wait_until_watchdog_sleeps(&self) {
-        let (began, session) = (Instant::now(), self.session.as_ref().unwrap());
+        let (started_at, session) = (Instant::now(), self.session.as_ref().unwrap());
         while !session.state.is_watchdog_parked() {
-            assert!(began.elapsed() < ANSWER_TIMEOUT, "the watchdog should sleep");
+            assert!(started_at.elapsed() < ANSWER_TIMEOUT, "the watchdog should sleep");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// The reply may come before the event is reported.
     fn wait_for_event(&self, init_request: impl Fn(&SessionEvent) -> bool) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         while !self.events.lock().unwrap().iter().any(&init_request) {
-            assert!(began.elapsed() < ANSWER_TIMEOUT, "{:?}", self.events.lock().unwrap());
+            assert!(started_at.elapsed() < ANSWER_TIMEOUT, "{:?}", self.events.lock().unwrap());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -445,9 +445,9 @@ fn a_watchdog_is_started_by_a_request_and_ends_without_any() {
         assert_eq!(kernel.receive(), (unique, EIO, 0));
         assert!(state.has_watchdog());
         kernel.gate.open();
-        let began = Instant::now();
+        let started_at = Instant::now();
         while state.has_watchdog() {
-            assert!(began.elapsed() < ANSWER_TIMEOUT, "the watchdog should end");
+            assert!(started_at.elapsed() < ANSWER_TIMEOUT, "the watchdog should end");
             std::thread::sleep(Duration::from_millis(1));
         }
         *kernel.gate.is_open.lock().unwrap() = false;

@@ -22,7 +22,7 @@ enum Server {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Former {
+enum PreviousHolder {
     /// It holds the mount.
     Holds,
     /// R5: it has taken *go*.
@@ -61,11 +61,11 @@ enum Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
-    former: Former,
-    former_server: Server,
+    previous: PreviousHolder,
+    previous_server: Server,
     new: New,
     new_server: Server,
-    to_former: VecDeque<Message>,
+    to_previous: VecDeque<Message>,
     to_new: VecDeque<Message>,
     /// Whether the server is the one of the offer, which the new program watches.
     is_watched_server: bool,
@@ -83,11 +83,11 @@ fn reads(server: Server) -> bool {
 impl State {
     fn new(kills: u8) -> Self {
         Self {
-            former: Former::Holds,
-            former_server: Server::Ready,
+            previous: PreviousHolder::Holds,
+            previous_server: Server::Ready,
             new: New::Preparing,
             new_server: Server::Starting,
-            to_former: VecDeque::new(),
+            to_previous: VecDeque::new(),
             to_new: VecDeque::new(),
             is_watched_server: true,
             is_offer_used: false,
@@ -108,7 +108,7 @@ impl State {
         if self.kills > 0 {
             self.deaths(&mut all);
         }
-        self.former_steps(setting, &mut all);
+        self.previous_steps(setting, &mut all);
         self.new_steps(setting, &mut all);
         self.new_server_steps(&mut all);
         all
@@ -120,9 +120,9 @@ impl State {
             next.kills -= 1;
             next
         };
-        if self.former_server != Server::Dead {
+        if self.previous_server != Server::Dead {
             all.push(killed(|next| {
-                next.former_server = Server::Dead;
+                next.previous_server = Server::Dead;
                 next.killed_servers += 1;
             }));
         }
@@ -132,9 +132,9 @@ impl State {
                 next.killed_servers += 1;
             }));
         }
-        if self.former != Former::Ended {
+        if self.previous != PreviousHolder::Ended {
             all.push(killed(|next| {
-                next.former = Former::Ended;
+                next.previous = PreviousHolder::Ended;
                 next.killed_holders += 1;
             }));
         }
@@ -146,58 +146,60 @@ impl State {
         }
     }
 
-    fn former_steps(&self, setting: Setting, all: &mut Vec<Self>) {
-        let message = self.to_former.front().copied();
+    fn previous_steps(&self, setting: Setting, all: &mut Vec<Self>) {
+        let message = self.to_previous.front().copied();
         let take = |change: fn(&mut Self)| {
             self.with(|next| {
-                next.to_former.pop_front();
+                next.to_previous.pop_front();
                 change(next);
             })
         };
         let is_other_end_closed = self.new == New::Ended && self.new_server == Server::Dead;
         // R2: a newer program takes the place of this one.
-        if self.former == Former::Holds && setting.has_rival && !self.is_offer_used {
+        if self.previous == PreviousHolder::Holds && setting.has_rival && !self.is_offer_used {
             all.push(self.with(|next| {
                 next.is_offer_used = true;
                 next.to_new.push_back(Message::Refused);
             }));
         }
-        match (self.former, message) {
+        match (self.previous, message) {
             // Its server has ended by itself: D3, after the offer was withdrawn.
-            (Former::Holds, _) if self.former_server == Server::Dead => {
+            (PreviousHolder::Holds, _) if self.previous_server == Server::Dead => {
                 all.push(self.with(|next| match next.is_offer_used {
                     false => {
                         next.is_offer_used = true;
                         next.to_new.push_back(Message::Refused);
                     }
                     true => {
-                        next.former_server = Server::Ready;
+                        next.previous_server = Server::Ready;
                         next.is_watched_server = false;
                     }
                 }));
             }
-            (Former::Holds, Some(Message::Go)) if self.is_offer_used => all.push(take(|_| {})),
-            (Former::Holds, Some(Message::Go)) => all.push(take(|next| {
+            (PreviousHolder::Holds, Some(Message::Go)) if self.is_offer_used => {
+                all.push(take(|_| {}));
+            }
+            (PreviousHolder::Holds, Some(Message::Go)) => all.push(take(|next| {
                 next.is_offer_used = true;
-                next.former = Former::Asked;
+                next.previous = PreviousHolder::Asked;
             })),
-            (Former::Asked, _) => all.push(self.with(|next| {
-                next.former_server = Server::Dead;
-                next.former = Former::Retired;
+            (PreviousHolder::Asked, _) => all.push(self.with(|next| {
+                next.previous_server = Server::Dead;
+                next.previous = PreviousHolder::Retired;
             })),
-            (Former::Retired, _) => all.push(self.with(|next| {
-                next.former = Former::Handed;
+            (PreviousHolder::Retired, _) => all.push(self.with(|next| {
+                next.previous = PreviousHolder::Handed;
                 next.to_new.push_back(Message::Handed);
             })),
-            (Former::Handed, Some(Message::Done)) => {
-                all.push(take(|next| next.former = Former::Ended));
+            (PreviousHolder::Handed, Some(Message::Done)) => {
+                all.push(take(|next| next.previous = PreviousHolder::Ended));
             }
-            (Former::Handed, Some(Message::GiveUp)) => all.push(take(|next| {
-                next.former = Former::Holds;
+            (PreviousHolder::Handed, Some(Message::GiveUp)) => all.push(take(|next| {
+                next.previous = PreviousHolder::Holds;
                 next.to_new.push_back(Message::TakenBack);
             })),
-            (Former::Handed, None) if is_other_end_closed => {
-                all.push(self.with(|next| next.former = Former::Holds));
+            (PreviousHolder::Handed, None) if is_other_end_closed => {
+                all.push(self.with(|next| next.previous = PreviousHolder::Holds));
             }
             _ => {}
         }
@@ -205,12 +207,12 @@ impl State {
 
     /// Whether the server of the offer has ended.
     fn has_watched_ended(&self) -> bool {
-        !self.is_watched_server || self.former_server == Server::Dead
+        !self.is_watched_server || self.previous_server == Server::Dead
     }
 
     fn new_steps(&self, setting: Setting, all: &mut Vec<Self>) {
         let message = self.to_new.front().copied();
-        let is_closed = message.is_none() && self.former == Former::Ended;
+        let is_closed = message.is_none() && self.previous == PreviousHolder::Ended;
         let is_server_dead = self.new_server == Server::Dead;
         let to = |new: New| self.with(|next| next.new = new);
         // It kills its server, which waits.
@@ -227,7 +229,7 @@ impl State {
             New::Preparing if self.new_server == Server::Prepared => {
                 all.push(self.with(|next| {
                     next.new = New::SentGo;
-                    next.to_former.push_back(Message::Go);
+                    next.to_previous.push_back(Message::Go);
                 }));
             }
             New::SentGo if message == Some(Message::Handed) => all.push(self.with(|next| {
@@ -244,7 +246,7 @@ impl State {
             }
             New::GaveTurn if is_server_dead => all.push(self.with(|next| {
                 next.new = New::GaveUp;
-                next.to_former.push_back(Message::GiveUp);
+                next.to_previous.push_back(Message::GiveUp);
             })),
             New::GaveUp if message == Some(Message::TakenBack) => all.push(to(New::Ended)),
             New::GaveUp if is_closed => all.push(to(New::Holds)),
@@ -267,7 +269,7 @@ impl State {
             Server::HasTurn => all.push(to(Server::Reading)),
             Server::Reading => all.push(self.with(|next| {
                 next.new_server = Server::Told;
-                next.to_former.push_back(Message::Done);
+                next.to_previous.push_back(Message::Done);
             })),
             Server::Told => all.push(to(Server::Ready)),
             Server::Prepared | Server::Ready | Server::Dead => {}
@@ -275,24 +277,24 @@ impl State {
     }
 
     fn check(&self) {
-        let both = reads(self.former_server) && reads(self.new_server);
+        let both = reads(self.previous_server) && reads(self.new_server);
         assert!(!both, "two servers read: {self:?}");
-        let holds = (self.former == Former::Holds, self.new == New::Holds);
+        let holds = (self.previous == PreviousHolder::Holds, self.new == New::Holds);
         assert_ne!(holds, (true, true), "two holders: {self:?}");
         assert!(!(holds.0 && reads(self.new_server)), "the wrong holder: {self:?}");
     }
 
     /// Whether somebody serves and somebody holds the mount, once no process has anything to do.
     fn is_alive(&self) -> bool {
-        let is_served = reads(self.former_server) || reads(self.new_server);
-        let is_held = (self.former == Former::Holds) != (self.new == New::Holds);
+        let is_served = reads(self.previous_server) || reads(self.new_server);
+        let is_held = (self.previous == PreviousHolder::Holds) != (self.new == New::Holds);
         // A server outlives its holder, as without a handover.
         is_served && (is_held || self.killed_holders > 0)
     }
 
     fn check_final(&self) {
-        if self.former == Former::Holds {
-            assert!(reads(self.former_server), "not served: {self:?}");
+        if self.previous == PreviousHolder::Holds {
+            assert!(reads(self.previous_server), "not served: {self:?}");
         }
         if self.new == New::Holds {
             assert!(reads(self.new_server), "not served: {self:?}");
@@ -338,11 +340,11 @@ fn explore(setting: Setting) -> (usize, Vec<State>) {
 // A-REPLACE-MODEL
 #[test]
 fn no_death_in_a_handover_leaves_two_servers_or_none() {
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     for has_rival in [false, true] {
         let setting = |kills| Setting { kills, is_server_watched: true, has_rival };
         let (states, dead) = explore(setting(3));
-        eprintln!("{states} states of a handover, {:?}", began.elapsed());
+        eprintln!("{states} states of a handover, {:?}", started_at.elapsed());
         assert!(states > 400, "{states}");
         // One death never costs the mount. Two do if they are those of a holder and of what it needs.
         for state in &dead {

@@ -397,13 +397,13 @@ fn explore(setting: Setting) -> usize {
 // A-KEEP-MODEL
 #[test]
 fn no_interleaving_of_steps_and_deaths_loses_a_request() {
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let mut states = 0;
     for has_resend in [true, false] {
         for (kills, killer) in [(3, None), (0, Some(0)), (2, Some(0))] {
             states += explore(Setting { has_resend, kills, killer });
         }
     }
-    eprintln!("{states} states of a succession, {:?}", began.elapsed());
+    eprintln!("{states} states of a succession, {:?}", started_at.elapsed());
     assert!(states > 10_000, "{states}");
 }
