@@ -108,7 +108,11 @@ impl ExtractContext {
     }
 
     /// The place of the entry `path` in its directory.
-    pub(crate) fn place<'a>(&self, directory: &'a OpenDirectory, path: &'a [u8]) -> NewEntry<'a> {
+    pub(crate) fn new_entry<'a>(
+        &self,
+        directory: &'a OpenDirectory,
+        path: &'a [u8],
+    ) -> NewEntry<'a> {
         // The walk has checked that this is one safe name.
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let is_staged = directory.staged().is_some();
@@ -153,11 +157,11 @@ pub(crate) struct EntryWriter<'a> {
 impl EntryWriter<'_> {
     /// Writes an entry that is not a directory.
     pub(crate) fn write(&mut self, directory: &OpenDirectory, node: &WalkEntry) -> WrittenId {
-        let place = self.context.place(directory, &node.path);
+        let new_entry = self.context.new_entry(directory, &node.path);
         let made = match node.inode.file_type() {
-            FileType::Regular => self.write_file(place, node),
-            FileType::Symlink => self.write_symlink(place, node),
-            _ => self.write_special(place, node),
+            FileType::Regular => self.write_file(new_entry, node),
+            FileType::Symlink => self.write_symlink(new_entry, node),
+            _ => self.write_special(new_entry, node),
         };
         made.unwrap_or_else(|kind| {
             self.fail(kind, node);
@@ -168,15 +172,15 @@ impl EntryWriter<'_> {
     /// Completes a file whose contents have been written, and gives it its name.
     fn finish_file(
         &mut self,
-        place: NewEntry<'_>,
+        new_entry: NewEntry<'_>,
         WrittenFile { new, stat }: WrittenFile<'_>,
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
-        let partial = IncompleteFile::whole(place, new);
-        let (target, foreign_acl) = (MetadataTarget::Open(new.file.as_fd()), place.foreign_acl);
+        let partial = IncompleteFile::whole(new_entry, new);
+        let (target, foreign_acl) = (MetadataTarget::Open(new.file.as_fd()), new_entry.foreign_acl);
         let entry = WrittenEntry { target, stat, foreign_acl };
         self.set_metadata(entry, node, permissions(&node.inode));
-        match place.publish(new) {
+        match new_entry.publish(new) {
             Ok(()) => partial.keep(),
             Err(kind) => {
                 self.remove(partial, node);
@@ -195,8 +199,8 @@ impl EntryWriter<'_> {
         node: &WalkEntry,
         written: FileBytes,
     ) -> WrittenId {
-        let place = self.context.place(directory, &node.path);
-        self.finish_file(place, file, node).unwrap_or_else(|kind| {
+        let new_entry = self.context.new_entry(directory, &node.path);
+        self.finish_file(new_entry, file, node).unwrap_or_else(|kind| {
             self.report.removed.add(written);
             self.fail(kind, node);
             None
@@ -231,12 +235,12 @@ impl EntryWriter<'_> {
 
     fn write_file(
         &mut self,
-        place: NewEntry<'_>,
+        new_entry: NewEntry<'_>,
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let inode = &node.inode;
-        let new = place.create_file(first_mode(inode, place.foreign_acl))?;
-        let partial = IncompleteFile::new(place, &new);
+        let new = new_entry.create_file(first_mode(inode, new_entry.foreign_acl))?;
+        let partial = IncompleteFile::new(new_entry, &new);
         let ExtractContext { image, cancel, limits, .. } = self.context;
         let contents = FileContent { image, inode, cancel, limits };
         let written = MetadataTarget::Open(new.file.as_fd()).stat().and_then(|stat| {
@@ -247,7 +251,7 @@ impl EntryWriter<'_> {
                 // The contents are right, so failures from here on do not remove the file.
                 partial.keep();
                 let file = WrittenFile { new: &new, stat: &stat };
-                let file_id = self.finish_file(place, file, node)?;
+                let file_id = self.finish_file(new_entry, file, node)?;
                 self.report.counted.add_bytes(written);
                 Ok(file_id)
             }
@@ -260,18 +264,18 @@ impl EntryWriter<'_> {
 
     fn write_symlink(
         &mut self,
-        place: NewEntry<'_>,
+        new_entry: NewEntry<'_>,
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let target = self.context.image.read_link(&node.inode)?;
-        let entry = place.create_symlink(&target)?;
+        let entry = new_entry.create_symlink(&target)?;
         self.report.counted.symlinks += 1;
-        Ok(self.finish_pinned(&entry, place, node))
+        Ok(self.finish_pinned(&entry, new_entry, node))
     }
 
     fn write_special(
         &mut self,
-        place: NewEntry<'_>,
+        new_entry: NewEntry<'_>,
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let is_device =
@@ -279,22 +283,23 @@ impl EntryWriter<'_> {
         if is_device && self.context.skip_devices {
             return Ok(None);
         }
-        let Some(entry) = place.create_special(&node.inode)? else {
+        let Some(entry) = new_entry.create_special(&node.inode)? else {
             self.report.counted.skipped.special += 1;
             return Ok(None);
         };
         self.report.counted.special += 1;
-        Ok(self.finish_pinned(&entry, place, node))
+        Ok(self.finish_pinned(&entry, new_entry, node))
     }
 
     fn finish_pinned(
         &mut self,
         entry: &PinnedEntry,
-        place: NewEntry<'_>,
+        new_entry: NewEntry<'_>,
         node: &WalkEntry,
     ) -> WrittenId {
         let target = MetadataTarget::Pinned(entry.fd.as_fd());
-        let written = WrittenEntry { target, stat: &entry.stat, foreign_acl: place.foreign_acl };
+        let written =
+            WrittenEntry { target, stat: &entry.stat, foreign_acl: new_entry.foreign_acl };
         self.set_metadata(written, node, permissions(&node.inode));
         Some(FileId::of(&entry.stat))
     }

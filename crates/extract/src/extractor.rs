@@ -262,9 +262,9 @@ impl Extractor<'_> {
             LinkAction::Write(name) => return self.write(name),
             LinkAction::Link(name, first) => (name, first),
         };
-        let place = self.context.place(&name.directory, &name.node.path);
+        let new_entry = self.context.new_entry(&name.directory, &name.node.path);
         let work = &self.context.limits.work;
-        match self.first_directory.link(&self.stack, place, &first, work) {
+        match self.first_directory.link(&self.stack, new_entry, &first, work) {
             Ok(true) => {
                 self.links.count(&name.node.inode);
                 self.reporter.summary.hard_links += 1;

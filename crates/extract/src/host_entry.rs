@@ -318,28 +318,28 @@ enum FileName {
 /// after a panic too, unless it is kept.
 #[derive(Debug)]
 pub(crate) struct IncompleteFile<'a> {
-    place: NewEntry<'a>,
+    new_entry: NewEntry<'a>,
     /// The name that is to be removed.
     name: Option<&'a [u8]>,
 }
 
 impl<'a> IncompleteFile<'a> {
-    pub(crate) fn new(place: NewEntry<'a>, new: &'a NewHostFile) -> Self {
+    pub(crate) fn new(new_entry: NewEntry<'a>, new: &'a NewHostFile) -> Self {
         let name = match &new.name {
-            FileName::Final => Some(place.name),
+            FileName::Final => Some(new_entry.name),
             FileName::Temporary(temporary) => Some(&**temporary),
             FileName::None => None,
         };
-        Self { place, name }
+        Self { new_entry, name }
     }
 
     /// Guards only a temporary name: the contents are whole.
-    pub(crate) fn whole(place: NewEntry<'a>, new: &'a NewHostFile) -> Self {
+    pub(crate) fn whole(new_entry: NewEntry<'a>, new: &'a NewHostFile) -> Self {
         let name = match &new.name {
             FileName::Temporary(temporary) => Some(&**temporary),
             FileName::Final | FileName::None => None,
         };
-        Self { place, name }
+        Self { new_entry, name }
     }
 
     /// Keeps the file.
@@ -349,7 +349,7 @@ impl<'a> IncompleteFile<'a> {
 
     /// Removes the file.
     pub(crate) fn remove(mut self) -> Result<(), ErrorKind> {
-        self.name.take().map_or(Ok(()), |name| self.place.remove_name(name))
+        self.name.take().map_or(Ok(()), |name| self.new_entry.remove_name(name))
     }
 }
 
@@ -357,7 +357,7 @@ impl Drop for IncompleteFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name {
             // A panic is unwinding, and is reported; this second failure cannot be.
-            self.place.remove_name(name).ok();
+            self.new_entry.remove_name(name).ok();
         }
     }
 }
@@ -378,7 +378,7 @@ mod tests {
         names
     }
 
-    fn place(directory: &File) -> NewEntry<'_> {
+    fn new_entry(directory: &File) -> NewEntry<'_> {
         NewEntry {
             directory: directory.as_fd(),
             name: b"name",
@@ -395,8 +395,8 @@ mod tests {
             let path = |name: &str| folder.path().join(name);
             let directory = File::open(folder.path()).unwrap();
             let rename = |temporary: &[u8]| match has_links {
-                true => place(&directory).rename_without_flags(temporary),
-                false => place(&directory).rename_over_empty_file(temporary),
+                true => new_entry(&directory).rename_without_flags(temporary),
+                false => new_entry(&directory).rename_over_empty_file(temporary),
             };
             fs::write(path("first"), "first").unwrap();
             rename(b"first").unwrap();
@@ -417,7 +417,7 @@ mod tests {
         fs::create_dir(folder.path().join("directory")).unwrap();
         let directory = File::open(folder.path()).unwrap();
         // A directory cannot be linked, nor take the place of a file: this error is of the second call.
-        let renamed = place(&directory).rename_without_flags(b"directory");
+        let renamed = new_entry(&directory).rename_without_flags(b"directory");
         assert_eq!(renamed, Err(Errno::NOTDIR));
         assert_eq!(names(&folder), ["directory"]);
     }

@@ -79,11 +79,11 @@ impl LargeFile {
         node: &WalkEntry,
         directory: &Arc<OpenDirectory>,
     ) -> Result<Arc<Self>, Vec<ErrorKind>> {
-        let place = context.place(directory, &node.path);
+        let new_entry = context.new_entry(directory, &node.path);
         let size = node.inode.size();
-        let new = place.create_file(first_mode(&node.inode, place.foreign_acl));
+        let new = new_entry.create_file(first_mode(&node.inode, new_entry.foreign_acl));
         let new = new.map_err(|kind| vec![kind])?;
-        let partial = IncompleteFile::new(place, &new);
+        let partial = IncompleteFile::new(new_entry, &new);
         let made = MetadataTarget::Open(new.file.as_fd()).stat();
         match made.and_then(|stat| set_size(&new.file, size).map(|()| stat)) {
             Ok(stat) => {
@@ -136,8 +136,8 @@ impl LargeFile {
             let task = EntryTask::Finish { node, directory, file: new, stat, written };
             return EntryBatch::of(task, report);
         }
-        let place = self.context.place(&directory, &node.path);
-        let left = IncompleteFile::new(place, &new).remove().err();
+        let new_entry = self.context.new_entry(&directory, &node.path);
+        let left = IncompleteFile::new(new_entry, &new).remove().err();
         let mut batch = EntryBatch::of(EntryTask::Release(Arc::clone(&directory)), report);
         batch.report.removed.add(written);
         let (mut content, context) = (ContentWriter::default(), &*self.context);
@@ -156,8 +156,8 @@ impl Drop for LargeFile {
     fn drop(&mut self) {
         if let Some((new, _)) = self.file.take() {
             // The extraction has ended with an error, which has been reported.
-            let place = self.context.place(&self.directory, &self.node.path);
-            IncompleteFile::new(place, &new).remove().ok();
+            let new_entry = self.context.new_entry(&self.directory, &self.node.path);
+            IncompleteFile::new(new_entry, &new).remove().ok();
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const MEMBER_WORK: u64 = 4 << 10;
 const XATTR_WORK: u64 = 1 << 10;
 
 /// Bytes of output that any image may have.
-const OUTPUT_LEAST_BYTES: u64 = 16 << 30;
+const MIN_OUTPUT_BYTES: u64 = 16 << 30;
 /// Further bytes of output for each byte of the image. Indexes of identical files have 2 bytes for a
 /// block, so dense images of many files stay below.
 const OUTPUT_PER_BYTE: u64 = 8192;
@@ -23,7 +23,7 @@ const OUTPUT_PER_BYTE: u64 = 8192;
 /// The most bytes that an extraction writes by default, for an image of so many bytes, devices included.
 #[must_use]
 pub fn default_output_limit(image_bytes: u64) -> u64 {
-    image_bytes.saturating_mul(OUTPUT_PER_BYTE).saturating_add(OUTPUT_LEAST_BYTES)
+    image_bytes.saturating_mul(OUTPUT_PER_BYTE).saturating_add(MIN_OUTPUT_BYTES)
 }
 
 /// Counts work and output.
@@ -102,7 +102,7 @@ mod tests {
         let error = limits.add_xattrs(&[xattr]).unwrap_err();
         assert!(error.stops_everything() && error.to_string().contains("3000"), "{error}");
         let defaults = ExtractLimits::new(&image, None, None);
-        defaults.add_output(OUTPUT_LEAST_BYTES).unwrap();
+        defaults.add_output(MIN_OUTPUT_BYTES).unwrap();
         defaults.check_decoding().unwrap();
     }
 }

@@ -249,14 +249,14 @@ fn a_path_that_is_not_there_fails_and_the_tar_is_whole() {
 
 /// Takes so many bytes, and then fails.
 struct LimitedWriter {
-    room: usize,
+    remaining: usize,
     error: io::ErrorKind,
 }
 
 impl Write for LimitedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = bytes.len().min(self.room);
-        self.room -= count;
+        let count = bytes.len().min(self.remaining);
+        self.remaining -= count;
         if count == 0 { Err(self.error.into()) } else { Ok(count) }
     }
 
@@ -270,9 +270,9 @@ fn an_output_that_fails_ends_it_with_a_named_error() {
     let image = open("demo.erofs");
     let total = sound(&image, &threads(1)).0.len();
     for error in [io::ErrorKind::StorageFull, io::ErrorKind::BrokenPipe] {
-        for room in [0, 1, 512, total / 2, total - 1] {
+        for remaining in [0, 1, 512, total / 2, total - 1] {
             for count in [1, 3] {
-                let mut out = LimitedWriter { room, error };
+                let mut out = LimitedWriter { remaining, error };
                 let failed = write_tar(&image, &mut out, &threads(count), &mut |_| {}).unwrap_err();
                 let ErrorKind::Output { operation, source } = failed.kind() else {
                     panic!("{failed}")

@@ -173,8 +173,8 @@ fn add_records(member: &MemberHeader<'_>, records: &mut PaxRecordWriter) {
 fn pax_header_path(path: &[u8], folder: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let shown = last.iter().map(|byte| if byte.is_ascii_graphic() { *byte } else { b'_' });
-    folder.iter().copied().chain(shown).take(field::NAME.bytes).collect()
+    let printable = last.iter().map(|byte| if byte.is_ascii_graphic() { *byte } else { b'_' });
+    folder.iter().copied().chain(printable).take(field::NAME.bytes).collect()
 }
 
 /// The offset of the slash at which a path is split into the fields for its prefix and its name; 0

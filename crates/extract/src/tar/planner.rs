@@ -284,7 +284,7 @@ impl PartCursor {
             && let Some(range) = file.layout.ranges().get(self.range)
         {
             let start = self.at.max(range.start);
-            let end = cut(image, &file.node.inode, start..range.end, bytes);
+            let end = part_end(image, &file.node.inode, start..range.end, bytes);
             bytes += end - start;
             ranges.push(start..end);
             self.at = end;
@@ -301,7 +301,7 @@ impl PartCursor {
 /// The end of a part that begins with `range`, in a segment that has `used` bytes. It does not lie
 /// within a cluster, which would be decoded twice, unless the cluster would make the segment too
 /// long. It is always after the start of the range.
-fn cut(image: &Image, inode: &Inode, range: Range<u64>, used: u64) -> u64 {
+fn part_end(image: &Image, inode: &Inode, range: Range<u64>, used: u64) -> u64 {
     let wanted = range.end.min(range.start.saturating_add(SEGMENT_BYTES.saturating_sub(used)));
     if wanted == range.end {
         return wanted;

@@ -92,8 +92,8 @@ impl Renderer<'_> {
             let error = |source| Error::new(ErrorKind::Memory(source), segment.path());
             rendered.surplus = Some(charge.map_err(error)?);
         }
-        let room = usize::try_from(written_bytes).unwrap_or(usize::MAX);
-        rendered.bytes.try_reserve_exact(room).map_err(|_| out_of_memory())?;
+        let capacity = usize::try_from(written_bytes).unwrap_or(usize::MAX);
+        rendered.bytes.try_reserve_exact(capacity).map_err(|_| out_of_memory())?;
         self.render_into(rendered, segment)
     }
 

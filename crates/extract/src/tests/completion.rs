@@ -59,7 +59,7 @@ fn an_entry_that_was_swapped_at_once_is_not_taken_for_the_new_one() {
     fs::write(path("victim"), "precious").unwrap();
     make_fifo(&path("other"));
     let directory = fs::File::open(folder.path()).unwrap();
-    let place = NewEntry {
+    let new_entry = NewEntry {
         directory: directory.as_fd(),
         name: b"fifo",
         existing: ExistingFiles::Refuse,
@@ -74,12 +74,12 @@ fn an_entry_that_was_swapped_at_once_is_not_taken_for_the_new_one() {
     ];
     for swap in swaps {
         make_fifo(&path("fifo"));
-        place.pin(rustix::fs::FileType::Fifo, 0).unwrap();
+        new_entry.pin(rustix::fs::FileType::Fifo, 0).unwrap();
         fs::remove_file(path("fifo")).unwrap();
-        let gone = place.pin(rustix::fs::FileType::Fifo, 0).unwrap_err();
+        let gone = new_entry.pin(rustix::fs::FileType::Fifo, 0).unwrap_err();
         assert!(matches!(gone, ErrorKind::Replaced), "{gone}");
         swap();
-        let error = place.pin(rustix::fs::FileType::Fifo, 0).unwrap_err();
+        let error = new_entry.pin(rustix::fs::FileType::Fifo, 0).unwrap_err();
         assert!(matches!(error, ErrorKind::Replaced), "{error}");
         fs::remove_file(path("fifo")).or_else(|_| fs::remove_dir(path("fifo"))).unwrap();
     }
@@ -93,7 +93,7 @@ fn an_entry_that_is_swapped_while_it_is_completed_keeps_its_metadata() {
     set_mode(&path("victim"), 0o600);
     let before = fs::metadata(path("victim")).unwrap();
     let directory = fs::File::open(folder.path()).unwrap();
-    let place = NewEntry {
+    let new_entry = NewEntry {
         directory: directory.as_fd(),
         name: b"fifo",
         existing: ExistingFiles::Refuse,
@@ -103,7 +103,7 @@ fn an_entry_that_is_swapped_while_it_is_completed_keeps_its_metadata() {
     let image = image_of_fifo(0o644);
     let inode = inode_of(&image);
     for is_symlink in [false, true] {
-        let pinned = place.create_special(&inode).unwrap().unwrap();
+        let pinned = new_entry.create_special(&inode).unwrap().unwrap();
         fs::rename(path("fifo"), path("moved")).unwrap();
         match is_symlink {
             true => symlink(path("victim"), path("fifo")).unwrap(),

@@ -172,10 +172,10 @@ fn directory_blocks(
     all.sort_unstable();
     let mut blocks = Vec::new();
     while !all.is_empty() {
-        let mut room = BLOCK;
+        let mut remaining = BLOCK;
         let fits = |(name, _): &&(&str, usize)| {
-            let left = room.checked_sub(12 + name.len());
-            room = left.unwrap_or(0);
+            let left = remaining.checked_sub(12 + name.len());
+            remaining = left.unwrap_or(0);
             left.is_some()
         };
         let count = all.iter().take_while(fits).count();

@@ -32,7 +32,7 @@ fn image_of_file(mode: u16, (uid, gid): (u32, u32)) -> ferrofs_image::Image {
     made.open()
 }
 
-fn place<'a>(directory: &'a File, name: &'a [u8]) -> NewEntry<'a> {
+fn new_entry<'a>(directory: &'a File, name: &'a [u8]) -> NewEntry<'a> {
     NewEntry {
         directory: directory.as_fd(),
         name,
@@ -105,7 +105,7 @@ fn an_acl_brings_no_masked_bits_back() {
 fn nobody_else_can_open_a_file_under_its_temporary_name() {
     let folder = new_folder();
     let directory = File::open(folder.path()).unwrap();
-    let new = place(&directory, b"file").create_named_file(Mode::from_raw_mode(0o666)).unwrap();
+    let new = new_entry(&directory, b"file").create_named_file(Mode::from_raw_mode(0o666)).unwrap();
     assert_eq!(new.file.metadata().unwrap().mode() & 0o077, 0);
 }
 
@@ -175,16 +175,16 @@ fn an_entry_is_replaced_in_one_step_and_leaves_no_temporary_name() {
     let directory = File::open(folder.path()).unwrap();
     fs::write(path("first"), "first").unwrap();
     fs::write(path("link"), "old").unwrap();
-    place(&directory, b"link").create_symlink(b"nowhere").unwrap();
+    new_entry(&directory, b"link").create_symlink(b"nowhere").unwrap();
     assert_eq!(fs::read_link(path("link")).unwrap(), Path::new("nowhere"));
     make_fifo(&path("second"));
     // The second time, both are names of one file, which rename(2) leaves alone.
     for _ in 0..2 {
-        place(&directory, b"second").create_link(directory.as_fd(), b"first").unwrap();
+        new_entry(&directory, b"second").create_link(directory.as_fd(), b"first").unwrap();
         assert_eq!(fs::read(path("second")).unwrap(), b"first");
         assert_eq!(names(folder.path()), 3);
     }
     fs::create_dir(path("directory")).unwrap();
-    place(&directory, b"directory").create_symlink(b"nowhere").unwrap_err();
+    new_entry(&directory, b"directory").create_symlink(b"nowhere").unwrap_err();
     assert_eq!(names(folder.path()), 4);
 }

@@ -99,7 +99,7 @@ fn staged_names(directory: &Path) -> Vec<PathBuf> {
 
 /// Extracts, and compares the files with final names at every read with what they are to be, or
 /// were. Returns the most of them that were seen before the end.
-fn watch(target: &Path, workers: usize, existing: ExistingFiles) -> usize {
+fn observe(target: &Path, workers: usize, existing: ExistingFiles) -> usize {
     let sound = new_folder();
     let image = open_with(image_bytes(), || ());
     extract_with_watchdog(&image, sound.path(), 0).result.unwrap();
@@ -139,7 +139,7 @@ fn a_missing_destination_gets_its_name_when_all_of_it_is_whole() {
     for workers in [0, 1, 3] {
         let folder = new_folder();
         let target = folder.path().join("above/tree");
-        assert_eq!(watch(&target, workers, ExistingFiles::Refuse), 0);
+        assert_eq!(observe(&target, workers, ExistingFiles::Refuse), 0);
         assert_eq!(fs::read_dir(folder.path().join("above")).unwrap().count(), 1);
     }
 }
@@ -148,7 +148,7 @@ fn a_missing_destination_gets_its_name_when_all_of_it_is_whole() {
 fn in_a_destination_that_exists_names_appear_one_by_one_and_always_whole() {
     for workers in [0, 1, 3] {
         let folder = new_folder();
-        let seen = watch(folder.path(), workers, ExistingFiles::Refuse);
+        let seen = observe(folder.path(), workers, ExistingFiles::Refuse);
         // Threads may be done with all before one of them reads again.
         assert!(workers > 0 || seen > 4, "only {seen} appeared before the end");
     }
@@ -165,7 +165,7 @@ fn files_that_are_replaced_are_the_old_ones_until_the_new_ones_are_whole() {
         for name in ["first", "top-3", "d4", "d0/large", "d0/inner/own", "d3/large"] {
             fs::write(folder.path().join(name), format!("the old {name}")).unwrap();
         }
-        let seen = watch(folder.path(), workers, ExistingFiles::Replace);
+        let seen = observe(folder.path(), workers, ExistingFiles::Replace);
         // Threads may be done with all before one of them reads again.
         assert!(workers > 0 || seen > 4, "only {seen} appeared before the end");
     }
