@@ -186,10 +186,10 @@ fn build_options(
     })?;
     let pcluster_bytes = options.pcluster_bytes.max(block_bytes);
     let mut label = [0; 16];
-    let Some(room) = label.get_mut(..texts.label.len()).filter(|room| room.len() < 16) else {
+    let Some(field) = label.get_mut(..texts.label.len()).filter(|field| field.len() < 16) else {
         return Err(CallError::invalid("the label has more than 15 bytes"));
     };
-    room.copy_from_slice(texts.label);
+    field.copy_from_slice(texts.label);
     let defaults = ferrofs_builder::BuildOptions::default();
     let extent_bytes_max = defaults.extent_bytes_max / block_bytes * block_bytes;
     let mut made = defaults

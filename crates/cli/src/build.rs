@@ -112,7 +112,7 @@ fn run_request(
     hints: Option<&Path>,
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     import::print_warnings(&request, &request.warnings);
     let image = escape(request.image.as_os_str().as_bytes());
     let mut targets = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
@@ -175,9 +175,9 @@ fn run_request(
     })?;
     let built = BuiltImage { tree: &tree, report: &report, places, container_config };
     write_texts(&request, targets.texts, &built, &resources)?;
-    let (options, took) = (&request.options, began.elapsed());
+    let (options, elapsed) = (&request.options, started_at.elapsed());
     let summary =
-        BuildSummary { request: &request, options, report: &report, warnings, steps, took };
+        BuildSummary { request: &request, options, report: &report, warnings, steps, elapsed };
     CommandStatus::Success.after_output(summary.print())
 }
 
@@ -201,8 +201,8 @@ fn write_texts(
         let options = OpenOptions::new().offset(request.options.output_mode.offset());
         let options = options.memory(&resources.memory).retain_memory(true);
         let image = options.cache_limit_bytes(resources.shared_bytes()).open(&request.image);
-        let shown = escape(request.image.as_os_str().as_bytes());
-        image.map_err(|error| anyhow!("{shown}: {error}"))
+        let terminal_form = escape(request.image.as_os_str().as_bytes());
+        image.map_err(|error| anyhow!("{terminal_form}: {error}"))
     };
     if let Some(target) = targets.block_list {
         block_list::write(target, &open()?, &android::mount_point(&request.android))?;

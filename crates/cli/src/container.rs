@@ -90,7 +90,8 @@ pub(crate) fn import(
     connection: &ConnectionArguments,
     cancel: &CancelToken,
 ) -> Result<(Tree, Vec<u8>), Error> {
-    let refused = |why: String| Error::new(ErrorKind::Archive(why)).at(remote::shown(source));
+    let refused =
+        |why: String| Error::new(ErrorKind::Archive(why)).at(remote::terminal_form(source));
     let text = source.to_str().unwrap_or_default();
     let image = match text.strip_prefix(DOCKER_ARCHIVE) {
         Some(archive) => docker_archive::open(archive, options, cancel),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use compare::{Comparison, FileTree, IMAGE};
+use compare::{FileTree, IMAGE, TreeComparer};
 use entry::CurrentUser;
 use ferrofs_extract::{Selection, measure};
 use ferrofs_fuse::SessionEvent;
@@ -58,10 +58,11 @@ pub(crate) fn run(
     let resources = Resources::of(&arguments.work)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     let directory = std::env::temp_dir().join(format!("ferrofs-demo-{}", std::process::id()));
-    let shown = escape(directory.as_os_str().as_bytes());
-    fs::DirBuilder::new().mode(0o700).create(&directory).with_context(|| shown.clone())?;
+    let terminal_form = escape(directory.as_os_str().as_bytes());
+    fs::DirBuilder::new().mode(0o700).create(&directory).with_context(|| terminal_form.clone())?;
     let ended = Demo::new(arguments, &directory, &stop, resources).and_then(|demo| demo.run());
-    let removed = fs::remove_dir_all(&directory).with_context(|| format!("cannot remove {shown}"));
+    let removed =
+        fs::remove_dir_all(&directory).with_context(|| format!("cannot remove {terminal_form}"));
     if let (Err(_), Err(error)) = (&ended, &removed) {
         output::print_message(format_args!("{error:#}"));
     }
@@ -108,8 +109,8 @@ impl<'a> Demo<'a> {
                 self.compare(&FileTree::Image(self.image.clone()), differences)?;
             }
             Ok(mount) => {
-                let shown = escape(self.mount_point.as_os_str().as_bytes());
-                self.announce(&format!("mounted on {shown} by user {}", self.user.uid))?;
+                let terminal_form = escape(self.mount_point.as_os_str().as_bytes());
+                self.announce(&format!("mounted on {terminal_form} by user {}", self.user.uid))?;
                 self.compare(&FileTree::Directory(self.mount_point.clone()), differences)?;
                 mount.end()?;
                 self.measure_mounts()?;
@@ -132,7 +133,7 @@ impl<'a> Demo<'a> {
         let (expected, user, stop) = (&self.expected, self.user, self.stop);
         let started = Instant::now();
         let threads = self.resources.threads;
-        let compared = Comparison { expected, found, user, threads, stop }.run(&mut progress);
+        let compared = TreeComparer { expected, found, user, threads, stop }.run(&mut progress);
         progress.finish(total);
         let compared =
             compared.map_err(|error| self.stop.check().err().map_or(error, Into::into))?;

@@ -69,12 +69,12 @@ impl JsonDiagnostic {
 }
 
 impl DiagnosticList {
-    pub(crate) fn add(&mut self, problem: JsonDiagnostic) {
-        let path = problem.path.as_ref().map_or(0, |path| path.0.len());
-        let bytes = self.bytes + path + problem.error.len();
+    pub(crate) fn add(&mut self, diagnostic: JsonDiagnostic) {
+        let path = diagnostic.path.as_ref().map_or(0, |path| path.0.len());
+        let bytes = self.bytes + path + diagnostic.error.len();
         if self.problems.len() < LISTED_MAX && bytes <= LISTED_MAX_BYTES {
             self.bytes = bytes;
-            self.problems.push(problem);
+            self.problems.push(diagnostic);
         } else {
             self.problems_not_listed += 1;
         }

@@ -200,7 +200,7 @@ fn show_superblock(output: &mut Output, image: &Image) -> io::Result<()> {
     line("Filesystem compatible features", &compatible(image))?;
     line("Filesystem incompatible features", &incompatible(image))?;
     line("Filesystem UUID", &format_uuid(sb.uuid))?;
-    if let Some((major, minor)) = least_linux(image) {
+    if let Some((major, minor)) = min_linux_version(image) {
         line("Required upstream Linux kernel version", &format!("{major}.{minor}"))?;
     }
     Ok(())
@@ -230,11 +230,11 @@ fn with_replaced(label: &[u8]) -> String {
 
 /// A label in which special characters are written as `\xNN`.
 fn with_escapes(label: &[u8]) -> String {
-    let shown = |&byte: &u8| match is_harmless(byte) {
+    let escaped = |&byte: &u8| match is_harmless(byte) {
         true => char::from(byte).to_string(),
         false => format!("\\x{byte:02x}"),
     };
-    label.iter().map(shown).collect()
+    label.iter().map(escaped).collect()
 }
 
 /// The names, each followed by a blank.
@@ -249,7 +249,7 @@ fn incompatible(image: &Image) -> String {
     set.map(|(_, name, _)| format!("{name} ")).collect()
 }
 
-fn least_linux(image: &Image) -> Option<(u8, u8)> {
+fn min_linux_version(image: &Image) -> Option<(u8, u8)> {
     let word = image.superblock().incompat;
     let features = INCOMPAT.iter().filter(|(bit, ..)| word.has(*bit)).map(|(.., linux)| *linux);
     let declared = if word.has(Incompat::COMPR_CFGS) { algorithms(image) } else { Vec::new() };

@@ -144,7 +144,7 @@ pub(crate) fn is_remote(argument: &Path) -> bool {
 }
 
 /// How an argument is shown in messages. The query of a URL may contain a signature.
-pub(crate) fn shown(argument: &Path) -> String {
+pub(crate) fn terminal_form(argument: &Path) -> String {
     match Location::parse(argument.as_os_str()) {
         Ok(Location::Remote(location)) => escape(location.to_string().as_bytes()),
         Ok(_) => escape(argument.as_os_str().as_encoded_bytes()),
@@ -247,9 +247,9 @@ pub(crate) fn push(
     request: &PushRequest,
     files: &[BorrowedFd<'_>],
     arguments: &ConnectionArguments,
-    watch: &mut dyn FnMut(u64) -> io::Result<()>,
+    observer: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> anyhow::Result<PushReport> {
-    Ok(push_image(&connector(arguments)?, request, files, watch)?)
+    Ok(push_image(&connector(arguments)?, request, files, observer)?)
 }
 
 /// The repository, tag and platform under which an image is published.
@@ -258,7 +258,7 @@ pub(crate) fn push(
 /// The argument is something else (wrong usage).
 pub(crate) fn parse_publication(argument: &Path) -> anyhow::Result<RemoteLocation> {
     let refused = |why: &str| {
-        let text = shown(argument);
+        let text = terminal_form(argument);
         usage_error(format_args!("{text}: {why}; an image is published under oci://HOST/NAME:TAG"))
     };
     match parse(argument.as_os_str())? {
@@ -292,7 +292,7 @@ pub(crate) fn open_object(
         return Err(usage_error(format_args!("{text}: a path, not a URL; copy the file instead")));
     };
     if location.is_layout() {
-        let text = shown(argument);
+        let text = terminal_form(argument);
         return Err(usage_error(format_args!(
             "{text}: it is on this machine; copy its blob instead"
         )));
@@ -328,8 +328,8 @@ impl RemoteMount {
         ferrofs_mount::sandbox::clear_environment(StoreSettings::names())
             .context("the credentials cannot be removed from the memory of the mount")?;
         let client = FetchClient::without_thread(Box::new(Arc::clone(&companion)))?;
-        if let Some(problem) = companion.uncached_because() {
-            warn_uncached(&problem);
+        if let Some(diagnostic) = companion.uncached_because() {
+            warn_uncached(&diagnostic);
         }
         Ok(Self { client: Arc::new(client), companion, opened: RefCell::default() })
     }
@@ -402,7 +402,7 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
 pub(crate) fn open_cache(arguments: &ConnectionArguments) -> anyhow::Result<CacheDirectory> {
     match cache_place(arguments)? {
         CachePlace::Shared(cache) | CachePlace::Uncached { filled: Some(cache), .. } => Ok(cache),
-        CachePlace::Uncached { problem, .. } => Err(anyhow!("{CACHE}: {problem}")),
+        CachePlace::Uncached { diagnostic, .. } => Err(anyhow!("{CACHE}: {diagnostic}")),
     }
 }
 
@@ -411,8 +411,8 @@ pub(crate) fn open_cache(arguments: &ConnectionArguments) -> anyhow::Result<Cach
 /// # Errors
 /// The cache cannot be written, or the fetcher not be started.
 pub(crate) fn connect_to_change(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
-    if let CachePlace::Uncached { problem, .. } = cache_place(arguments)? {
-        return Err(anyhow!("{CACHE}: {problem}"));
+    if let CachePlace::Uncached { diagnostic, .. } = cache_place(arguments)? {
+        return Err(anyhow!("{CACHE}: {diagnostic}"));
     }
     connect(arguments)
 }
@@ -425,8 +425,8 @@ pub(crate) fn connect_to_change(arguments: &ConnectionArguments) -> anyhow::Resu
 pub(crate) fn connect(arguments: &ConnectionArguments) -> anyhow::Result<FetchClient> {
     let connector = Arc::new(connector(arguments)?);
     let client = FetchClient::new(Box::new(Arc::clone(&connector)))?;
-    if let Some(problem) = connector.uncached_because() {
-        warn_uncached(&problem);
+    if let Some(diagnostic) = connector.uncached_because() {
+        warn_uncached(&diagnostic);
     }
     Ok(client)
 }
@@ -437,11 +437,11 @@ fn connector(arguments: &ConnectionArguments) -> anyhow::Result<FetcherProgram> 
 }
 
 /// Says once that nothing is cached.
-fn warn_uncached(problem: &str) {
+fn warn_uncached(diagnostic: &str) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        let problem = escape(problem.as_bytes());
-        output::print_message(format_args!("warning: nothing is cached: {problem}"));
+        let diagnostic = escape(diagnostic.as_bytes());
+        output::print_message(format_args!("warning: nothing is cached: {diagnostic}"));
     });
 }
 
@@ -455,8 +455,8 @@ fn cache_place(arguments: &ConnectionArguments) -> anyhow::Result<CachePlace> {
         return CachePlace::of(path).context(CACHE);
     }
     let Some(path) = default_cache() else {
-        let problem = "there is no home directory for it; name a directory with --cache=DIR";
-        return Ok(CachePlace::uncached(problem.to_owned()));
+        let diagnostic = "there is no home directory for it; name a directory with --cache=DIR";
+        return Ok(CachePlace::uncached(diagnostic.to_owned()));
     };
     Ok(CachePlace::of(&path).unwrap_or_else(|error| CachePlace::uncached(error.to_string())))
 }
@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_password_in_a_location_is_not_repeated() {
-        for (text, shown) in [
+        for (text, terminal_form) in [
             ("https://user:s3cret@host/a.erofs", "https://…@host/a.erofs"),
             ("https://user:s3/cr?e#t@host/a?signature=s3cret", "https://…@host/a"),
             ("https://user:s3@cret@host:99999/a", "https://…@host:99999/a"),
@@ -515,9 +515,9 @@ mod tests {
         ] {
             let argument = Path::new(text);
             let error = parse(argument.as_os_str()).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{shown}: ")), "{error}");
-            assert_eq!(super::shown(argument), shown);
+            assert!(error.starts_with(&format!("{terminal_form}: ")), "{error}");
+            assert_eq!(super::terminal_form(argument), terminal_form);
         }
-        assert_eq!(shown(Path::new("a@b?c")), "a@b?c");
+        assert_eq!(terminal_form(Path::new("a@b?c")), "a@b?c");
     }
 }

@@ -169,7 +169,7 @@ impl ProcessOverhead {
     }
 
     /// The least memory of a process that reads images, in bytes: a whole number of MiB.
-    const fn least_bytes(self) -> u64 {
+    const fn min_bytes(self) -> u64 {
         let of_mount = match self {
             Self::OfVerb => 0,
             Self::OfMount => 1 << 20,
@@ -187,7 +187,7 @@ fn affordable_listeners(bytes: u64) -> usize {
 /// The memory of the whole process without `--memory`; where an eighth of the system's is too
 /// little, what an image needs.
 fn default_bytes(overhead: ProcessOverhead) -> u64 {
-    MemoryPool::default_limit_bytes().max(overhead.least_bytes())
+    MemoryPool::default_limit_bytes().max(overhead.min_bytes())
 }
 
 /// At least two: with one, a request that waits for the image would block all others.
@@ -202,14 +202,14 @@ fn split_memory(
     wanted: usize,
     overhead: ProcessOverhead,
 ) -> anyhow::Result<(usize, u64)> {
-    let least = overhead.least_bytes();
-    if bytes < least {
+    let min = overhead.min_bytes();
+    if bytes < min {
         let verb = match overhead {
             ProcessOverhead::OfVerb => "reading",
             ProcessOverhead::OfMount => "mounting",
         };
-        let least = human_bytes(least);
-        return Err(usage_error(format_args!("--memory: {verb} an image needs at least {least}")));
+        let min = human_bytes(min);
+        return Err(usage_error(format_args!("--memory: {verb} an image needs at least {min}")));
     }
     let left = bytes.saturating_sub(overhead.bytes(bytes));
     let spare = left.saturating_sub(MemoryPool::MIN_BYTES);
@@ -254,8 +254,8 @@ mod tests {
     #[test]
     fn a_mount_has_room_for_all_threads_that_it_may_start() {
         let split = |bytes, wanted| split_memory(bytes, wanted, ProcessOverhead::OfMount);
-        let least = ProcessOverhead::OfMount.least_bytes();
-        let error = split(least - 1, 1).unwrap_err();
+        let min = ProcessOverhead::OfMount.min_bytes();
+        let error = split(min - 1, 1).unwrap_err();
         assert!(error.to_string().contains("mounting an image needs at least 28.0 MiB"), "{error}");
         for mebibytes in 28..=512 {
             let bytes = mebibytes << 20;

@@ -20,7 +20,7 @@ use crate::remote::{self, RemoteImage, RemoteMount};
 use crate::resources::Resources;
 
 /// Up to the end of the superblock.
-const LEAST_IMAGE_BYTES: u64 = ferrofs_ondisk::SUPERBLOCK_OFFSET + 128;
+const MIN_IMAGE_BYTES: u64 = ferrofs_ondisk::SUPERBLOCK_OFFSET + 128;
 
 /// Opens an image to read its metadata.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
@@ -58,7 +58,7 @@ pub(crate) fn open_for_mount(
     // The kernel keeps what it reads in its page cache.
     let image = open_on(path, read, options.caller_caches(true), remote.as_ref())?;
     let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
-    root.map_err(|error| anyhow!("{}: the root: {error}", remote::shown(path)))?;
+    root.map_err(|error| anyhow!("{}: the root: {error}", remote::terminal_form(path)))?;
     Ok((image, remote))
 }
 
@@ -73,8 +73,8 @@ fn open_on(
     mount: Option<&RemoteMount>,
 ) -> anyhow::Result<Image> {
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
-    let shown = remote::shown(path);
-    let with_path = |why| anyhow!("{shown}: {why}");
+    let terminal_form = remote::terminal_form(path);
+    let with_path = |why| anyhow!("{terminal_form}: {why}");
     let (opened, source) = match RemoteImage::of(path, &read.devices)? {
         Some(remote) => {
             let sources = remote.open(read.offset, &read.remote, mount)?;
@@ -85,7 +85,7 @@ fn open_on(
         None => {
             if read.remote.verify == Some(VerifyChoice::Require) {
                 return Err(usage_error(format_args!(
-                    "--verify=require is for remote images, but {shown} is a local file; leave it out"
+                    "--verify=require is for remote images, but {terminal_form} is a local file; leave it out"
                 )));
             }
             let options = read.devices.iter().fold(options, OpenOptions::device);
@@ -101,11 +101,11 @@ fn open_on(
     };
     let image = opened.map_err(|error| {
         if !diagnostics::is_about_magic(&error) {
-            return anyhow!("{shown}: {error}{}", diagnostics::for_image_error(&error));
+            return anyhow!("{terminal_form}: {error}{}", diagnostics::for_image_error(&error));
         }
         let file = || Some(Arc::new(FileSource::open(path, read.offset).ok()?) as _);
         let text = foreign_text(source.or_else(file).as_deref(), read, &error);
-        anyhow!("{shown}: {text}")
+        anyhow!("{terminal_form}: {text}")
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
@@ -139,7 +139,7 @@ fn foreign_text(
             let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
             format!("this is {name}, not an EROFS image: {error}{remedy}")
         }
-        (None, None) => match length.filter(|length| *length < LEAST_IMAGE_BYTES) {
+        (None, None) => match length.filter(|length| *length < MIN_IMAGE_BYTES) {
             Some(length) => {
                 let bytes = counted(length, "byte", "bytes");
                 format!(

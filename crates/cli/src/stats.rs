@@ -36,9 +36,9 @@ pub(crate) fn run(
     let stats = match query(directory) {
         Ok(stats) => stats,
         Err(error) => {
-            let shown = directory.as_os_str().as_bytes();
+            let path = directory.as_os_str().as_bytes();
             let remedy = remedy(&error, directory);
-            output::print_path_message(shown, format_args!("{error}{remedy}"));
+            output::print_path_message(path, format_args!("{error}{remedy}"));
             return Ok(CommandStatus::Failure);
         }
     };

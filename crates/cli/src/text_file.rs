@@ -126,8 +126,10 @@ impl TextFile {
             _ => anyhow!("{error}"),
         })?;
         if let Some(input) = inputs.replaced_by(&target) {
-            let shown = escape(path.as_os_str().as_bytes());
-            return Err(usage_error(format_args!("{shown}: the text would replace {input}")));
+            let terminal_form = escape(path.as_os_str().as_bytes());
+            return Err(usage_error(format_args!(
+                "{terminal_form}: the text would replace {input}"
+            )));
         }
         Ok(target)
     }
@@ -172,6 +174,6 @@ impl Write for TextFile {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> io::Error {
-    let shown = escape(path.as_os_str().as_bytes());
-    io::Error::new(error.kind(), format!("cannot write {shown}: {error}"))
+    let terminal_form = escape(path.as_os_str().as_bytes());
+    io::Error::new(error.kind(), format!("cannot write {terminal_form}: {error}"))
 }

@@ -12,7 +12,7 @@ mod ls;
 mod metadata_files;
 mod pull;
 mod push;
-mod scratch_folder;
+mod staging_directory;
 mod stat;
 mod tar_output;
 

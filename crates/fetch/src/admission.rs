@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::runtime::Handle;
 
 use crate::fetcher::Fetcher;
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::server;
 
 /// Connections at the same time. One is a mount or a running verb.
@@ -65,7 +65,7 @@ impl Connections {
 
     /// Counts one more; false if there are as many as there may be.
     fn add(&self) -> bool {
-        let mut open = locked(&self.open);
+        let mut open = lock(&self.open);
         let is_free = open.count < CONNECTIONS_MAX;
         open.count += usize::from(is_free);
         is_free
@@ -73,20 +73,20 @@ impl Connections {
 
     /// Takes back what [`add`](Self::add) has counted.
     fn remove(&self) {
-        let mut open = locked(&self.open);
+        let mut open = lock(&self.open);
         open.count -= 1;
         open.last_used = Instant::now();
         self.ended.notify_all();
     }
 
     fn are_idle(&self, idle: Duration) -> bool {
-        let open = locked(&self.open);
+        let open = lock(&self.open);
         open.count == 0 && open.last_used.elapsed() >= idle
     }
 
     /// Waits until one ends, at most [`SHORTAGE_PAUSE`]. False if none did.
     fn wait_for_end(&self) -> bool {
-        let open = locked(&self.open);
+        let open = lock(&self.open);
         let before = open.count;
         let waited =
             self.ended.wait_timeout_while(open, SHORTAGE_PAUSE, |open| open.count >= before);

@@ -9,7 +9,7 @@ use ferrofs_remote::cache::ChunkLayout;
 use ferrofs_remote::{ChunkIndex, ContentDigest};
 
 /// Bytes of a body that come at once, about.
-const ROOM_BYTES: usize = 256 << 10;
+const SPARE_BYTES: usize = 256 << 10;
 /// A buffer that is longer grows when it is needed.
 const BUFFER_MAX_BYTES: usize = 4 << 20;
 
@@ -39,8 +39,9 @@ impl Assembler {
     pub(crate) fn new(layout: ChunkLayout, index: Option<Arc<ChunkIndex>>, start: u64) -> Self {
         // Room for a chunk and what comes with its end, so that the buffer hardly ever grows.
         let chunk = layout.bytes_of(0);
-        let room = usize::try_from(chunk.end - chunk.start).unwrap_or(0).saturating_add(ROOM_BYTES);
-        let buffer = Vec::with_capacity(room.min(BUFFER_MAX_BYTES));
+        let capacity =
+            usize::try_from(chunk.end - chunk.start).unwrap_or(0).saturating_add(SPARE_BYTES);
+        let buffer = Vec::with_capacity(capacity.min(BUFFER_MAX_BYTES));
         Self { layout, index, buffer, start, verified: start, verified_bytes: 0 }
     }
 

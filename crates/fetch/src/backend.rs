@@ -24,12 +24,12 @@ impl Backend {
         &self,
         wanted: &ObjectRange<'_>,
     ) -> Result<RangeAnswer, ExchangeError> {
-        let &ObjectRange { range, past_caches, shown, .. } = wanted;
+        let &ObjectRange { range, past_caches, display_name, .. } = wanted;
         match self {
             Self::Http { web, url, stall_limit } => {
                 let request = RangeRequest {
                     url,
-                    shown,
+                    display_name,
                     range: range.clone(),
                     authorization: None,
                     past_caches,

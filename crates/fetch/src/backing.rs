@@ -11,7 +11,7 @@ use ferrofs_remote::cache::{CacheKey, ChunkLayout, ObjectIdentity, ObjectWriter}
 use ferrofs_remote::memory_file;
 use rustix::fs::{Mode, OFlags};
 
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::space::{CacheSpace, DiskObject};
 
 /// Bytes of chunks that are kept in memory for all objects: twice as many chunks as a mount has
@@ -35,7 +35,7 @@ impl MemoryChunks {
     /// A chunk was stored: the oldest ones go. The newest stays, however long it is.
     fn add(&self, writer: &Arc<ObjectWriter>, chunk: u32, bytes: u64) -> io::Result<()> {
         let writer_of = Arc::downgrade(writer);
-        let mut resident = locked(&self.resident);
+        let mut resident = lock(&self.resident);
         resident.retain(|one| one.writer.strong_count() > 0 && !one.is(&writer_of, chunk));
         resident.push_back(Resident { writer: writer_of, chunk, bytes });
         let mut sum: u64 = resident.iter().map(|one| one.bytes).sum();
@@ -52,7 +52,7 @@ impl MemoryChunks {
     /// A chunk is used: others go before it.
     fn set_used(&self, writer: &Arc<ObjectWriter>, chunk: u32) {
         let writer = Arc::downgrade(writer);
-        let mut resident = locked(&self.resident);
+        let mut resident = lock(&self.resident);
         if let Some(at) = resident.iter().position(|one| one.is(&writer, chunk))
             && let Some(used) = resident.remove(at)
         {

@@ -36,7 +36,7 @@ impl fmt::Debug for HelperLogin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HelperError {
     /// It cannot be started, or not be spoken to.
-    Unusable { program: String, problem: String },
+    Unusable { program: String, diagnostic: String },
     /// It did not answer in time, and was killed.
     TimedOut { program: String, limit: Duration },
     /// It answered with something else.
@@ -46,8 +46,8 @@ pub(crate) enum HelperError {
 impl fmt::Display for HelperError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unusable { program, problem } => {
-                write!(f, "the credential helper {program} cannot be used: {problem}")
+            Self::Unusable { program, diagnostic } => {
+                write!(f, "the credential helper {program} cannot be used: {diagnostic}")
             }
             Self::TimedOut { program, limit } => write!(
                 f,
@@ -81,11 +81,11 @@ fn run_helper(
     let program = command.get_program().to_string_lossy().into_owned();
     let unusable = |error: std::io::Error| HelperError::Unusable {
         program: program.clone(),
-        problem: error.to_string(),
+        diagnostic: error.to_string(),
     };
     // A group of its own, so that it ends with the programs that it starts.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-    let mut helper = Running(command.spawn().map_err(unusable)?);
+    let mut helper = CredentialHelperProcess(command.spawn().map_err(unusable)?);
     if let Some(mut input) = helper.0.stdin.take() {
         // The name of a host fits into the pipe. A helper that reads nothing says so by its answer.
         input.write_all(host.as_bytes()).ok();
@@ -106,9 +106,9 @@ fn run_helper(
 }
 
 /// A helper that is killed, with its group, unless it has ended.
-struct Running(Child);
+struct CredentialHelperProcess(Child);
 
-impl Running {
+impl CredentialHelperProcess {
     /// What it writes; `None` if that has no end in time.
     fn answer(&mut self, deadline: Instant) -> std::io::Result<Option<Vec<u8>>> {
         let Some(mut output) = self.0.stdout.take() else { return Ok(Some(Vec::new())) };
@@ -145,7 +145,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for CredentialHelperProcess {
     fn drop(&mut self) {
         // Its number stands for it until it is waited for.
         if matches!(self.0.try_wait(), Ok(None)) {

@@ -124,10 +124,10 @@ fn login_files(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<Pat
 /// The login of the first file that has one. A file that cannot be used is an error if no other one has
 /// a login.
 fn find_in(files: &[PathBuf], names: &LoginNames) -> Result<Option<DockerCredential>, String> {
-    let mut problem = None;
+    let mut diagnostic = None;
     for file in files {
         let mut failed = |error: &dyn fmt::Display| {
-            problem.get_or_insert_with(|| format!("{}: {error}", file.display()));
+            diagnostic.get_or_insert_with(|| format!("{}: {error}", file.display()));
         };
         let bytes = match read_small_file(file, FILE_MAX_BYTES) {
             Ok(bytes) => bytes,
@@ -143,7 +143,7 @@ fn find_in(files: &[PathBuf], names: &LoginNames) -> Result<Option<DockerCredent
             Err(error) => failed(&error),
         }
     }
-    problem.map_or(Ok(None), Err)
+    diagnostic.map_or(Ok(None), Err)
 }
 
 /// A file of logins. Names are compared and helpers are asked here; what else a login can be is the matter

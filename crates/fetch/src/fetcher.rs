@@ -12,7 +12,7 @@ use ferrofs_remote::{RemoteLocation, RemoteObject, StoreSettings};
 
 use crate::backing::document_file;
 use crate::blocking::blocking;
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::object::{ObjectUse, RequestLimits, SharedObject, Store};
 use crate::resolve::{Resolution, ResolveRequest, Resolver};
 use crate::retry::Attempts;
@@ -75,7 +75,7 @@ impl Fetcher {
         // Who may read it depends on the settings.
         let name = (name, settings.clone());
         let opening = {
-            let mut all = locked(&self.opening);
+            let mut all = lock(&self.opening);
             let opening = all.entry(name.clone()).or_insert_with(|| {
                 // A mount that was served before waits for a server that comes back.
                 let timeout = limit.unwrap_or(self.resolver.timeout);
@@ -94,7 +94,7 @@ impl Fetcher {
         };
         let opened = attempts.wait(asking, limit, &location.to_string()).await;
         // The next one who opens it asks the server again.
-        let mut all = locked(&self.opening);
+        let mut all = lock(&self.opening);
         if all.get(&name).is_some_and(|other| Arc::ptr_eq(other, &opening)) {
             all.remove(&name);
         }
@@ -104,7 +104,7 @@ impl Fetcher {
             && (expected.key != shared.state.key || expected.length != shared.state.length)
         {
             let detail = "the object has changed on the server";
-            return Err(FetchError::new(FetchErrorKind::Changed, shared.shown(), detail));
+            return Err(FetchError::new(FetchErrorKind::Changed, shared.display_name(), detail));
         }
         Ok(shared)
     }
@@ -124,7 +124,7 @@ impl Fetcher {
                 let limits = Arc::clone(&self.limits);
                 // It waits for the disk.
                 let shared = blocking(|| SharedObject::new(object, &self.store, limits))?;
-                let mut objects = locked(&self.objects);
+                let mut objects = lock(&self.objects);
                 objects.retain(|_, object| object.strong_count() > 0);
                 objects.insert(key, Arc::downgrade(&shared));
                 ObjectUse::new(shared)
@@ -177,7 +177,7 @@ impl Fetcher {
 
     /// An object that is open. A registry can state a wrong length for what another one has.
     fn find(&self, key: &str, length: u64) -> Option<ObjectUse> {
-        let found = locked(&self.objects).get(key).and_then(Weak::upgrade);
+        let found = lock(&self.objects).get(key).and_then(Weak::upgrade);
         found.filter(|object| object.state.length == length).map(ObjectUse::new)
     }
 

@@ -98,7 +98,7 @@ pub fn fetch_object(answers: &[u8], index: Option<ChunkIndex>) -> FetchOutcome {
 async fn exchange(client: &WebClient, range: Range<u64>) -> Result<RangeAnswer, ExchangeError> {
     let request = RangeRequest {
         url: &format!("http://{HOST}/image.erofs?{SIGNATURE}"),
-        shown: "http://images.test/image.erofs?…",
+        display_name: "http://images.test/image.erofs?…",
         range: range.clone(),
         authorization: None,
         past_caches: false,

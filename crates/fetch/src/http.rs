@@ -48,7 +48,7 @@ impl ExchangeError {
 pub(crate) struct RangeRequest<'a> {
     pub(crate) url: &'a str,
     /// How the URL is shown in errors.
-    pub(crate) shown: &'a str,
+    pub(crate) display_name: &'a str,
     pub(crate) range: Range<u64>,
     pub(crate) authorization: Option<HeaderValue>,
     /// Asks caches between here and the server to pass the request on.
@@ -66,9 +66,9 @@ impl StallLimit {
         Self(timeout.clamp(Duration::from_secs(1), STALL_MAX))
     }
 
-    fn stalled(self, shown: &str) -> ExchangeError {
+    fn stalled(self, display_name: &str) -> ExchangeError {
         let detail = format!("the server sent too few bytes for {} s", self.0.as_secs());
-        ExchangeError::transient(FetchError::new(FetchErrorKind::TimedOut, shown, detail))
+        ExchangeError::transient(FetchError::new(FetchErrorKind::TimedOut, display_name, detail))
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct ObjectRange<'a> {
     pub(crate) validator: Option<&'a str>,
     pub(crate) past_caches: bool,
     /// How the location is shown in errors.
-    pub(crate) shown: &'a str,
+    pub(crate) display_name: &'a str,
 }
 
 /// An answer whose head has been checked. The body is still to come.
@@ -97,25 +97,25 @@ pub(crate) struct RangeAnswer {
 
 impl RangeAnswer {
     /// Refuses an object of more than `limit` bytes.
-    pub(crate) fn at_most(self, limit: usize, shown: &str) -> Result<Self, ExchangeError> {
+    pub(crate) fn at_most(self, limit: usize, display_name: &str) -> Result<Self, ExchangeError> {
         if self.length <= limit as u64 {
             return Ok(self);
         }
         let detail = format!("the answer is longer than {limit} bytes");
-        Err(ExchangeError::permanent(protocol(shown, detail)))
+        Err(ExchangeError::permanent(protocol(display_name, detail)))
     }
 
     /// The bytes `wanted` of the object, as far as the answer has them: a server without ranges sends
     /// all of the object.
     async fn read_part(
         mut self,
-        shown: &str,
+        display_name: &str,
         wanted: &Range<u64>,
     ) -> Result<Vec<u8>, ExchangeError> {
         let mut part = Vec::new();
         let mut at = self.range.start;
         while at < wanted.end
-            && let Some(bytes) = self.body.next(shown).await?
+            && let Some(bytes) = self.body.next(display_name).await?
         {
             let bytes = bytes.as_ref();
             let place = |byte: u64| usize::try_from(byte.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -131,7 +131,7 @@ impl RangeAnswer {
 /// then `get` requests the rest.
 pub(crate) async fn read_range<F: Future<Output = Result<RangeAnswer, ExchangeError>>>(
     wanted: &Range<u64>,
-    shown: &str,
+    display_name: &str,
     get: impl Fn(Range<u64>) -> F,
 ) -> Result<Vec<u8>, ExchangeError> {
     let mut bytes = Vec::new();
@@ -139,19 +139,19 @@ pub(crate) async fn read_range<F: Future<Output = Result<RangeAnswer, ExchangeEr
         let rest = wanted.start + bytes.len() as u64..wanted.end;
         let answer = get(rest.clone()).await?;
         let end = wanted.end.min(answer.length);
-        let part = answer.read_part(shown, &rest).await?;
+        let part = answer.read_part(display_name, &rest).await?;
         bytes.extend_from_slice(&part);
         if wanted.start + bytes.len() as u64 >= end {
             return Ok(bytes);
         }
         if part.is_empty() {
             let detail = "the answers ended before all bytes had arrived";
-            let error = FetchError::new(FetchErrorKind::Unreachable, shown, detail);
+            let error = FetchError::new(FetchErrorKind::Unreachable, display_name, detail);
             return Err(ExchangeError::transient(error));
         }
     }
     let detail = format!("the server sends parts that are too small: {PARTS_MAX} are not enough");
-    Err(ExchangeError::permanent(protocol(shown, detail)))
+    Err(ExchangeError::permanent(protocol(display_name, detail)))
 }
 
 /// The bytes of an answer, as they come.
@@ -172,17 +172,17 @@ impl Body {
     /// The next bytes; `None` at the end.
     pub(crate) async fn next(
         &mut self,
-        shown: &str,
+        display_name: &str,
     ) -> Result<Option<impl AsRef<[u8]> + use<>>, ExchangeError> {
         let deadline = self.since + self.stall_limit.0;
         let bytes = match tokio::time::timeout_at(deadline.into(), self.response.chunk()).await {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
                 let kind = FetchErrorKind::Unreachable;
-                let error = FetchError::new(kind, shown, describe(error));
+                let error = FetchError::new(kind, display_name, describe(error));
                 return Err(ExchangeError::transient(error));
             }
-            Err(_) => return Err(self.stall_limit.stalled(shown)),
+            Err(_) => return Err(self.stall_limit.stalled(display_name)),
         };
         self.bytes += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         if self.bytes >= STALL_BYTES {
@@ -205,15 +205,15 @@ impl Body {
     /// Reads all bytes, at most `limit` of them.
     pub(crate) async fn read_to_end(
         mut self,
-        shown: &str,
+        display_name: &str,
         limit: usize,
     ) -> Result<Vec<u8>, ExchangeError> {
         let mut body = Vec::new();
-        while let Some(bytes) = self.next(shown).await? {
+        while let Some(bytes) = self.next(display_name).await? {
             let bytes = bytes.as_ref();
             if body.len() + bytes.len() > limit {
                 let detail = format!("the answer is longer than {limit} bytes");
-                return Err(ExchangeError::permanent(protocol(shown, detail)));
+                return Err(ExchangeError::permanent(protocol(display_name, detail)));
             }
             body.extend_from_slice(bytes);
         }
@@ -246,7 +246,7 @@ pub(crate) async fn get_range(
     request: &RangeRequest<'_>,
 ) -> Result<RangeAnswer, ExchangeError> {
     let sending = web.send(request.builder(web.direct()));
-    let response = answered(sending, request.shown, request.stall_limit).await?;
+    let response = answered(sending, request.display_name, request.stall_limit).await?;
     check_answer(response, request)
 }
 
@@ -256,10 +256,10 @@ pub(crate) fn check_answer(
     request: &RangeRequest<'_>,
 ) -> Result<RangeAnswer, ExchangeError> {
     let last = request.range.end.saturating_sub(1);
-    let shown = request.shown;
+    let display_name = request.display_name;
     if response.headers().get(CONTENT_ENCODING).is_some_and(|value| value != "identity") {
         let detail = "the server encodes the content, although it was asked not to";
-        return Err(ExchangeError::permanent(protocol(shown, detail)));
+        return Err(ExchangeError::permanent(protocol(display_name, detail)));
     }
     let validator = validator(response.headers());
     let (range, length) = match response.status() {
@@ -274,7 +274,7 @@ pub(crate) fn check_answer(
                     request.range.start,
                     value.unwrap_or("(none)")
                 );
-                return Err(ExchangeError::permanent(protocol(shown, detail)));
+                return Err(ExchangeError::permanent(protocol(display_name, detail)));
             };
             (range, length)
         }
@@ -284,11 +284,11 @@ pub(crate) fn check_answer(
             let Some(length) = value.and_then(|value| value.parse().ok()) else {
                 let detail =
                     "the server supports no ranges and does not say how long the object is";
-                return Err(ExchangeError::permanent(protocol(shown, detail)));
+                return Err(ExchangeError::permanent(protocol(display_name, detail)));
             };
             (0..length, length)
         }
-        status => return Err(status_error(shown, status, response.headers())),
+        status => return Err(status_error(display_name, status, response.headers())),
     };
     let body = Body::new(response, request.stall_limit);
     Ok(RangeAnswer { range, length, validator, body })
@@ -297,31 +297,35 @@ pub(crate) fn check_answer(
 /// Waits for the head of an answer.
 pub(crate) async fn answered(
     sending: impl Future<Output = Result<Response, WebError>>,
-    shown: &str,
+    display_name: &str,
     stall_limit: StallLimit,
 ) -> Result<Response, ExchangeError> {
     match tokio::time::timeout(stall_limit.0, sending).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(WebError::Refused(detail))) => {
-            Err(ExchangeError::permanent(protocol(shown, detail)))
+            Err(ExchangeError::permanent(protocol(display_name, detail)))
         }
         Ok(Err(WebError::Request(error))) => {
             // A certificate that nobody trusts stays so.
             let (is_permanent, is_unconnected) = (error.is_builder(), error.is_connect());
             let detail = describe(error);
             if is_permanent || detail.contains("invalid peer certificate") {
-                return Err(ExchangeError::permanent(protocol(shown, detail)));
+                return Err(ExchangeError::permanent(protocol(display_name, detail)));
             }
             let kind = FetchErrorKind::Unreachable;
-            let failed = ExchangeError::transient(FetchError::new(kind, shown, detail));
+            let failed = ExchangeError::transient(FetchError::new(kind, display_name, detail));
             Err(ExchangeError { is_unconnected, ..failed })
         }
-        Err(_) => Err(stall_limit.stalled(shown)),
+        Err(_) => Err(stall_limit.stalled(display_name)),
     }
 }
 
 /// The error of a status that is not a success.
-pub(crate) fn status_error(shown: &str, status: StatusCode, headers: &HeaderMap) -> ExchangeError {
+pub(crate) fn status_error(
+    display_name: &str,
+    status: StatusCode,
+    headers: &HeaderMap,
+) -> ExchangeError {
     let kind = match status {
         StatusCode::NOT_FOUND | StatusCode::GONE => FetchErrorKind::NotFound,
         StatusCode::UNAUTHORIZED
@@ -335,7 +339,7 @@ pub(crate) fn status_error(shown: &str, status: StatusCode, headers: &HeaderMap)
     };
     let mut detail = format!("the server answered {status}");
     if !is_transient(status) {
-        return ExchangeError::permanent(FetchError::new(kind, shown, detail));
+        return ExchangeError::permanent(FetchError::new(kind, display_name, detail));
     }
     let pause = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     // A date instead of seconds is treated as no value: the pauses grow in any case.
@@ -344,7 +348,11 @@ pub(crate) fn status_error(shown: &str, status: StatusCode, headers: &HeaderMap)
         detail += &format!(" and asked for a pause of {pause} s");
     }
     let retry = Some(Duration::from_secs(pause).min(RETRY_AFTER_MAX));
-    ExchangeError { error: FetchError::new(kind, shown, detail), retry, is_unconnected: false }
+    ExchangeError {
+        error: FetchError::new(kind, display_name, detail),
+        retry,
+        is_unconnected: false,
+    }
 }
 
 /// 408, 425, 429 and all of 5xx but "not implemented" and "version not supported".
@@ -395,8 +403,8 @@ pub(crate) fn describe(error: reqwest::Error) -> String {
     text
 }
 
-pub(crate) fn protocol(shown: &str, detail: impl Into<String>) -> FetchError {
-    FetchError::new(FetchErrorKind::Protocol, shown, detail)
+pub(crate) fn protocol(display_name: &str, detail: impl Into<String>) -> FetchError {
+    FetchError::new(FetchErrorKind::Protocol, display_name, detail)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use ferrofs_remote::ContentDigest;
 use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 
 use crate::http::{ExchangeError, RangeAnswer};
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::registries_conf::PullFromMirror;
 use crate::registry::Repository;
 use crate::stats::Stats;
@@ -23,7 +23,7 @@ pub(crate) struct MirroredRepository {
     mirrors: Vec<Mirror>,
     origin: Arc<Repository>,
     /// `oci://REGISTRY/NAME` as the user knows it, for messages.
-    shown: String,
+    display_name: String,
 }
 
 #[derive(Debug)]
@@ -39,11 +39,11 @@ impl Mirror {
     }
 
     fn is_resting(&self) -> bool {
-        locked(&self.rests_until).is_some_and(|until| Instant::now() < until)
+        lock(&self.rests_until).is_some_and(|until| Instant::now() < until)
     }
 
     fn rest(&self) {
-        *locked(&self.rests_until) = Some(Instant::now() + REST);
+        *lock(&self.rests_until) = Some(Instant::now() + REST);
     }
 }
 
@@ -55,12 +55,12 @@ pub(crate) struct ServedManifest {
 }
 
 impl MirroredRepository {
-    pub(crate) fn new(mirrors: Vec<Mirror>, origin: Arc<Repository>, shown: String) -> Self {
-        Self { mirrors, origin, shown }
+    pub(crate) fn new(mirrors: Vec<Mirror>, origin: Arc<Repository>, display_name: String) -> Self {
+        Self { mirrors, origin, display_name }
     }
 
-    pub(crate) fn shown(&self) -> &str {
-        &self.shown
+    pub(crate) fn display_name(&self) -> &str {
+        &self.display_name
     }
 
     /// Who may send something of it: scheme and host of the registry, then of its mirrors.
@@ -110,7 +110,11 @@ impl MirroredRepository {
         }
         Err(failure.unwrap_or_else(|| {
             let kind = FetchErrorKind::Unreachable;
-            ExchangeError::transient(FetchError::new(kind, &self.shown, "no registry was asked"))
+            ExchangeError::transient(FetchError::new(
+                kind,
+                &self.display_name,
+                "no registry was asked",
+            ))
         }))
     }
 

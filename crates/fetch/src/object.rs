@@ -26,7 +26,7 @@ use crate::backend::Backend;
 use crate::backing::{Backing, MemoryChunks, document_file};
 use crate::blocking::blocking;
 use crate::http::{ExchangeError, ObjectRange, RangeAnswer};
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::retry::{Pauses, time_is_over};
 use crate::space::CacheSpace;
 use crate::stats::Stats;
@@ -88,7 +88,7 @@ impl RequestLimits {
 #[derive(Debug)]
 pub(crate) struct SharedObject {
     pub(crate) state: ObjectState,
-    shown: String,
+    display_name: String,
     layout: ChunkLayout,
     /// That of the client that opened it last: its credentials are the newest.
     backend: Mutex<Backend>,
@@ -154,7 +154,7 @@ pub(crate) struct WaitOptions<'a> {
 /// What opening an object brought, before anything of it is stored.
 #[derive(Debug)]
 pub(crate) struct ResolvedObject {
-    pub(crate) shown: String,
+    pub(crate) display_name: String,
     pub(crate) backend: Backend,
     /// Without the chunk index.
     pub(crate) object: ObjectIdentity,
@@ -212,9 +212,9 @@ impl SharedObject {
         let identity = resolved.identity();
         let state = ObjectState::new(identity.key_text(), resolved.length, resolved.verification())
             .with_digest(resolved.digest());
-        let ResolvedObject { shown, backend, length, index, .. } = resolved;
+        let ResolvedObject { display_name, backend, length, index, .. } = resolved;
         let failed = |error: io::Error| {
-            FetchError::new(FetchErrorKind::Exhausted, &shown, error.to_string())
+            FetchError::new(FetchErrorKind::Exhausted, &display_name, error.to_string())
         };
         if let Some(document) = &index
             && !document.index.covers(length)
@@ -224,11 +224,11 @@ impl SharedObject {
                 "the chunk index describes {described} bytes, but the object has {length}, and the \
                  rest is not the chunk index"
             );
-            return Err(FetchError::new(FetchErrorKind::Damaged, &shown, detail));
+            return Err(FetchError::new(FetchErrorKind::Damaged, &display_name, detail));
         }
         let layout = ChunkLayout::new(length).ok_or_else(|| {
             let detail = format!("an object of {length} bytes is too long");
-            FetchError::new(FetchErrorKind::Refused, &shown, detail)
+            FetchError::new(FetchErrorKind::Refused, &display_name, detail)
         })?;
         let seed = limits.generation();
         let in_memory = || {
@@ -260,7 +260,7 @@ impl SharedObject {
         };
         Ok(Arc::new(Self {
             state: state.with_served_by(resolved.served_by),
-            shown,
+            display_name,
             layout,
             backend: Mutex::new(backend),
             validator: resolved.validator,
@@ -282,17 +282,17 @@ impl SharedObject {
         &self.layout
     }
 
-    pub(crate) fn shown(&self) -> &str {
-        &self.shown
+    pub(crate) fn display_name(&self) -> &str {
+        &self.display_name
     }
 
     /// Another client has opened the same object, maybe with newer credentials.
     pub(crate) fn request_from(&self, backend: Backend) {
-        *locked(&self.backend) = backend;
+        *lock(&self.backend) = backend;
     }
 
     pub(crate) fn backing(&self) -> Arc<Backing> {
-        Arc::clone(&locked(&self.backing))
+        Arc::clone(&lock(&self.backing))
     }
 
     /// Mends the files before another client opens them, if somebody else has changed them.
@@ -331,7 +331,7 @@ impl SharedObject {
     /// store chunks before they have ended.
     async fn wait_for_older(&self, ranges: &[Range<u32>], options: &WaitOptions<'_>) {
         let older: Vec<_> = {
-            let in_flight = locked(&self.in_flight);
+            let in_flight = lock(&self.in_flight);
             let chunks = ranges.iter().cloned().flatten();
             let all = chunks.filter_map(|chunk| in_flight.get(&chunk));
             all.filter(|ongoing| !ongoing.is_past_caches).cloned().collect()
@@ -370,7 +370,7 @@ impl SharedObject {
                 }
                 Err(_) => {
                     let failure = progress.borrow().failure.clone();
-                    return Err(time_is_over(failure, &self.shown, limit));
+                    return Err(time_is_over(failure, &self.display_name, limit));
                 }
             }
         }
@@ -423,7 +423,7 @@ impl SharedObject {
         waiting: &mut Vec<(Arc<InFlightFetch>, u32)>,
     ) {
         let backing = self.backing();
-        let mut in_flight = locked(&self.in_flight);
+        let mut in_flight = lock(&self.in_flight);
         let is_missing = |in_flight: &HashMap<u32, _>, chunk| {
             !in_flight.contains_key(&chunk) && (past_caches || !backing.writer().is_present(chunk))
         };
@@ -478,7 +478,7 @@ impl SharedObject {
         let chunks = self.layout.chunks_in(&answer.range);
         self.take_filled(std::slice::from_ref(&chunks));
         let backing = self.backing();
-        let mut in_flight = locked(&self.in_flight);
+        let mut in_flight = lock(&self.in_flight);
         // What is in flight comes anyway.
         if chunks.clone().any(|chunk| in_flight.contains_key(&chunk))
             || chunks.clone().all(|chunk| backing.writer().is_present(chunk))
@@ -564,7 +564,9 @@ impl SharedObject {
                 pauses.reset();
                 reached = reached.max(position);
             }
-            let Some(pause) = retry.and_then(|least| pauses.next(least)) else { return Err(error) };
+            let Some(pause) = retry.and_then(|min_pause| pauses.next(min_pause)) else {
+                return Err(error);
+            };
             // Nobody waits for it: it is read when the time of a client is over.
             ongoing.progress.send_if_modified(|progress| {
                 progress.failure = Some(error);
@@ -654,14 +656,14 @@ impl SharedObject {
         if let Some(partial) = &transfer.partial {
             range.start = partial.position().clamp(range.start, range.end);
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         Stats::add(&stats.requests, 1);
         let _counted = stats.in_flight();
-        let backend = locked(&self.backend).clone();
-        let (validator, shown) = (self.validator.as_deref(), &*self.shown);
-        let wanted = ObjectRange { range: &range, validator, past_caches, shown };
+        let backend = lock(&self.backend).clone();
+        let (validator, display_name) = (self.validator.as_deref(), &*self.display_name);
+        let wanted = ObjectRange { range: &range, validator, past_caches, display_name };
         let answer = backend.get_range(&wanted).await?;
-        let waited = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let waited = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         Stats::add(&stats.latency_us, waited);
         let received = match self.check(&answer) {
             Err(error) => Err(error),
@@ -722,7 +724,7 @@ impl SharedObject {
         let mut received = 0;
         let mut stored_bytes = 0;
         let failure = loop {
-            let bytes = match body.next(&self.shown).await {
+            let bytes = match body.next(&self.display_name).await {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => break None,
                 Err(error) => break Some(error),
@@ -797,7 +799,7 @@ impl SharedObject {
 
     /// Replaces the files on the disk by files in memory; once, whichever thread comes first.
     fn replace(&self, failed: &Arc<Backing>) -> io::Result<Arc<Backing>> {
-        let mut backing = locked(&self.backing);
+        let mut backing = lock(&self.backing);
         if Arc::ptr_eq(&backing, failed) {
             let key = *failed.writer().key();
             let seed = self.limits.generation();
@@ -808,7 +810,7 @@ impl SharedObject {
     }
 
     fn error(&self, kind: FetchErrorKind, detail: impl Into<String>) -> FetchError {
-        FetchError::new(kind, &self.shown, detail)
+        FetchError::new(kind, &self.display_name, detail)
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Repository {
     right: AccessRight,
     stall_limit: StallLimit,
     /// `oci://REGISTRY/NAME`, for messages.
-    shown: String,
+    display_name: String,
     access: Mutex<Access>,
 }
 
@@ -105,7 +105,7 @@ impl Repository {
             scheme: if is_insecure { "http" } else { "https" },
             right,
             stall_limit,
-            shown: format!("oci://{registry}/{name}"),
+            display_name: format!("oci://{registry}/{name}"),
             access: Mutex::default(),
         }
     }
@@ -127,7 +127,7 @@ impl Repository {
             })
             .await?;
         if !response.status().is_success() {
-            return Err(status_error(&self.shown, response.status(), response.headers()));
+            return Err(status_error(&self.display_name, response.status(), response.headers()));
         }
         let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
@@ -136,7 +136,7 @@ impl Repository {
         // Digests of other kinds than SHA-256 are not compared.
         let wanted = reference.parse().ok().or_else(|| stated?.trim().parse().ok());
         let body = Body::new(response, self.stall_limit);
-        let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
+        let bytes = body.read_to_end(&self.display_name, DOCUMENT_MAX_BYTES).await?;
         if let Some(digest) = wanted {
             self.check_digest(&bytes, &digest)?;
         }
@@ -149,11 +149,11 @@ impl Repository {
         digest: &ContentDigest,
         limit: usize,
     ) -> Result<Vec<u8>, ExchangeError> {
-        let (name, shown) = (&digest.to_string(), &self.shown);
+        let (name, display_name) = (&digest.to_string(), &self.display_name);
         let get = |range: Range<u64>| async move {
-            self.get_blob(name, &range, false).await?.at_most(limit, shown)
+            self.get_blob(name, &range, false).await?.at_most(limit, display_name)
         };
-        let bytes = read_range(&(0..limit as u64), shown, get).await?;
+        let bytes = read_range(&(0..limit as u64), display_name, get).await?;
         self.check_digest(&bytes, digest)?;
         Ok(bytes)
     }
@@ -164,7 +164,11 @@ impl Repository {
             return Ok(());
         }
         let detail = format!("the registry sent bytes with the digest {found} for {digest}");
-        Err(ExchangeError::permanent(FetchError::new(FetchErrorKind::Damaged, &self.shown, detail)))
+        Err(ExchangeError::permanent(FetchError::new(
+            FetchErrorKind::Damaged,
+            &self.display_name,
+            detail,
+        )))
     }
 
     /// Requests a range of a blob.
@@ -179,7 +183,7 @@ impl Repository {
         for attempt in 0..2 {
             let request = RangeRequest {
                 url: &url,
-                shown: &self.shown,
+                display_name: &self.display_name,
                 range: range.clone(),
                 authorization: header,
                 past_caches,
@@ -189,7 +193,7 @@ impl Repository {
                 Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
                     // The token has expired early, or this is the first request: ask why.
                     let sending = self.web.send(self.web.direct().head(&url));
-                    let probe = answered(sending, &self.shown, self.stall_limit).await?;
+                    let probe = answered(sending, &self.display_name, self.stall_limit).await?;
                     self.renew(generation, &probe).await?;
                     (header, generation) = self.header().await?;
                 }
@@ -197,7 +201,11 @@ impl Repository {
             }
         }
         let detail = "the registry gave a token, but refuses access; check the rights of the login";
-        Err(ExchangeError::permanent(FetchError::new(FetchErrorKind::Denied, &self.shown, detail)))
+        Err(ExchangeError::permanent(FetchError::new(
+            FetchErrorKind::Denied,
+            &self.display_name,
+            detail,
+        )))
     }
 
     /// Sends a request with the current authorization, and once more with a new one if the registry
@@ -209,14 +217,14 @@ impl Repository {
         let (header, generation) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
         let response =
-            answered(self.web.send(build(header)), &self.shown, self.stall_limit).await?;
+            answered(self.web.send(build(header)), &self.display_name, self.stall_limit).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         self.renew(generation, &response).await?;
         let (header, _) = self.header().await?;
         Stats::add(&self.stats.requests, 1);
-        answered(self.web.send(build(header)), &self.shown, self.stall_limit).await
+        answered(self.web.send(build(header)), &self.display_name, self.stall_limit).await
     }
 
     /// The header to send, renewed if it is about to expire.
@@ -241,7 +249,7 @@ impl Repository {
             let detail = format!(
                 "the registry leads to {server}, which refuses access; only the registry itself gets a login"
             );
-            let error = FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
+            let error = FetchError::new(FetchErrorKind::Denied, &self.display_name, detail);
             return Err(ExchangeError::permanent(error));
         }
         let mut access = self.access.lock().await;
@@ -258,7 +266,7 @@ impl Repository {
                 let detail = "the registry refuses access and does not say what it needs";
                 ExchangeError::permanent(FetchError::new(
                     FetchErrorKind::Denied,
-                    &self.shown,
+                    &self.display_name,
                     detail,
                 ))
             })?;
@@ -273,7 +281,11 @@ impl Repository {
         challenge: &Challenge,
     ) -> Result<(), ExchangeError> {
         let denied = |detail: String| {
-            ExchangeError::permanent(FetchError::new(FetchErrorKind::Denied, &self.shown, detail))
+            ExchangeError::permanent(FetchError::new(
+                FetchErrorKind::Denied,
+                &self.display_name,
+                detail,
+            ))
         };
         let credentials = find_credentials(&self.registry, &self.name).await.map_err(denied)?;
         let header = match challenge {
@@ -331,19 +343,21 @@ impl Repository {
         }
         Stats::add(&self.stats.token_requests, 1);
         let response = match is_own_host {
-            true => answered(self.web.send(builder), &self.shown, self.stall_limit).await?,
+            true => answered(self.web.send(builder), &self.display_name, self.stall_limit).await?,
             // The address that was checked is the one that is asked.
             false => {
-                answered(self.web.send_restricted(builder), &self.shown, self.stall_limit).await?
+                answered(self.web.send_restricted(builder), &self.display_name, self.stall_limit)
+                    .await?
             }
         };
         if !response.status().is_success() {
-            return Err(status_error(&self.shown, response.status(), response.headers()));
+            return Err(status_error(&self.display_name, response.status(), response.headers()));
         }
         let body = Body::new(response, self.stall_limit);
-        let bytes = body.read_to_end(&self.shown, DOCUMENT_MAX_BYTES).await?;
-        let malformed =
-            || ExchangeError::permanent(protocol(&self.shown, "the token server sent no token"));
+        let bytes = body.read_to_end(&self.display_name, DOCUMENT_MAX_BYTES).await?;
+        let malformed = || {
+            ExchangeError::permanent(protocol(&self.display_name, "the token server sent no token"))
+        };
         let answer: TokenAnswer = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
         let valid = answer.expires_in.map_or(TOKEN_MIN, Duration::from_secs).max(TOKEN_MIN);
         let token = answer.token.or(answer.access_token).ok_or_else(malformed)?;
@@ -358,7 +372,7 @@ impl Repository {
             }
             Err(_) => {
                 let detail = format!("the token server {realm:?} has no valid URL");
-                let error = FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
+                let error = FetchError::new(FetchErrorKind::Denied, &self.display_name, detail);
                 Err(ExchangeError::permanent(error))
             }
         }
@@ -372,7 +386,8 @@ impl Repository {
         url: &reqwest::Url,
         what: &str,
     ) -> Result<(), FetchError> {
-        let refused = |detail: String| FetchError::new(FetchErrorKind::Denied, &self.shown, detail);
+        let refused =
+            |detail: String| FetchError::new(FetchErrorKind::Denied, &self.display_name, detail);
         let host = url.host_str().unwrap_or_default().to_owned();
         let is_own_host = self.is_own_host(url);
         if url.scheme() != "https" && !(is_own_host && url.scheme() == self.scheme) {

@@ -15,7 +15,7 @@ use crate::backend::Backend;
 use crate::blocking::blocking;
 use crate::credential_http::CredentialHttp;
 use crate::http::{ObjectRange, RangeAnswer, StallLimit, read_range};
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::mirrors::{Mirror, MirroredRepository, ServedManifest};
 use crate::object::{IndexDocument, ResolvedObject};
 use crate::registries_conf::{RegistriesConf, RepositoryPlace, RepositoryPlaces};
@@ -161,7 +161,7 @@ impl Resolver {
 
     /// The access to a bucket with these settings, so that all its objects share credentials.
     fn store_access(&self, place: StorePlace, settings: &StoreSettings) -> Arc<StoreAccess> {
-        let mut all = locked(&self.stores);
+        let mut all = lock(&self.stores);
         let is_it = |one: &&Arc<StoreAccess>| one.place == place && one.settings == *settings;
         if let Some(access) = all.iter().find(is_it) {
             return Arc::clone(access);
@@ -184,18 +184,18 @@ impl Resolver {
         index: Option<&String>,
     ) -> Result<Resolution, FetchError> {
         let ResolveRequest { location, attempts, .. } = request;
-        let shown = location.to_string();
+        let display_name = location.to_string();
         let index = match index {
             Some(digest) => Some(self.index_beside(request, &named.beside, digest).await?),
             None => None,
         };
         let bytes = if self.has_first_chunk(location, record_key) { 1 } else { FIRST_BYTES };
-        let (range, shown_here, past_caches) = (&(0..bytes), &*shown, false);
-        let wanted = ObjectRange { range, validator: None, past_caches, shown: shown_here };
+        let (range, name, past_caches) = (&(0..bytes), &*display_name, false);
+        let wanted = ObjectRange { range, validator: None, past_caches, display_name: name };
         let backend = &named.backend;
         let answer = attempts.repeat(&self.stats, || backend.get_range(&wanted)).await?;
         let object = ResolvedObject {
-            shown,
+            display_name,
             backend: named.backend,
             object: named_identity(&named.url, &answer),
             length: answer.length,
@@ -221,17 +221,17 @@ impl Resolver {
                 let key = object.clone().with_index(Some(&index)).key();
                 let cached = self.cache.as_ref().and_then(|cache| cache.chunk_index(&key).ok());
                 let bytes = cached.ok_or_else(|| absent(location))?;
-                let shown = format!("the chunk index of {location} in the cache");
-                (*object, Some(parse_index(&shown, bytes, &index)?))
+                let display_name = format!("the chunk index of {location} in the cache");
+                (*object, Some(parse_index(&display_name, bytes, &index)?))
             }
             // Older versions recorded it of a blob that nobody had verified, whoever had sent it.
             ObjectIdentity::Digest(_) => return Err(absent(location)),
             object => (object, None),
         };
-        let (shown, backend) = server(&object);
+        let (display_name, backend) = server(&object);
         let has_ranges = true;
         let object = ResolvedObject {
-            shown,
+            display_name,
             backend,
             object,
             length,
@@ -258,8 +258,8 @@ impl Resolver {
                 }
                 _ => String::new(),
             };
-            let shown = format!("{}@{digest}", repository.shown());
-            (shown, Backend::Registry { repository, digest })
+            let display_name = format!("{}@{digest}", repository.display_name());
+            (display_name, Backend::Registry { repository, digest })
         })
     }
 
@@ -271,16 +271,16 @@ impl Resolver {
         digest: &str,
     ) -> Result<IndexDocument, FetchError> {
         let ResolveRequest { location, attempts, .. } = request;
-        let shown = &format!("{location}.chunk-index");
+        let display_name = &format!("{location}.chunk-index");
         let limit = CHUNK_INDEX_MAX_BYTES;
         let get = |range: Range<u64>| async move {
             let range = &range;
-            let wanted = ObjectRange { range, validator: None, past_caches: false, shown };
-            beside.get_range(&wanted).await?.at_most(limit, shown)
+            let wanted = ObjectRange { range, validator: None, past_caches: false, display_name };
+            beside.get_range(&wanted).await?.at_most(limit, display_name)
         };
         let range = &(0..limit as u64);
-        let bytes = attempts.repeat(&self.stats, || read_range(range, shown, get)).await?;
-        parse_index(shown, bytes, digest)
+        let bytes = attempts.repeat(&self.stats, || read_range(range, display_name, get)).await?;
+        parse_index(display_name, bytes, digest)
     }
 
     /// A repository with its mirrors, as the configuration of the user has them now.
@@ -290,14 +290,14 @@ impl Resolver {
         name: &str,
         options: &RemoteOptions,
     ) -> Result<Arc<MirroredRepository>, FetchError> {
-        let (shown, places) = configured_places(registry, name)?;
+        let (display_name, places) = configured_places(registry, name)?;
         let insecure = &options.insecure_registries;
-        let key = format!("{shown} {places:?} {insecure:?}");
+        let key = format!("{display_name} {places:?} {insecure:?}");
         let make = || {
             let pull = |place| self.repository(place, options, AccessRight::Pull);
             let mirrors = places.mirrors.iter();
             let mirrors = mirrors.map(|mirror| Mirror::new(pull(&mirror.place), mirror.pull));
-            MirroredRepository::new(mirrors.collect(), pull(&places.origin), shown.clone())
+            MirroredRepository::new(mirrors.collect(), pull(&places.origin), display_name.clone())
         };
         Ok(remembered(&self.mirrored, key, make))
     }
@@ -410,7 +410,7 @@ impl Resolver {
         place: &IndexPlace,
     ) -> Result<IndexDocument, FetchError> {
         let ResolveRequest { location, attempts, .. } = request;
-        let shown = &location.to_string();
+        let display_name = &location.to_string();
         let (range, digest) = match place {
             IndexPlace::Embedded { range, digest } => (range, digest.to_string()),
             IndexPlace::Layer { digest } => {
@@ -419,7 +419,7 @@ impl Resolver {
                         repository.get_small_blob(digest, CHUNK_INDEX_MAX_BYTES)
                     })
                     .await?;
-                return parse_index(shown, bytes, &digest.to_string());
+                return parse_index(display_name, bytes, &digest.to_string());
             }
         };
         let blob = &layer.digest.to_string();
@@ -427,13 +427,13 @@ impl Resolver {
             let get_part = |part: Range<u64>| async move {
                 repository.get_blob(blob, &part, past_caches).await
             };
-            attempts.repeat(&self.stats, || read_range(range, shown, get_part)).await
+            attempts.repeat(&self.stats, || read_range(range, display_name, get_part)).await
         };
-        match parse_index(shown, get(false).await?, &digest) {
+        match parse_index(display_name, get(false).await?, &digest) {
             // Once more past mirrors and caches, as the chunks.
             Err(error) if error.kind == FetchErrorKind::Damaged => {
                 repository.rest_mirrors();
-                parse_index(shown, get(true).await?, &digest)
+                parse_index(display_name, get(true).await?, &digest)
             }
             other => other,
         }
@@ -482,11 +482,11 @@ fn absent(location: &RemoteLocation) -> FetchError {
 
 /// Where a repository is by `registries.conf`, and how it is shown.
 fn configured_places(registry: &str, name: &str) -> Result<(String, RepositoryPlaces), FetchError> {
-    let shown = format!("oci://{registry}/{name}");
+    let display_name = format!("oci://{registry}/{name}");
     let places = blocking(RegistriesConf::load).and_then(|conf| conf.places(registry, name));
     match places {
-        Ok(places) => Ok((shown, places)),
-        Err(detail) => Err(FetchError::new(FetchErrorKind::Refused, shown, detail)),
+        Ok(places) => Ok((display_name, places)),
+        Err(detail) => Err(FetchError::new(FetchErrorKind::Refused, display_name, detail)),
     }
 }
 
@@ -496,7 +496,7 @@ fn remembered<T>(
     key: String,
     make: impl FnOnce() -> T,
 ) -> Arc<T> {
-    let mut all = locked(all);
+    let mut all = lock(all);
     if let Some((_, found)) = all.iter().find(|(found, _)| *found == key) {
         return Arc::clone(found);
     }
@@ -512,7 +512,7 @@ fn remembered<T>(
 fn blob_object(repository: Arc<MirroredRepository>, blob: &BlobReference) -> ResolvedObject {
     let digest = blob.digest.to_string();
     ResolvedObject {
-        shown: format!("{}@{digest}", repository.shown()),
+        display_name: format!("{}@{digest}", repository.display_name()),
         object: blob_identity(&repository, blob),
         backend: Backend::Registry { repository, digest },
         length: blob.length,
@@ -561,8 +561,12 @@ fn named_identity(url: &str, answer: &RangeAnswer) -> ObjectIdentity {
     ObjectIdentity::Validated { url: url.to_owned(), validator, length: answer.length }
 }
 
-fn parse_index(shown: &str, bytes: Vec<u8>, digest: &str) -> Result<IndexDocument, FetchError> {
-    let damaged = |detail: String| FetchError::new(FetchErrorKind::Damaged, shown, detail);
+fn parse_index(
+    display_name: &str,
+    bytes: Vec<u8>,
+    digest: &str,
+) -> Result<IndexDocument, FetchError> {
+    let damaged = |detail: String| FetchError::new(FetchErrorKind::Damaged, display_name, detail);
     let found = ContentDigest::of(&bytes).to_string();
     if *digest != found {
         return Err(damaged(format!("the chunk index has the digest {found} instead of {digest}")));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 
 use crate::http::ExchangeError;
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::stats::Stats;
 
 /// The first pause before a repetition, and the longest.
@@ -36,15 +36,15 @@ impl Pauses {
         Self { next: PAUSE_MIN, timeout, deadline, is_ending: false, seed }
     }
 
-    /// The pause before the next attempt, at least `least`; `None` if the time is over. If it ends before the pause
+    /// The pause before the next attempt, at least `min_pause`; `None` if the time is over. If it ends before the pause
     /// does, there is an attempt shortly before its end, for those who wait until then, and the last one at its end.
-    pub(crate) fn next(&mut self, least: Duration) -> Option<Duration> {
+    pub(crate) fn next(&mut self, min_pause: Duration) -> Option<Duration> {
         // xorshift64: many clients that failed at the same time must not come back so.
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
         self.seed ^= self.seed << 17;
         let half = u64::try_from(self.next.as_micros() / 2).unwrap_or(0).max(1);
-        let pause = (self.next / 2 + Duration::from_micros(self.seed % half)).max(least);
+        let pause = (self.next / 2 + Duration::from_micros(self.seed % half)).max(min_pause);
         self.next = (self.next * 2).min(PAUSE_MAX);
         let rest = self.deadline.saturating_duration_since(Instant::now());
         if rest.is_zero() {
@@ -96,21 +96,21 @@ impl Attempts {
     where
         F: Future<Output = Result<T, ExchangeError>>,
     {
-        let (mut pauses, began) = (Pauses::new(self.timeout), Instant::now());
+        let (mut pauses, started_at) = (Pauses::new(self.timeout), Instant::now());
         loop {
             Stats::add(&stats.requests, 1);
             let ExchangeError { error, retry, is_unconnected } = match exchange().await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            let Some(least) = retry else { return Err(error) };
+            let Some(min_pause) = retry else { return Err(error) };
             let limit = if is_unconnected { self.connect_timeout } else { self.timeout };
-            let rest = limit.saturating_sub(began.elapsed());
-            let Some(pause) = pauses.next(least).filter(|_| !rest.is_zero()) else {
+            let rest = limit.saturating_sub(started_at.elapsed());
+            let Some(pause) = pauses.next(min_pause).filter(|_| !rest.is_zero()) else {
                 let location = error.location.clone();
                 return Err(time_is_over(Some(error), &location, limit));
             };
-            *locked(&self.failure) = Some(error);
+            *lock(&self.failure) = Some(error);
             Stats::add(&stats.retries, 1);
             tokio::time::sleep(pause.min(rest)).await;
         }
@@ -121,12 +121,12 @@ impl Attempts {
         &self,
         task: impl Future<Output = Result<T, FetchError>>,
         limit: Option<Duration>,
-        shown: &str,
+        display_name: &str,
     ) -> Result<T, FetchError> {
         let Some(limit) = limit else { return task.await };
         match tokio::time::timeout(limit, task).await {
             Ok(result) => result,
-            Err(_) => Err(time_is_over(locked(&self.failure).clone(), shown, limit)),
+            Err(_) => Err(time_is_over(lock(&self.failure).clone(), display_name, limit)),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Attempts {
 /// What a client hears that waits no longer. The last failure says more than that the time is over.
 pub(crate) fn time_is_over(
     failure: Option<FetchError>,
-    shown: &str,
+    display_name: &str,
     limit: Duration,
 ) -> FetchError {
     let seconds = (limit.as_secs_f32() * 10.0).round() / 10.0;
@@ -144,7 +144,7 @@ pub(crate) fn time_is_over(
         }
         None => {
             let detail = format!("the server did not answer within {seconds} s");
-            FetchError::new(FetchErrorKind::TimedOut, shown, detail)
+            FetchError::new(FetchErrorKind::TimedOut, display_name, detail)
         }
     }
 }

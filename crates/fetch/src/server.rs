@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::blocking::blocking;
 use crate::fetcher::{Fetcher, OpeningRequest};
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::object::{ObjectUse, SharedObject, WaitOptions};
 use crate::space::CacheSpace;
 
@@ -89,7 +89,7 @@ impl ClientSession {
         while let Ok(Some((message, files))) = self.connection.receive() {
             match message {
                 ClientMessage::Settings { settings } if !has_hello => {
-                    *locked(&self.settings) = Arc::new(settings);
+                    *lock(&self.settings) = Arc::new(settings);
                 }
                 ClientMessage::Hello { cache_limit, .. } if !has_hello => {
                     has_hello = true;
@@ -98,7 +98,7 @@ impl ClientSession {
                 }
                 // A peer that breaks the protocol is disconnected.
                 _ if !has_hello => break,
-                ClientMessage::Close { object } => drop(locked(&self.objects).remove(&object)),
+                ClientMessage::Close { object } => drop(lock(&self.objects).remove(&object)),
                 ClientMessage::Used { object, chunks } => self.set_used(object, &chunks),
                 request => {
                     if self.requests.fetch_add(1, Ordering::Relaxed) >= REQUESTS_MAX {
@@ -108,7 +108,7 @@ impl ClientSession {
                         ClientMessage::Open { object, .. } => Some(*object),
                         _ => None,
                     };
-                    locked(&self.opening).extend(opening);
+                    lock(&self.opening).extend(opening);
                     let id = request.id();
                     let (peer, answering) = (Arc::clone(&self), Arc::clone(&self));
                     self.runtime.spawn(async move {
@@ -123,7 +123,7 @@ impl ClientSession {
         }
         self.connection.shut_down();
         self.closed.send_replace(true);
-        locked(&self.objects).clear();
+        lock(&self.objects).clear();
         self.ask_limit(None);
     }
 
@@ -134,7 +134,7 @@ impl ClientSession {
             let error = FetchError::new(FetchErrorKind::Exhausted, "the fetcher", detail);
             self.send(&FetcherMessage::Failed { id, error }, &[]);
         }
-        locked(&self.opening).retain(|object| Some(*object) != opening);
+        lock(&self.opening).retain(|object| Some(*object) != opening);
         self.opened.send_modify(|count| *count += 1);
     }
 
@@ -147,7 +147,7 @@ impl ClientSession {
 
     /// Chunks were read. What is wrong about the message does not matter: it has no reply.
     fn set_used(&self, object: u64, chunks: &[(u32, u32)]) {
-        let Some(shared) = locked(&self.objects).get(&object).map(|one| one.shared.clone()) else {
+        let Some(shared) = lock(&self.objects).get(&object).map(|one| one.shared.clone()) else {
             return;
         };
         let backing = shared.backing();
@@ -179,7 +179,7 @@ impl ClientSession {
 
     /// Tells a client that waits for chunks that one has come, now and then.
     fn tell_progress(&self, id: u64, told: &Mutex<Instant>) {
-        let mut told = locked(told);
+        let mut told = lock(told);
         if id != NO_REPLY && told.elapsed() >= FETCH_PROGRESS_PAUSE {
             *told = Instant::now();
             drop(told);
@@ -191,7 +191,7 @@ impl ClientSession {
     async fn answer(self: &Arc<Self>, request: ClientMessage, files: Vec<File>) {
         match request {
             ClientMessage::Open { id, object, location, options, expected } => {
-                let settings = locked(&self.settings).clone();
+                let settings = lock(&self.settings).clone();
                 let expected = expected.as_ref();
                 let opening = OpeningRequest { options: &options, expected, settings: &settings };
                 let opened = self.fetcher.open(&location, &opening).await;
@@ -205,7 +205,7 @@ impl ClientSession {
                     Err(error) => self.send(&FetcherMessage::Failed { id, error }, &[]),
                 }
                 // After the reply: a client that hears that the object is not open knows why.
-                locked(&self.opening).retain(|other| *other != object);
+                lock(&self.opening).retain(|other| *other != object);
                 self.opened.send_modify(|count| *count += 1);
             }
             ClientMessage::Fetch { id, object, chunks, urgency, past_caches } => {
@@ -262,13 +262,15 @@ impl ClientSession {
         urgency: FetchUrgency,
         past_caches: bool,
     ) -> Result<(), FetchError> {
-        let refused = |shown: &str, detail| FetchError::new(FetchErrorKind::Refused, shown, detail);
+        let refused = |display_name: &str, detail| {
+            FetchError::new(FetchErrorKind::Refused, display_name, detail)
+        };
         let OpenHandle { shared, is_offline, limit } = self
             .object(object)
             .await
             .ok_or_else(|| refused("fetch", "the object is not open on this connection"))?;
         let ranges = checked_ranges(chunks, shared.layout().count())
-            .map_err(|_| refused(shared.shown(), "malformed ranges of chunks"))?;
+            .map_err(|_| refused(shared.display_name(), "malformed ranges of chunks"))?;
         if !is_offline {
             let told = Mutex::new(Instant::now());
             let on_progress = || self.tell_progress(id, &told);
@@ -277,7 +279,7 @@ impl ClientSession {
         }
         if past_caches {
             let detail = "a cached chunk is damaged, and --offline forbids requests to its server";
-            return Err(FetchError::new(FetchErrorKind::Offline, shared.shown(), detail));
+            return Err(FetchError::new(FetchErrorKind::Offline, shared.display_name(), detail));
         }
         shared.require_cached(&ranges)
     }
@@ -330,10 +332,14 @@ impl ClientSession {
     }
 
     fn keep(&self, number: u64, handle: OpenHandle) -> Result<(), FetchError> {
-        let mut objects = locked(&self.objects);
+        let mut objects = lock(&self.objects);
         if objects.len() >= OBJECTS_MAX {
             let detail = "too many objects are open on this connection";
-            return Err(FetchError::new(FetchErrorKind::Refused, handle.shared.shown(), detail));
+            return Err(FetchError::new(
+                FetchErrorKind::Refused,
+                handle.shared.display_name(),
+                detail,
+            ));
         }
         objects.insert(number, handle);
         Ok(())
@@ -343,10 +349,10 @@ impl ClientSession {
     async fn object(&self, number: u64) -> Option<OpenHandle> {
         let mut opened = self.opened.subscribe();
         loop {
-            if let Some(handle) = locked(&self.objects).get(&number) {
+            if let Some(handle) = lock(&self.objects).get(&number) {
                 return Some(handle.clone());
             }
-            if !locked(&self.opening).contains(&number) {
+            if !lock(&self.opening).contains(&number) {
                 return None;
             }
             opened.changed().await.ok()?;

@@ -13,7 +13,7 @@ use ferrofs_remote::cache::{
 use ferrofs_remote::protocol::{PruneReport, PruneRequest};
 
 use crate::blocking::blocking;
-use crate::lock::locked;
+use crate::lock::lock;
 
 /// The least limit, in bytes: a chunk for each of 32 readers, so that none waits for a chunk that
 /// the others evict before it is read.
@@ -120,28 +120,28 @@ impl CacheSpace {
 
     /// The limit now.
     pub(crate) fn limit(&self) -> u64 {
-        let asked = locked(&self.asked);
+        let asked = lock(&self.asked);
         asked.values().min().map_or(self.default_limit, |limit| (*limit).max(LIMIT_MIN))
     }
 
     /// A client wants the cache to take at most `limit` bytes, until it is gone.
     pub(crate) fn set_limit(&self, client: u64, limit: Option<u64>) {
         match limit {
-            Some(limit) => locked(&self.asked).insert(client, limit),
-            None => locked(&self.asked).remove(&client),
+            Some(limit) => lock(&self.asked).insert(client, limit),
+            None => lock(&self.asked).remove(&client),
         };
         // What does not fit is evicted when something is stored next, if not now.
-        let account = locked(&self.account);
+        let account = lock(&self.account);
         let is_over = account.used > self.limit();
         drop(account);
         if is_over {
-            self.make_room(0).ok();
+            self.evict_to_fit(0).ok();
         }
     }
 
     /// Bytes on the disk, and bytes that were evicted.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        (locked(&self.account).used, self.evicted_bytes.load(Ordering::Relaxed))
+        (lock(&self.account).used, self.evicted_bytes.load(Ordering::Relaxed))
     }
 
     /// The time of a use that is now: later than that of the last one, also if the clock was set back.
@@ -177,7 +177,7 @@ impl CacheSpace {
         let evicted = self.evicted_bytes.load(Ordering::Relaxed);
         match write() {
             Err(error) if is_full(&error) => {
-                match blocking(|| self.make_more_room(bytes, scope, evicted))? {
+                match blocking(|| self.evict_more(bytes, scope, evicted))? {
                     true => write(),
                     false => Err(error),
                 }
@@ -192,7 +192,7 @@ impl CacheSpace {
         layout: ChunkLayout,
         seed: u32,
     ) -> io::Result<Arc<DiskObject>> {
-        let mut open = locked(&self.open);
+        let mut open = lock(&self.open);
         let key = identity.key();
         if let Some(object) = open.get(&key).and_then(Weak::upgrade) {
             // An object has one writer, and its files have one length.
@@ -238,7 +238,7 @@ impl CacheSpace {
                 return Ok(reserved);
             }
             // It waits for the disk, and others go on meanwhile.
-            let freed = tokio::task::block_in_place(|| self.make_room(bytes))?;
+            let freed = tokio::task::block_in_place(|| self.evict_to_fit(bytes))?;
             if freed == 0 {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -248,7 +248,7 @@ impl CacheSpace {
     fn try_reserve(&self, bytes: u64) -> io::Result<Option<Reserved<'_>>> {
         let limit = self.limit();
         let available = self.cache.disk_space()?.available;
-        let mut account = locked(&self.account);
+        let mut account = lock(&self.account);
         let taken = account.used.saturating_add(account.pending).saturating_add(bytes);
         let needed = account.pending.saturating_add(bytes).saturating_add(self.keep_free);
         if taken > limit || needed > available {
@@ -261,40 +261,40 @@ impl CacheSpace {
     /// Counts the bytes on the disk (E1). One thread at a time counts. What others write meanwhile
     /// may count twice until the next time.
     fn count(&self) -> io::Result<()> {
-        locked(&self.account).written = 0;
+        lock(&self.account).written = 0;
         let found: u64 = self.cache.list()?.iter().map(|entry| entry.used_bytes).sum();
-        let mut account = locked(&self.account);
+        let mut account = lock(&self.account);
         account.used = found.saturating_add(account.written);
         Ok(())
     }
 
     /// One pass: evicts until `bytes` more fit, and some more (E1 to E5). Returns the bytes that
     /// were freed; 1 if others have made the room meanwhile.
-    fn make_room(&self, bytes: u64) -> io::Result<u64> {
-        let _pass = locked(&self.pass);
+    fn evict_to_fit(&self, bytes: u64) -> io::Result<u64> {
+        let _pass = lock(&self.pass);
         self.count()?;
         let limit = self.limit();
         let (taken, pending) = {
-            let account = locked(&self.account);
+            let account = lock(&self.account);
             (account.used.saturating_add(account.pending), account.pending)
         };
         let available = self.cache.disk_space()?.available;
         let over = taken.saturating_add(bytes).saturating_sub(limit);
         let short =
             pending.saturating_add(bytes).saturating_add(self.keep_free).saturating_sub(available);
-        let least = over.max(short);
-        if least == 0 {
+        let min_bytes = over.max(short);
+        if min_bytes == 0 {
             return Ok(1);
         }
         let mut report = PruneReport::default();
-        self.evict(least.saturating_add(self.slack()), EvictionScope::All, &mut report)?;
+        self.evict(min_bytes.saturating_add(self.slack()), EvictionScope::All, &mut report)?;
         Ok(report.freed_bytes)
     }
 
     /// Evicts `bytes` and some more, whatever the account says, unless others have evicted since the counter was
     /// `evicted`. False if there was nothing to evict.
-    fn make_more_room(&self, bytes: u64, scope: EvictionScope, evicted: u64) -> io::Result<bool> {
-        let _pass = locked(&self.pass);
+    fn evict_more(&self, bytes: u64, scope: EvictionScope, evicted: u64) -> io::Result<bool> {
+        let _pass = lock(&self.pass);
         if self.evicted_bytes.load(Ordering::Relaxed) != evicted {
             return Ok(true);
         }
@@ -329,7 +329,7 @@ impl CacheSpace {
 
     /// Everything of the scope, what was not used for the longest time first (E2).
     fn candidates(&self, scope: EvictionScope) -> io::Result<Vec<(u64, EvictionCandidate)>> {
-        let open: HashMap<CacheKey, Arc<DiskObject>> = locked(&self.open)
+        let open: HashMap<CacheKey, Arc<DiskObject>> = lock(&self.open)
             .iter()
             .filter_map(|(key, object)| Some((*key, object.upgrade()?)))
             .collect();
@@ -355,7 +355,7 @@ impl CacheSpace {
 
     /// Removes a whole object, unless it has been opened (E3).
     fn remove(&self, key: &CacheKey, bytes: u64, report: &mut PruneReport) {
-        let open = locked(&self.open);
+        let open = lock(&self.open);
         if open.get(key).is_some_and(|object| object.strong_count() > 0) {
             return;
         }
@@ -369,20 +369,20 @@ impl CacheSpace {
     fn freed(&self, bytes: u64, report: &mut PruneReport) {
         report.freed_bytes += bytes;
         self.evicted_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut account = locked(&self.account);
+        let mut account = lock(&self.account);
         account.used = account.used.saturating_sub(bytes);
     }
 
     /// `ferrofs cache prune`.
     pub(crate) fn prune(&self, what: PruneRequest) -> io::Result<PruneReport> {
-        let _pass = locked(&self.pass);
+        let _pass = lock(&self.pass);
         self.count()?;
         let mut report = PruneReport::default();
         let age = match what {
             PruneRequest::Unused => Some(Duration::ZERO),
             PruneRequest::OlderThan(seconds) => Some(Duration::from_secs(seconds)),
             PruneRequest::DownTo(limit) => {
-                let used = locked(&self.account).used;
+                let used = lock(&self.account).used;
                 if used > limit {
                     self.evict(used - limit, EvictionScope::All, &mut report)?;
                 }
@@ -400,7 +400,7 @@ impl CacheSpace {
             }
         }
         self.count()?;
-        report.used_bytes = locked(&self.account).used;
+        report.used_bytes = lock(&self.account).used;
         Ok(report)
     }
 
@@ -411,9 +411,9 @@ impl CacheSpace {
         chunks: &[(u32, u32)],
         seed: u32,
     ) -> io::Result<PruneReport> {
-        let _pass = locked(&self.pass);
+        let _pass = lock(&self.pass);
         let mut report = PruneReport::default();
-        let open = locked(&self.open);
+        let open = lock(&self.open);
         if let Some(object) = open.get(key).and_then(Weak::upgrade) {
             drop(open);
             for (start, end) in chunks {
@@ -434,7 +434,7 @@ impl CacheSpace {
             drop(open);
         }
         self.count()?;
-        report.used_bytes = locked(&self.account).used;
+        report.used_bytes = lock(&self.account).used;
         Ok(report)
     }
 }
@@ -442,14 +442,14 @@ impl CacheSpace {
 impl<'s> Reserved<'s> {
     /// Bytes that are written whether they fit or not.
     fn beyond(space: &'s CacheSpace, bytes: u64) -> Self {
-        locked(&space.account).pending += bytes;
+        lock(&space.account).pending += bytes;
         Self { space, bytes }
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        let mut account = locked(&self.space.account);
+        let mut account = lock(&self.space.account);
         account.pending = account.pending.saturating_sub(self.bytes);
         account.used = account.used.saturating_add(self.bytes);
         account.written = account.written.saturating_add(self.bytes);

@@ -37,7 +37,7 @@ impl StoreObject {
         stall_limit: StallLimit,
     ) -> Result<Self, FetchError> {
         let url = access.place.url(&access.settings, key).map_err(|detail| {
-            FetchError::new(FetchErrorKind::Refused, access.place.shown(), detail)
+            FetchError::new(FetchErrorKind::Refused, access.place.display_name(), detail)
         })?;
         Ok(Self { client: client.clone(), access: Arc::clone(access), url, stall_limit })
     }
@@ -64,7 +64,7 @@ impl StoreObject {
             let authorized = self.access.authorize(&self.url, headers.clone()).await?;
             let request = RangeRequest {
                 url: &authorized.url,
-                shown: wanted.shown,
+                display_name: wanted.display_name,
                 range: wanted.range.clone(),
                 authorization: None,
                 past_caches: wanted.past_caches,
@@ -72,7 +72,7 @@ impl StoreObject {
             };
             let builder = request.builder(&self.client).headers(authorized.headers.clone());
             let sending = async { builder.send().await.map_err(WebError::Request) };
-            let response = answered(sending, wanted.shown, self.stall_limit).await?;
+            let response = answered(sending, wanted.display_name, self.stall_limit).await?;
             if response.status().is_success() {
                 return check_answer(response, &request);
             }
@@ -84,7 +84,7 @@ impl StoreObject {
                 is_first = false;
                 continue;
             }
-            return Err(refusal.error(&self.access, wanted.shown));
+            return Err(refusal.error(&self.access, wanted.display_name));
         }
     }
 }

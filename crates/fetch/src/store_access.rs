@@ -369,7 +369,7 @@ impl StoreAccess {
 
     fn denied(&self, detail: &str) -> ExchangeError {
         let kind = FetchErrorKind::Denied;
-        ExchangeError::permanent(FetchError::new(kind, self.place.shown(), detail))
+        ExchangeError::permanent(FetchError::new(kind, self.place.display_name(), detail))
     }
 
     fn unavailable(&self, error: &str, has_worked: bool) -> ExchangeError {
@@ -380,7 +380,7 @@ impl StoreAccess {
         let remedy = self.remedy();
         let detail = format!("the credentials ({source}) {what}; {remedy} ({error})");
         let kind = FetchErrorKind::Denied;
-        let error = FetchError::new(kind, self.place.shown(), detail);
+        let error = FetchError::new(kind, self.place.display_name(), detail);
         if has_worked { ExchangeError::transient(error) } else { ExchangeError::permanent(error) }
     }
 }

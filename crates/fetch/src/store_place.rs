@@ -29,7 +29,7 @@ impl StorePlace {
     }
 
     /// As a location without its key, for messages.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn display_name(&self) -> String {
         match self {
             Self::S3 { bucket } => format!("s3://{bucket}"),
             Self::Gcs { bucket } => format!("gs://{bucket}"),

@@ -47,9 +47,9 @@ impl StoreRefusal {
         CODES.contains(&&*self.code) || self.status == StatusCode::UNAUTHORIZED
     }
 
-    /// The error. `shown` is the location.
-    pub(crate) fn error(&self, access: &StoreAccess, shown: &str) -> ExchangeError {
-        let plain = status_error(shown, self.status, &self.headers);
+    /// The error. `display_name` is the location.
+    pub(crate) fn error(&self, access: &StoreAccess, display_name: &str) -> ExchangeError {
+        let plain = status_error(display_name, self.status, &self.headers);
         if self.code == "RequestTimeout" {
             return ExchangeError { retry: Some(Duration::ZERO), ..plain };
         }
@@ -61,7 +61,7 @@ impl StoreRefusal {
             None => (plain.error.kind, format!("the store answered {}", self.status)),
         };
         let code = if self.code.is_empty() { String::new() } else { format!(" ({})", self.code) };
-        ExchangeError::permanent(FetchError::new(kind, shown, format!("{detail}{code}")))
+        ExchangeError::permanent(FetchError::new(kind, display_name, format!("{detail}{code}")))
     }
 
     fn meaning(&self, access: &StoreAccess) -> Option<(FetchErrorKind, String)> {

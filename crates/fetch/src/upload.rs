@@ -28,7 +28,7 @@ use crate::stats::Stats;
 use crate::web::WebError;
 
 /// Bytes that are read at once from the file of a blob, and how many of these pieces wait.
-const PIECE_BYTES: u64 = 256 << 10;
+const CHUNK_BYTES: u64 = 256 << 10;
 const PIECES_AHEAD: usize = 4;
 /// A server that takes nothing for so long is given up.
 const STALL: Duration = Duration::from_secs(60);
@@ -116,7 +116,7 @@ fn body(blob: &Arc<BlobSource>, range: Range<u64>, sent: &Arc<AtomicU64>) -> req
     tokio::task::spawn_blocking(move || {
         let mut offset = range.start;
         while offset < range.end {
-            let piece = blob.read(offset, PIECE_BYTES.min(range.end - offset));
+            let piece = blob.read(offset, CHUNK_BYTES.min(range.end - offset));
             let count = piece.as_ref().map_or(0, |piece| piece.len() as u64);
             // After an error, or when the request has ended, nothing follows.
             if sender.blocking_send(piece).is_err() || count == 0 {
@@ -151,7 +151,7 @@ impl Upload {
         let count: usize = self.request.blobs.iter().map(|blob| blob.parts.len()).sum();
         if count != self.files.len() || self.request.blobs.len() > BLOBS_MAX {
             let detail = "the files of the blobs are missing";
-            return Err(FetchError::new(FetchErrorKind::Refused, self.shown(), detail));
+            return Err(FetchError::new(FetchErrorKind::Refused, self.display_name(), detail));
         }
         let mut files = std::mem::take(&mut self.files).into_iter();
         let sources = self.request.blobs.iter().map(|blob| {
@@ -163,7 +163,7 @@ impl Upload {
         Ok(sources.collect())
     }
 
-    fn shown(&self) -> String {
+    fn display_name(&self) -> String {
         self.request.location.to_string()
     }
 
@@ -174,7 +174,7 @@ impl Upload {
         blob: &Arc<BlobSource>,
         before: u64,
     ) -> Result<bool, FetchError> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let mut pauses = Pauses::new(self.timeout);
         let (mut attempt, mut refusals, mut limits) = (0, 0, BODY_BYTES.into_iter());
         let mut limit = limits.next().unwrap_or(u64::MAX);
@@ -184,7 +184,7 @@ impl Upload {
             let exchange = self.try_blob(digest, blob, limit, &sent);
             let whole = before..before + blob.length;
             let ExchangeError { error, retry, is_unconnected } =
-                match self.watched(exchange, &sent, whole).await {
+                match self.with_watchdog(exchange, &sent, whole).await {
                     Ok(BlobOutcome::Present) => return Ok(false),
                     Ok(BlobOutcome::Uploaded) => return Ok(true),
                     Ok(BlobOutcome::TooLong) => match limits.next() {
@@ -194,7 +194,7 @@ impl Upload {
                         }
                         None => {
                             let detail = format!("the server refuses bodies of {limit} bytes");
-                            return Err(protocol(&self.shown(), detail));
+                            return Err(protocol(&self.display_name(), detail));
                         }
                     },
                     Err(error) => error,
@@ -203,13 +203,13 @@ impl Upload {
             if refusals > REFUSALS_MAX {
                 return Err(error);
             }
-            if attempt < ATTEMPTS_MIN && began.elapsed() > self.timeout {
+            if attempt < ATTEMPTS_MIN && started_at.elapsed() > self.timeout {
                 pauses = Pauses::new(self.timeout);
             }
             // Nothing was sent yet, so the host may not exist.
             let is_unknown = is_unconnected && before == 0;
-            let is_over = is_unknown && began.elapsed() > unknown_host_timeout(self.timeout);
-            let pause = retry.filter(|_| !is_over).and_then(|least| pauses.next(least));
+            let is_over = is_unknown && started_at.elapsed() > unknown_host_timeout(self.timeout);
+            let pause = retry.filter(|_| !is_over).and_then(|min_pause| pauses.next(min_pause));
             let Some(pause) = pause else { return Err(error) };
             Stats::add(&self.repository.stats().retries, 1);
             tokio::time::sleep(pause).await;
@@ -217,7 +217,7 @@ impl Upload {
     }
 
     /// Runs an exchange while bytes are taken, and reports them.
-    async fn watched<T>(
+    async fn with_watchdog<T>(
         &self,
         exchange: impl Future<Output = Result<T, ExchangeError>>,
         sent: &AtomicU64,
@@ -240,7 +240,7 @@ impl Upload {
             if moved.elapsed() > stall_limit {
                 let detail =
                     format!("the server accepted no bytes for {} s", stall_limit.as_secs());
-                let error = FetchError::new(FetchErrorKind::TimedOut, self.shown(), detail);
+                let error = FetchError::new(FetchErrorKind::TimedOut, self.display_name(), detail);
                 return Err(ExchangeError::transient(error));
             }
         }
@@ -262,9 +262,9 @@ impl Upload {
             _ => return Err(self.refused(&found)),
         }
         let url = repository.url("blobs", "uploads/");
-        let began =
+        let response =
             self.authorized(|| repository.client().post(&url).header(CONTENT_LENGTH, 0)).await?;
-        let mut place = self.place(&began, StatusCode::ACCEPTED).await?;
+        let mut place = self.place(&response, StatusCode::ACCEPTED).await?;
         let mut offset = 0;
         while blob.length > limit && offset < blob.length {
             let end = blob.length.min(offset + limit);
@@ -367,7 +367,7 @@ impl Upload {
         let url = location.and_then(|location| answer.url().join(location).ok());
         let url = url.ok_or_else(|| {
             let detail = "the registry does not say where the blob is to be sent";
-            ExchangeError::permanent(protocol(&self.shown(), detail))
+            ExchangeError::permanent(protocol(&self.display_name(), detail))
         })?;
         self.repository
             .check_host(&url, "upload server")
@@ -377,7 +377,7 @@ impl Upload {
     }
 
     fn refused(&self, answer: &Response) -> ExchangeError {
-        status_error(&self.shown(), answer.status(), answer.headers())
+        status_error(&self.display_name(), answer.status(), answer.headers())
     }
 
     /// A server that must not be asked is refused for good.
@@ -386,7 +386,7 @@ impl Upload {
             WebError::Request(error) => self.failed(error),
             WebError::Refused(detail) => {
                 let detail = format!("the upload server: {detail}");
-                let error = FetchError::new(FetchErrorKind::Denied, self.shown(), detail);
+                let error = FetchError::new(FetchErrorKind::Denied, self.display_name(), detail);
                 ExchangeError::permanent(error)
             }
         }
@@ -394,7 +394,7 @@ impl Upload {
 
     fn failed(&self, error: reqwest::Error) -> ExchangeError {
         let detail = crate::http::describe(error);
-        let error = FetchError::new(FetchErrorKind::Unreachable, self.shown(), detail);
+        let error = FetchError::new(FetchErrorKind::Unreachable, self.display_name(), detail);
         ExchangeError::transient(error)
     }
 }

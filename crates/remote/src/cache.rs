@@ -342,14 +342,14 @@ fn not_opened(path: &Path, errno: rustix::io::Errno) -> io::Error {
 fn check_owner(path: &Path, folder: impl AsFd) -> io::Result<()> {
     let status = rustix::fs::fstat(folder)?;
     let user = rustix::process::geteuid().as_raw();
-    let problem = if status.st_uid != user {
+    let diagnostic = if status.st_uid != user {
         format!("belongs to user {}, not to user {user}", status.st_uid)
     } else if status.st_mode & 0o077 != 0 {
         format!("has mode {:04o}; a cache needs 0700", status.st_mode & 0o7777)
     } else {
         return Ok(());
     };
-    let refusal = UnsafeDirectory(format!("{}: {problem}", path.display()));
+    let refusal = UnsafeDirectory(format!("{}: {diagnostic}", path.display()));
     Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::Connection;
 use crate::location::RemoteLocation;
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::protocol::{
     ClientMessage, FetchError, FetchErrorKind, FetchStats, FetcherMessage, NO_REPLY,
     PROTOCOL_VERSION, PruneReport, PruneRequest, RemoteOptions,
@@ -86,11 +86,11 @@ pub(crate) trait OpenedObject: Send + Sync {
 
 /// A client of the fetcher. Dropping it ends the connection.
 pub struct FetchClient {
-    shared: Arc<Shared>,
+    inner: Arc<ClientInner>,
     receiver: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct ClientInner {
     connector: Box<dyn Connector>,
     state: Mutex<ClientState>,
     /// Notified when the client is dropped, so that a pause ends.
@@ -109,7 +109,7 @@ struct ClientState {
     /// A thread receives. Otherwise the caller of a request does.
     has_receiver: bool,
     /// Why there is no connection.
-    problem: Option<String>,
+    diagnostic: Option<String>,
     /// Connections that were made after the first one.
     reconnects: u64,
     /// Those since the last reply to a caller: what is repeated may be what ends the fetcher.
@@ -165,11 +165,11 @@ impl FetchClient {
     /// # Errors
     /// The fetcher cannot be reached or has another version.
     pub fn without_thread(connector: Box<dyn Connector>) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { connector, state: Mutex::default(), closed: Condvar::new() });
-        let connection = shared.connect()?;
-        locked(&shared.state).connection = Some(connection);
-        Ok(Self { shared, receiver: Mutex::default() })
+        let inner =
+            Arc::new(ClientInner { connector, state: Mutex::default(), closed: Condvar::new() });
+        let connection = inner.connect()?;
+        lock(&inner.state).connection = Some(connection);
+        Ok(Self { inner, receiver: Mutex::default() })
     }
 
     /// Starts the thread that receives, once.
@@ -178,24 +178,24 @@ impl FetchClient {
     /// The system refuses the thread.
     pub fn start_receiver(&self) -> io::Result<()> {
         let connection = {
-            let mut state = locked(&self.shared.state);
+            let mut state = lock(&self.inner.state);
             if std::mem::replace(&mut state.has_receiver, true) {
                 return Ok(());
             }
             state.connection.clone()
         };
-        let receiving = Arc::clone(&self.shared);
+        let receiving = Arc::clone(&self.inner);
         let receiver = std::thread::Builder::new()
             .name("remote-receive".to_owned())
             .spawn(move || receiving.receive(connection))?;
-        *locked(&self.receiver) = Some(receiver);
+        *lock(&self.receiver) = Some(receiver);
         Ok(())
     }
 
     /// The connection now; `None` while there is none.
     #[must_use]
     pub fn connection(&self) -> Option<Arc<Connection>> {
-        locked(&self.shared.state).connection.clone()
+        lock(&self.inner.state).connection.clone()
     }
 
     /// The statistics of the fetcher.
@@ -242,10 +242,10 @@ impl FetchClient {
         options: &RemoteOptions,
         timeout: Duration,
     ) -> io::Result<Vec<u8>> {
-        let shown = location.to_string();
+        let display_name = location.to_string();
         let (location, options) = (Box::new(location.clone()), options.within(timeout));
         let message = |id| ClientMessage::Manifest { id, location, options };
-        match self.call_server(message, timeout, &shown)? {
+        match self.call_server(message, timeout, &display_name)? {
             FetcherReply::Document(files) => {
                 let mut document = Vec::new();
                 let file = files.first().ok_or(io::ErrorKind::InvalidData)?;
@@ -260,7 +260,7 @@ impl FetchClient {
     /// How often the fetcher had to be reached again.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
-        locked(&self.shared.state).reconnects
+        lock(&self.inner.state).reconnects
     }
 
     /// As [`call`](Self::call), for a request that the fetcher sends on to a server. It has replied when
@@ -269,11 +269,11 @@ impl FetchClient {
         &self,
         message: impl FnOnce(u64) -> ClientMessage,
         timeout: Duration,
-        shown: &str,
+        display_name: &str,
     ) -> io::Result<FetcherReply> {
         let reply = self.call(message, timeout.saturating_add(REPLY_GRACE));
         reply.map_err(|error| {
-            FetchError::new(FetchErrorKind::TimedOut, shown, error.to_string()).into()
+            FetchError::new(FetchErrorKind::TimedOut, display_name, error.to_string()).into()
         })
     }
 
@@ -285,7 +285,7 @@ impl FetchClient {
     ) -> io::Result<FetcherReply> {
         let slot = Arc::new(ReplySlot::new());
         let (id, connection, message, has_receiver) = {
-            let mut state = locked(&self.shared.state);
+            let mut state = lock(&self.inner.state);
             let id = state.next_id();
             let message = message(id);
             let call = PendingRequest::Call {
@@ -304,20 +304,20 @@ impl FetchClient {
         let reply = if has_receiver {
             slot.wait(timeout)
         } else {
-            self.shared.receive_until(&slot, timeout)
+            self.inner.receive_until(&slot, timeout)
         };
-        let mut state = locked(&self.shared.state);
+        let mut state = lock(&self.inner.state);
         state.pending.remove(&id);
         reply.ok_or_else(|| {
-            let problem = state.problem.clone();
-            let text = problem.unwrap_or_else(|| "no reply from the fetcher in time".to_owned());
+            let diagnostic = state.diagnostic.clone();
+            let text = diagnostic.unwrap_or_else(|| "no reply from the fetcher in time".to_owned());
             io::Error::new(io::ErrorKind::TimedOut, text)
         })
     }
 
     /// Sends a message that has no reply; without a connection it is dropped.
     pub(crate) fn notify(&self, message: &ClientMessage) {
-        let connection = locked(&self.shared.state).connection.clone();
+        let connection = lock(&self.inner.state).connection.clone();
         if let Some(connection) = connection
             && connection.send(message, &[]).is_err()
         {
@@ -327,13 +327,13 @@ impl FetchClient {
 
     /// A number for an object.
     pub(crate) fn object_number(&self) -> u64 {
-        locked(&self.shared.state).next_id()
+        lock(&self.inner.state).next_id()
     }
 
     /// From now on `object` is opened again on each new connection, as long as it lives. It hears what
     /// has happened since its reply came, before anything that happens later (R1).
     pub(crate) fn register(&self, number: u64, object: &Arc<impl OpenedObject + 'static>) {
-        let mut state = locked(&self.shared.state);
+        let mut state = lock(&self.inner.state);
         if let Some(UnregisteredObject { reconnects, replaced }) = state.openings.remove(&number) {
             if let Some(files) = replaced {
                 object.replaced(files);
@@ -349,7 +349,7 @@ impl FetchClient {
     /// Ends what [`register`](Self::register) began, or an opening that has failed.
     pub(crate) fn unregister(&self, number: u64) {
         {
-            let mut state = locked(&self.shared.state);
+            let mut state = lock(&self.inner.state);
             state.objects.remove(&number);
             state.openings.remove(&number);
         }
@@ -443,15 +443,15 @@ fn handshake(connection: Connection, cache_limit: Option<u64>) -> io::Result<Con
 impl Drop for FetchClient {
     fn drop(&mut self) {
         let connection = {
-            let mut state = locked(&self.shared.state);
+            let mut state = lock(&self.inner.state);
             state.is_closed = true;
             state.connection.take()
         };
         if let Some(connection) = connection {
             connection.shut_down();
         }
-        self.shared.closed.notify_all();
-        if let Some(receiver) = locked(&self.receiver).take() {
+        self.inner.closed.notify_all();
+        if let Some(receiver) = lock(&self.receiver).take() {
             // It has no result.
             receiver.join().ok();
         }
@@ -465,7 +465,7 @@ impl ReplySlot {
     }
 
     fn wait(&self, timeout: Duration) -> Option<FetcherReply> {
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = lock(&self.waiting);
         loop {
             if let Some(reply) = waiting.reply.take() {
                 return Some(reply);
@@ -480,21 +480,21 @@ impl ReplySlot {
     }
 
     fn take(&self) -> Option<FetcherReply> {
-        locked(&self.waiting).reply.take()
+        lock(&self.waiting).reply.take()
     }
 
     /// What is left of the time.
     fn rest(&self, timeout: Duration) -> Duration {
-        timeout.saturating_sub(locked(&self.waiting).since.elapsed())
+        timeout.saturating_sub(lock(&self.waiting).since.elapsed())
     }
 
     /// The time begins anew.
     fn extend(&self) {
-        locked(&self.waiting).since = Instant::now();
+        lock(&self.waiting).since = Instant::now();
     }
 
     fn fill(&self, reply: FetcherReply) {
-        locked(&self.waiting).reply = Some(reply);
+        lock(&self.waiting).reply = Some(reply);
         self.done.notify_all();
     }
 }
@@ -507,7 +507,7 @@ impl ClientState {
     }
 }
 
-impl Shared {
+impl ClientInner {
     /// A connection on which both sides have said hello.
     fn connect(&self) -> io::Result<Arc<Connection>> {
         connect_with_hello(&*self.connector).map(Arc::new)
@@ -553,7 +553,7 @@ impl Shared {
             if rest.is_zero() {
                 return None;
             }
-            let connection = locked(&self.state).connection.clone();
+            let connection = lock(&self.state).connection.clone();
             let is_alive = match connection {
                 None => false,
                 Some(connection) => match connection.wait(rest) {
@@ -575,7 +575,7 @@ impl Shared {
             | FetcherMessage::Pushing { .. }
             | FetcherMessage::Pushed { .. } => return,
             FetcherMessage::Fetching { id } => {
-                let state = &mut *locked(&self.state);
+                let state = &mut *lock(&self.state);
                 if let Some(PendingRequest::Call { slot, .. }) = state.pending.get(&id) {
                     slot.extend();
                     state.fruitless = 0;
@@ -590,10 +590,10 @@ impl Shared {
             FetcherMessage::Document { id } => (id, FetcherReply::Document(files)),
             FetcherMessage::Replaced { object } => return self.replace(object, files),
         };
-        let pending = locked(&self.state).pending.remove(&id);
+        let pending = lock(&self.state).pending.remove(&id);
         match pending {
             Some(PendingRequest::Call { message, slot }) => {
-                locked(&self.state).fruitless = 0;
+                lock(&self.state).fruitless = 0;
                 slot.fill(self.note_opened(&message, reply));
             }
             Some(PendingRequest::Reopen { object }) => {
@@ -617,14 +617,14 @@ impl Shared {
             object.reopened(reply);
             return FetcherReply::Reopened;
         }
-        let mut state = locked(&self.state);
+        let mut state = lock(&self.state);
         let opening = UnregisteredObject { reconnects: state.reconnects, replaced: None };
         state.openings.insert(*number, opening);
         reply
     }
 
     fn replace(&self, number: u64, files: Vec<File>) {
-        let mut state = locked(&self.state);
+        let mut state = lock(&self.state);
         if let Some(opening) = state.openings.get_mut(&number) {
             opening.replaced = Some(files);
             return;
@@ -636,14 +636,14 @@ impl Shared {
     }
 
     fn object(&self, number: u64) -> Option<Arc<dyn OpenedObject>> {
-        locked(&self.state).objects.get(&number).and_then(Weak::upgrade)
+        lock(&self.state).objects.get(&number).and_then(Weak::upgrade)
     }
 
     /// R2. `None` when the client was dropped, or the time is over.
     fn reconnect(&self, deadline: Option<Instant>) -> Option<Arc<Connection>> {
         let mut pause = RETRY_MIN;
         {
-            let mut state = locked(&self.state);
+            let mut state = lock(&self.state);
             state.connection = None;
             let doublings = state.fruitless;
             state.fruitless = doublings.saturating_add(1);
@@ -655,7 +655,7 @@ impl Shared {
             }
         }
         loop {
-            if locked(&self.state).is_closed {
+            if lock(&self.state).is_closed {
                 return None;
             }
             match self.connect().and_then(|connection| {
@@ -664,8 +664,8 @@ impl Shared {
             }) {
                 Ok(connection) => return Some(connection),
                 Err(error) => {
-                    let mut state = locked(&self.state);
-                    state.problem = Some(format!("cannot reach the fetcher: {error}"));
+                    let mut state = lock(&self.state);
+                    state.diagnostic = Some(format!("cannot reach the fetcher: {error}"));
                     if state.is_closed || deadline.is_some_and(|end| Instant::now() >= end) {
                         return None;
                     }
@@ -679,7 +679,7 @@ impl Shared {
 
     /// Opens all objects again and repeats all requests. From then on callers use the connection.
     fn repeat(&self, connection: &Arc<Connection>) -> io::Result<()> {
-        let mut state = locked(&self.state);
+        let mut state = lock(&self.state);
         // Nobody would end this connection: the client was dropped while it was made.
         if state.is_closed {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -702,7 +702,7 @@ impl Shared {
             }
         }
         state.connection = Some(Arc::clone(connection));
-        state.problem = None;
+        state.diagnostic = None;
         state.reconnects += 1;
         drop(state);
         // Dropping the last reference to an object unregisters it, which takes the lock.
@@ -737,8 +737,8 @@ mod tests {
     impl<F: Fn(&Connection, u32) + Clone + Send + Sync + 'static> Connector for Scripted<F> {
         fn connect(&self) -> io::Result<Connection> {
             let (ours, theirs) = Connection::pair()?;
-            *locked(&self.1) += 1;
-            let (answer, number) = (self.0.clone(), *locked(&self.1));
+            *lock(&self.1) += 1;
+            let (answer, number) = (self.0.clone(), *lock(&self.1));
             std::thread::Builder::new().spawn(move || answer(&theirs, number))?;
             Ok(ours)
         }
@@ -754,14 +754,14 @@ mod tests {
         }
         fn reopened(&self, reply: FetcherReply) {
             assert!(matches!(reply, FetcherReply::Opened(..)));
-            locked(&self.0).push("reopened");
+            lock(&self.0).push("reopened");
         }
         fn replaced(&self, files: Vec<File>) {
             assert_eq!(files.len(), 2);
-            locked(&self.0).push("replaced");
+            lock(&self.0).push("replaced");
         }
         fn closed(&self) {
-            locked(&self.0).push("closed");
+            lock(&self.0).push("closed");
         }
     }
 
@@ -819,14 +819,14 @@ mod tests {
         let (client, number) = scripted();
         let object = Arc::new(Recorder::default());
         client.register(number, &object);
-        assert_eq!(*locked(&object.0), ["replaced"]);
+        assert_eq!(*lock(&object.0), ["replaced"]);
         // The next reply to the same object is older than what replaces its files, too.
         let reply = client.call(|id| open_message(id, number), LIMIT).unwrap();
         assert!(matches!(reply, FetcherReply::Reopened));
         client.stats(LIMIT).unwrap();
-        assert_eq!(*locked(&object.0), ["replaced", "reopened", "replaced"]);
+        assert_eq!(*lock(&object.0), ["replaced", "reopened", "replaced"]);
         client.unregister(number);
-        assert!(locked(&client.shared.state).openings.is_empty());
+        assert!(lock(&client.inner.state).openings.is_empty());
     }
 
     /// The new fetcher did not know the object: each read failed.
@@ -836,11 +836,11 @@ mod tests {
         client.prune(PruneRequest::Unused, LIMIT).unwrap();
         let object = Arc::new(Recorder::default());
         client.register(number, &object);
-        assert_eq!(*locked(&object.0), ["replaced", "closed"]);
+        assert_eq!(*lock(&object.0), ["replaced", "closed"]);
         let failed = client.object_number();
         client.call(|id| open_message(id, failed), LIMIT).unwrap();
         client.unregister(failed);
-        assert!(locked(&client.shared.state).openings.is_empty());
+        assert!(lock(&client.inner.state).openings.is_empty());
     }
 
     /// A stopped fetcher, or one that hung at its start, held its clients for ever.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::Connector;
 use crate::connection::Connection;
 use crate::launch::FetcherProgram;
-use crate::lock::locked;
+use crate::lock::lock;
 
 /// How long the companion may take: starting a fetcher, and a margin.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ pub struct Companion {
     last_number: Mutex<u64>,
     cache_limit: Option<u64>,
     /// Why the last connection is to a fetcher that stores nothing.
-    problem: Mutex<Option<String>>,
+    diagnostic: Mutex<Option<String>>,
     /// Kept so that its number stays its own as long as somebody may look for it.
     _process: Child,
 }
@@ -62,14 +62,14 @@ impl Companion {
         // It holds the other end of the pair, which would hide that the companion has ended.
         command.stdin(Stdio::null());
         let last_number = Mutex::default();
-        let (cache_limit, problem) = (None, Mutex::default());
-        Ok(Self { socket: ours, last_number, cache_limit, problem, _process: process })
+        let (cache_limit, diagnostic) = (None, Mutex::default());
+        Ok(Self { socket: ours, last_number, cache_limit, diagnostic, _process: process })
     }
 
     /// Why the last connection is to a fetcher that stores nothing, if it is.
     #[must_use]
     pub fn uncached_because(&self) -> Option<String> {
-        locked(&self.problem).clone()
+        lock(&self.diagnostic).clone()
     }
 
     /// The same, with a limit of the bytes that the cache may take while a connection lasts.
@@ -92,7 +92,7 @@ impl Connector for Companion {
     }
 
     fn connect(&self) -> io::Result<Connection> {
-        let mut last = locked(&self.last_number);
+        let mut last = lock(&self.last_number);
         *last = last.wrapping_add(1);
         let number = *last;
         let ended =
@@ -112,7 +112,7 @@ impl Connector for Companion {
             if reply.number != number {
                 continue;
             }
-            *locked(&self.problem) = reply.uncached;
+            *lock(&self.diagnostic) = reply.uncached;
             return match (reply.error, files.into_iter().next()) {
                 (None, Some(file)) => Ok(Connection::from_prepared(OwnedFd::from(file))),
                 (Some(error), _) => Err(io::Error::other(error)),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{CacheDirectory, CachePlace};
 use crate::client::Connector;
 use crate::connection::Connection;
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::protocol::ClientMessage;
 use crate::store_settings::{METADATA_NAMES, StoreSettings};
 
@@ -34,7 +34,7 @@ pub const CACHE_BUSY: u8 = 4;
 pub struct FetcherProgram {
     cache: CachePlace,
     /// Why the last connection is to a fetcher without a cache.
-    problem: Mutex<Option<String>>,
+    diagnostic: Mutex<Option<String>>,
     program: PathBuf,
     arguments: Vec<OsString>,
     cache_limit: Option<u64>,
@@ -47,14 +47,14 @@ impl FetcherProgram {
     #[must_use]
     pub fn new(cache: impl Into<CachePlace>, program: PathBuf, arguments: Vec<OsString>) -> Self {
         let settings = StoreSettings::from_environment();
-        let (cache, problem) = (cache.into(), Mutex::default());
-        Self { cache, problem, program, arguments, cache_limit: None, settings }
+        let (cache, diagnostic) = (cache.into(), Mutex::default());
+        Self { cache, diagnostic, program, arguments, cache_limit: None, settings }
     }
 
     /// Why the last connection is to a fetcher that stores nothing, if it is.
     #[must_use]
     pub fn uncached_because(&self) -> Option<String> {
-        locked(&self.problem).clone()
+        lock(&self.diagnostic).clone()
     }
 
     /// The same, with a limit of the bytes that the cache may take while a connection lasts.
@@ -125,8 +125,8 @@ impl FetcherProgram {
 
     fn connect_or_start(&self) -> io::Result<Connection> {
         let shared = match &self.cache {
-            CachePlace::Uncached { filled, problem } => {
-                return self.start_private(filled.as_ref(), problem.clone());
+            CachePlace::Uncached { filled, diagnostic } => {
+                return self.start_private(filled.as_ref(), diagnostic.clone());
             }
             CachePlace::Shared(shared) => shared,
         };
@@ -137,7 +137,7 @@ impl FetcherProgram {
         let reach = || match shared.connect() {
             Err(error) if is_absent(&error) => None,
             reached => {
-                *locked(&self.problem) = None;
+                *lock(&self.diagnostic) = None;
                 Some(reached)
             }
         };
@@ -158,15 +158,15 @@ impl FetcherProgram {
             let place = shared.path().display();
             match code {
                 Some(CACHE_UNUSABLE) => {
-                    let problem = format!("{place}: cannot be written");
-                    return self.start_private(Some(shared), problem);
+                    let diagnostic = format!("{place}: cannot be written");
+                    return self.start_private(Some(shared), diagnostic);
                 }
                 // The lock is that of another machine, by a network file system. What is stored there may be half
                 // written.
                 Some(CACHE_BUSY) | None if is_busy && now >= deadline => {
-                    let problem =
+                    let diagnostic =
                         format!("{place}: another process has its lock and cannot be reached");
-                    return self.start_private(None, problem);
+                    return self.start_private(None, diagnostic);
                 }
                 Some(CACHE_BUSY) => {
                     if *restart.get_or_insert(now + RESTART_PAUSE) <= now {
@@ -199,7 +199,7 @@ impl FetcherProgram {
     fn start_private(
         &self,
         filled: Option<&CacheDirectory>,
-        problem: String,
+        diagnostic: String,
     ) -> io::Result<Connection> {
         let (ours, theirs) = Connection::pair()?;
         let mut words = vec!["--uncached".as_ref()];
@@ -207,7 +207,7 @@ impl FetcherProgram {
             words.extend(["--cache".as_ref(), filled.path().as_os_str()]);
         }
         self.start(Stdio::from(theirs.into_socket()), &words)?;
-        *locked(&self.problem) = Some(problem);
+        *lock(&self.diagnostic) = Some(diagnostic);
         Ok(ours)
     }
 }
@@ -262,8 +262,8 @@ mod tests {
         let place = || CacheDirectory::open(&path).unwrap();
         let program = FetcherProgram::new(place(), fetcher, Vec::new());
         program.connect_or_start().unwrap();
-        let problem = program.uncached_because().unwrap();
-        assert!(problem.contains("another process has its lock"), "{problem}");
+        let diagnostic = program.uncached_because().unwrap();
+        assert!(diagnostic.contains("another process has its lock"), "{diagnostic}");
         let _socket = crate::cache::FetcherSocket::listen(&place()).unwrap().unwrap();
         program.connect_or_start().unwrap();
         assert_eq!(program.uncached_because(), None);

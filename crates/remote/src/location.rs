@@ -416,7 +416,7 @@ mod tests {
 
     const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    fn shown(text: &str) -> String {
+    fn display_form(text: &str) -> String {
         text.parse::<RemoteLocation>().unwrap().to_string()
     }
 
@@ -441,10 +441,10 @@ mod tests {
             "oci-layout:/srv/images:v1",
             "oci-layout:images",
         ] {
-            assert_eq!(shown(text), text);
+            assert_eq!(display_form(text), text);
         }
-        assert_eq!(shown("oci://host/name"), "oci://host/name:latest");
-        assert_eq!(shown("s3://bucket/a%20b%23c"), "s3://bucket/a b#c");
+        assert_eq!(display_form("oci://host/name"), "oci://host/name:latest");
+        assert_eq!(display_form("s3://bucket/a%20b%23c"), "s3://bucket/a b#c");
     }
 
     #[test]
@@ -533,7 +533,7 @@ mod tests {
         for text in ["https://user:secret@host/x", "oci://user@host/x", "s3://a:b@bucket/key"] {
             assert_eq!(refused(text), LocationError::Credentials, "{text}");
         }
-        assert_eq!(shown("https://host/x?X-Signature=secret"), "https://host/x?…");
-        assert_eq!(shown("https://host/x@v1"), "https://host/x@v1");
+        assert_eq!(display_form("https://host/x?X-Signature=secret"), "https://host/x?…");
+        assert_eq!(display_form("https://host/x@v1"), "https://host/x@v1");
     }
 }

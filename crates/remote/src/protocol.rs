@@ -474,7 +474,7 @@ impl FetchError {
         location: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        let (location, detail) = (cut(location.into()), cut(detail.into()));
+        let (location, detail) = (truncate(location.into()), truncate(detail.into()));
         Self { kind, location, offset: None, detail }
     }
 
@@ -487,7 +487,7 @@ impl FetchError {
 }
 
 /// The beginning of a text, so that two of them fit into a message, however they are escaped there.
-fn cut(mut text: String) -> String {
+fn truncate(mut text: String) -> String {
     if text.len() > TEXT_MAX_BYTES {
         text.truncate(text.floor_char_boundary(TEXT_MAX_BYTES));
         text.push('…');

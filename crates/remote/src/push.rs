@@ -16,20 +16,20 @@ const WAIT: Duration = Duration::from_millis(100);
 /// The id of the only request of the connection.
 const ID: u64 = 1;
 
-/// Publishes an image. `files` has a file for each part of each blob. `watch` is called ten times a
+/// Publishes an image. `files` has a file for each part of each blob. `observer` is called ten times a
 /// second with the number of bytes that the registry has or was sent; its error ends the work.
 ///
 /// # Errors
-/// The fetcher cannot be reached, the registry refuses the image, or `watch` has failed.
+/// The fetcher cannot be reached, the registry refuses the image, or `observer` has failed.
 pub fn push_image(
     connector: &dyn Connector,
     request: &PushRequest,
     files: &[BorrowedFd<'_>],
-    watch: &mut dyn FnMut(u64) -> io::Result<()>,
+    observer: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<PushReport> {
     let mut attempt = 1;
     loop {
-        match push_once(connector, request, files, watch)? {
+        match push_once(connector, request, files, observer)? {
             Some(report) => return Ok(report),
             None if attempt < ATTEMPTS => attempt += 1,
             None => {
@@ -45,7 +45,7 @@ fn push_once(
     connector: &dyn Connector,
     request: &PushRequest,
     files: &[BorrowedFd<'_>],
-    watch: &mut dyn FnMut(u64) -> io::Result<()>,
+    observer: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Option<PushReport>> {
     let connection = connect_with_hello(connector)?;
     let message = ClientMessage::Push { id: ID, request: Box::new(request.clone()) };
@@ -55,7 +55,7 @@ fn push_once(
     }
     let mut done = 0;
     loop {
-        watch(done)?;
+        observer(done)?;
         if !connection.wait(WAIT)? {
             continue;
         }

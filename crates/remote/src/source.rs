@@ -18,7 +18,7 @@ use crate::client::{FetchClient, FetcherReply, OpenedObject, unexpected};
 use crate::counters::SourceCounters;
 use crate::digest::ContentDigest;
 use crate::location::RemoteLocation;
-use crate::lock::locked;
+use crate::lock::lock;
 use crate::protocol::{
     ClientMessage, FETCH_RANGES_MAX, FetchError, FetchErrorKind, FetchUrgency, NO_REPLY,
     ObjectState, RemoteOptions, Verification, chunk_ranges,
@@ -57,7 +57,7 @@ pub struct RemoteSource {
 struct Object {
     number: u64,
     location: RemoteLocation,
-    shown: String,
+    display_name: String,
     options: RemoteOptions,
     state: ObjectState,
     layout: ChunkLayout,
@@ -75,7 +75,9 @@ struct ObjectFiles {
 
 impl fmt::Debug for RemoteSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteSource").field("location", &self.object.shown).finish_non_exhaustive()
+        f.debug_struct("RemoteSource")
+            .field("location", &self.object.display_name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,18 +115,19 @@ impl RemoteSource {
             options: options.clone(),
             expected,
         };
-        let shown = location.to_string();
-        let (state, files) = match client.call_server(|id| message(id, None), timeout, &shown)? {
-            FetcherReply::Opened(state, files) => (state, files),
-            FetcherReply::Failed(error) => return Err(error.into()),
-            _ => return Err(unexpected(&shown).into()),
-        };
-        let layout = ChunkLayout::new(state.length).ok_or_else(|| unexpected(&shown))?;
-        let cached = Arc::new(cached_object(&state, layout, files, &shown)?);
+        let display_name = location.to_string();
+        let (state, files) =
+            match client.call_server(|id| message(id, None), timeout, &display_name)? {
+                FetcherReply::Opened(state, files) => (state, files),
+                FetcherReply::Failed(error) => return Err(error.into()),
+                _ => return Err(unexpected(&display_name).into()),
+            };
+        let layout = ChunkLayout::new(state.length).ok_or_else(|| unexpected(&display_name))?;
+        let cached = Arc::new(cached_object(&state, layout, files, &display_name)?);
         let object = Arc::new(Object {
             number,
             location: location.clone(),
-            shown,
+            display_name,
             options: options.clone(),
             state,
             layout,
@@ -184,7 +187,7 @@ impl RemoteSource {
     fn fetch(&self, chunks: impl IntoIterator<Item = u32>, past_caches: bool) -> io::Result<()> {
         let chunks: Vec<u32> = chunks.into_iter().collect();
         {
-            let mut prefetched = locked(&self.prefetched);
+            let mut prefetched = lock(&self.prefetched);
             // What was prefetched and is missing has been evicted, or is still on its way. In either case
             // it may be requested again.
             if chunks.iter().any(|chunk| prefetched.contains(chunk)) {
@@ -195,14 +198,14 @@ impl RemoteSource {
         if ranges.is_empty() {
             return Ok(());
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         let fetched = self.fetch_ranges(&ranges, past_caches);
         let layout = &self.object.layout;
         let (count, bytes) = ranges.iter().fold((0, 0), |(count, bytes), (start, end)| {
             let length = layout.bytes_of(*end).start - layout.bytes_of(*start).start;
             (count + u64::from(end - start), bytes + length)
         });
-        self.counters.count_fetch(count, bytes, began.elapsed());
+        self.counters.count_fetch(count, bytes, started_at.elapsed());
         fetched
     }
 
@@ -227,12 +230,12 @@ impl RemoteSource {
         let mut pause = FETCH_PAUSE;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
-            let shown = &self.object.shown;
-            let was_closed = locked(&self.object.files).is_closed;
+            let display_name = &self.object.display_name;
+            let was_closed = lock(&self.object.files).is_closed;
             let reply = if was_closed {
-                self.client.call_server(|id| self.object.reopen(id), rest, shown)
+                self.client.call_server(|id| self.object.reopen(id), rest, display_name)
             } else {
-                self.client.call_server(&message, rest, shown)
+                self.client.call_server(&message, rest, display_name)
             };
             let error = match reply {
                 Ok(FetcherReply::Fetched) => return Ok(()),
@@ -241,7 +244,7 @@ impl RemoteSource {
                     continue;
                 }
                 Ok(FetcherReply::Failed(error)) => error,
-                Ok(_) => unexpected(&self.object.shown),
+                Ok(_) => unexpected(&self.object.display_name),
                 // What the server did says more than that the time is over.
                 Err(error) => return Err(last.map_or(error, io::Error::from)),
             };
@@ -251,7 +254,7 @@ impl RemoteSource {
                 // A new fetcher that lacks something may have it soon.
                 FetchErrorKind::Exhausted if was_closed => true,
                 // A new fetcher could not open the object, or has yet to be told about it.
-                _ => !was_closed && locked(&self.object.files).is_closed,
+                _ => !was_closed && lock(&self.object.files).is_closed,
             };
             if was_closed {
                 self.object.reopened(FetcherReply::Failed(error.clone()));
@@ -272,7 +275,7 @@ impl RemoteSource {
         let deadline = Instant::now() + self.object.timeout;
         let fails = |kind, detail: &str| {
             let detail = format!("chunk {chunk} {detail}");
-            Err(FetchError::new(kind, &self.object.shown, detail).at(offset).into())
+            Err(FetchError::new(kind, &self.object.display_name, detail).at(offset).into())
         };
         let mut damaged = 0;
         let mut fetches = 0;
@@ -372,7 +375,7 @@ impl RemoteSource {
     /// requested, so that both are fetched at the same time.
     fn read_ahead(&self, ranges: &[Range<u64>]) {
         for range in ranges {
-            let ahead = locked(&self.streams).record(range);
+            let ahead = lock(&self.streams).record(range);
             if let (Some(ahead), Ok(cached)) = (ahead, self.object.cached()) {
                 // Who reads an image from its beginning to its end does not read its chunk index.
                 self.prefetch(&(ahead.start..ahead.end.min(cached.image_length())));
@@ -383,7 +386,7 @@ impl RemoteSource {
     /// Requests bytes of the object that will be read soon, and does not wait.
     fn prefetch(&self, range: &Range<u64>) {
         let Ok(cached) = self.object.cached() else { return };
-        let mut prefetched = locked(&self.prefetched);
+        let mut prefetched = lock(&self.prefetched);
         if prefetched.len() > PREFETCHED_MAX {
             prefetched.clear();
         }
@@ -416,7 +419,7 @@ impl Drop for RemoteSource {
 
 impl Object {
     fn cached(&self) -> io::Result<Arc<CachedObject>> {
-        let files = locked(&self.files);
+        let files = lock(&self.files);
         match &files.failure {
             Some(error) => Err(error.clone().into()),
             None => Ok(Arc::clone(&files.cached)),
@@ -426,12 +429,12 @@ impl Object {
     fn set_files(&self, state: &ObjectState, new: Vec<File>) {
         let result = if state.key == self.state.key && state.length == self.state.length {
             // Whatever a new fetcher says: what was verified at first stays verified.
-            cached_object(&self.state, self.layout, new, &self.shown)
+            cached_object(&self.state, self.layout, new, &self.display_name)
         } else {
             let detail = "the object has changed on the server; mount it again";
-            Err(FetchError::new(FetchErrorKind::Changed, &self.shown, detail))
+            Err(FetchError::new(FetchErrorKind::Changed, &self.display_name, detail))
         };
-        let mut files = locked(&self.files);
+        let mut files = lock(&self.files);
         files.is_closed = false;
         match result {
             Ok(cached) => files.cached = Arc::new(cached),
@@ -455,10 +458,10 @@ impl OpenedObject for Object {
         match reply {
             FetcherReply::Opened(state, files) => self.set_files(&state, files),
             FetcherReply::Failed(error) if error.kind == FetchErrorKind::Changed => {
-                locked(&self.files).failure = Some(error);
+                lock(&self.files).failure = Some(error);
             }
             // What is cached is served.
-            _ => locked(&self.files).is_closed = true,
+            _ => lock(&self.files).is_closed = true,
         }
     }
 
@@ -467,7 +470,7 @@ impl OpenedObject for Object {
     }
 
     fn closed(&self) {
-        locked(&self.files).is_closed = true;
+        lock(&self.files).is_closed = true;
     }
 }
 
@@ -492,20 +495,20 @@ fn cached_object(
     state: &ObjectState,
     layout: ChunkLayout,
     files: Vec<File>,
-    shown: &str,
+    display_name: &str,
 ) -> Result<CachedObject, FetchError> {
-    let damaged = |detail: String| FetchError::new(FetchErrorKind::Protocol, shown, detail);
+    let damaged = |detail: String| FetchError::new(FetchErrorKind::Protocol, display_name, detail);
     let key: ContentDigest =
-        format!("sha256:{}", state.key).parse().map_err(|_| unexpected(shown))?;
+        format!("sha256:{}", state.key).parse().map_err(|_| unexpected(display_name))?;
     let mut files = files.into_iter();
     let (Some(data), Some(records)) = (files.next(), files.next()) else {
-        return Err(unexpected(shown));
+        return Err(unexpected(display_name));
     };
     let index = match (files.next(), state.verification) {
         (Some(file), _) => {
             Some(Arc::new(read_chunk_index(&file, layout.length()).map_err(damaged)?))
         }
-        (None, Verification::ChunkIndex) => return Err(unexpected(shown)),
+        (None, Verification::ChunkIndex) => return Err(unexpected(display_name)),
         (None, _) => None,
     };
     CachedObject::new(*key.as_bytes(), layout, data, records, index)

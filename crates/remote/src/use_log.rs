@@ -12,7 +12,7 @@ const REPORT_MS: u64 = 5_000;
 pub(crate) struct UseLog {
     /// A bit for each chunk.
     used: Box<[AtomicU64]>,
-    began: Instant,
+    started_at: Instant,
     reported_ms: AtomicU64,
 }
 
@@ -20,7 +20,7 @@ impl UseLog {
     /// For an object of `count` chunks.
     pub(crate) fn new(count: u32) -> Self {
         let used = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self { used, began: Instant::now(), reported_ms: AtomicU64::new(0) }
+        Self { used, started_at: Instant::now(), reported_ms: AtomicU64::new(0) }
     }
 
     /// Records a use. Returns the chunks to report, in ascending order, if it is time to.
@@ -33,7 +33,7 @@ impl UseLog {
         {
             word.fetch_or(bit, Ordering::Relaxed);
         }
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let last = self.reported_ms.load(Ordering::Relaxed);
         let is_time = now.saturating_sub(last) >= REPORT_MS
             && self

@@ -35,12 +35,12 @@ impl CopyTarget {
             let target = TextFile::target(path, ExistingOutput::Replace);
             return Ok(Self::Name(target.map_err(|error| anyhow!("{error}"))?));
         }
-        let shown = escape(path.as_os_str().as_bytes());
+        let terminal_form = escape(path.as_os_str().as_bytes());
         let opened = OpenOptions::new().write(true).open(path);
-        let file = opened.with_context(|| format!("cannot write {shown}"))?;
+        let file = opened.with_context(|| format!("cannot write {terminal_form}"))?;
         // Another process can have replaced it meanwhile.
-        if !is_stream(file.metadata().with_context(|| shown.clone())?.file_type()) {
-            bail!("{shown}: another process has replaced it");
+        if !is_stream(file.metadata().with_context(|| terminal_form.clone())?.file_type()) {
+            bail!("{terminal_form}: another process has replaced it");
         }
         Ok(Self::Stream(file))
     }

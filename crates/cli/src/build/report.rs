@@ -36,7 +36,7 @@ pub(super) struct BuildSummary<'a> {
     pub(super) report: &'a BuildReport,
     pub(super) warnings: u64,
     pub(super) steps: Vec<(BuildStep, Duration)>,
-    pub(super) took: Duration,
+    pub(super) elapsed: Duration,
 }
 
 #[derive(Serialize)]
@@ -124,7 +124,7 @@ impl BuildSummary<'_> {
         let bytes = report.bytes.saturating_add(report.blob_bytes);
         let (content, image) = (human_bytes(report.content_bytes), human_bytes(bytes));
         let share = format_percent(bytes, report.content_bytes);
-        let seconds = self.took.as_secs_f64();
+        let seconds = self.elapsed.as_secs_f64();
         write!(output, "built {inodes}, {content} into {image} ({share} %) in {seconds:.2} s")?;
         let verified = match self.request.verify {
             Verify::Yes => "verified",
@@ -209,7 +209,7 @@ impl BuildSummary<'_> {
             peak_memory_bytes: super::memory::peak_bytes(),
             verified: self.request.verify == Verify::Yes,
             warnings: self.warnings,
-            seconds: self.took.as_secs_f64(),
+            seconds: self.elapsed.as_secs_f64(),
             steps: self.steps(),
             sha256,
         })
@@ -217,7 +217,7 @@ impl BuildSummary<'_> {
 
     fn steps(&self) -> JsonSteps {
         let mut steps = JsonSteps::default();
-        for (step, took) in &self.steps {
+        for (step, elapsed) in &self.steps {
             let seconds = match step {
                 BuildStep::Build(BuildPhase::Import) => &mut steps.import,
                 BuildStep::Build(BuildPhase::Deduplicate) => &mut steps.deduplicate,
@@ -227,7 +227,7 @@ impl BuildSummary<'_> {
                 BuildStep::Build(BuildPhase::Publish) => &mut steps.publish,
                 BuildStep::Finished => continue,
             };
-            *seconds += took.as_secs_f64();
+            *seconds += elapsed.as_secs_f64();
         }
         steps
     }
@@ -419,8 +419,8 @@ impl ContentSource for FilePrefix {
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>, Error> {
         let ranges = self.whole.data_ranges()?.into_iter();
-        let cut = ranges.map(|range| range.start..range.end.min(self.bytes));
-        Ok(cut.filter(|range| range.start < range.end).collect())
+        let clamped = ranges.map(|range| range.start..range.end.min(self.bytes));
+        Ok(clamped.filter(|range| range.start < range.end).collect())
     }
 }
 

@@ -54,10 +54,10 @@ pub(super) struct VerifyCounters {
 struct ComparedItem {
     counters: VerifyCounters,
     /// The part of a large file that was compared, and whether it was meant to be the first.
-    part: Option<Part>,
+    part: Option<ComparedPart>,
 }
 
-struct Part {
+struct ComparedPart {
     path: Vec<u8>,
     covered: Range<u64>,
     is_first: bool,
@@ -134,7 +134,7 @@ impl ImageVerifier<'_> {
     }
 }
 
-impl Part {
+impl ComparedPart {
     /// Checks that the parts of a file follow each other up to its end.
     fn join(self, next: &mut u64) -> Result<(), Difference> {
         let expected = if self.is_first { 0 } else { *next };
@@ -181,7 +181,7 @@ impl ItemComparer<'_> {
                 };
                 let covered = self.contents(&pair, content, range)?;
                 counters.bytes = covered.end.saturating_sub(covered.start);
-                let part = Part { path: pair.path.clone(), covered, is_first, end };
+                let part = ComparedPart { path: pair.path.clone(), covered, is_first, end };
                 Ok(ComparedItem { counters, part: Some(part) })
             }
         }
@@ -227,9 +227,9 @@ impl ItemComparer<'_> {
                 return Err(differ(what, image.to_string(), source.to_string()));
             }
         }
-        let shown = |time: ferrofs_image::Timestamp| crate::metadata_text::format_exact(time);
+        let exact = |time: ferrofs_image::Timestamp| crate::metadata_text::format_exact(time);
         if inode.mtime() != metadata.mtime {
-            return Err(differ("time", shown(inode.mtime()), shown(metadata.mtime)));
+            return Err(differ("time", exact(inode.mtime()), exact(metadata.mtime)));
         }
         self.special(pair, &node)?;
         self.xattrs(pair, &node)

@@ -21,7 +21,7 @@ const AHEAD_BYTES: u64 = 32 << 20;
 /// Requested at once: as much as the fetcher receives with one request.
 const STEP_BYTES: u64 = 4 << 20;
 /// Read at once from what is cached.
-const PIECE_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 /// Fetched at once past the caches: more would not fit into the memory of a fetcher without a disk.
 const AGAIN_BYTES: usize = 24 << 20;
 
@@ -84,7 +84,7 @@ impl BlobStore for ImageRepository {
 
     fn fetch_again(&self, blob: &BlobReference, cancel: &CancelToken) -> io::Result<bool> {
         let source = self.source(blob)?;
-        let mut piece = vec![0; PIECE_BYTES];
+        let mut piece = vec![0; CHUNK_BYTES];
         let (mut sum, mut offset) = (Sha256::new(), 0);
         loop {
             check(cancel)?;

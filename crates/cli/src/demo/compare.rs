@@ -35,7 +35,7 @@ enum TreePath {
     Path(Vec<u8>),
 }
 
-pub(super) struct Comparison<'a> {
+pub(super) struct TreeComparer<'a> {
     pub(super) expected: &'a FileTree,
     pub(super) found: &'a FileTree,
     pub(super) user: CurrentUser,
@@ -117,7 +117,7 @@ impl FileTree {
     }
 }
 
-impl Comparison<'_> {
+impl TreeComparer<'_> {
     /// Compares everything, and prints each difference on standard error.
     ///
     /// # Errors

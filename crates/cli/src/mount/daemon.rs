@@ -392,7 +392,7 @@ impl MountServer<'_> {
                     service.ready();
                 }
                 if self.is_verbose() {
-                    output::print_message(format_args!("mounted on {}", self.shown()));
+                    output::print_message(format_args!("mounted on {}", self.terminal_form()));
                 }
                 Ok(())
             }
@@ -416,14 +416,17 @@ impl MountServer<'_> {
                 continue;
             }
             if self.is_verbose() {
-                self.log.log(Severity::Info, format_args!("{signal}: unmounting {}", self.shown()));
+                self.log.log(
+                    Severity::Info,
+                    format_args!("{signal}: unmounting {}", self.terminal_form()),
+                );
             }
             match self.attachment.detach() {
                 Ok(DetachOutcome::Lazily) => self.log.log(
                     Severity::Warning,
                     format_args!(
                         "{} is still in use; the process ends when it is no longer used, or at a second signal",
-                        self.shown()
+                        self.terminal_form()
                     ),
                 ),
                 Ok(_) => {}
@@ -438,9 +441,9 @@ impl MountServer<'_> {
 
     /// The mount is gone, and some requests do not end: the process exits without them.
     fn exit_with_pending(&mut self) -> CommandStatus {
-        let shown = self.shown();
+        let terminal_form = self.terminal_form();
         let line = format_args!(
-            "{shown}: unmounted; some requests still hang, probably in reads of the image file"
+            "{terminal_form}: unmounted; some requests still hang, probably in reads of the image file"
         );
         self.log.log(Severity::Warning, line);
         self.log.finish();
@@ -455,8 +458,11 @@ impl MountServer<'_> {
         let status = match detached {
             Ok(DetachOutcome::Already) => CommandStatus::Success,
             Ok(DetachOutcome::Clean | DetachOutcome::Lazily) => {
-                let shown = self.shown();
-                self.log.log(Severity::Error, format_args!("{shown}: /dev/fuse failed; unmounted"));
+                let terminal_form = self.terminal_form();
+                self.log.log(
+                    Severity::Error,
+                    format_args!("{terminal_form}: /dev/fuse failed; unmounted"),
+                );
                 CommandStatus::Failure
             }
             Err(error) => {
@@ -468,7 +474,7 @@ impl MountServer<'_> {
         Ok(status)
     }
 
-    fn shown(&self) -> String {
+    fn terminal_form(&self) -> String {
         escape(self.attachment.directory().as_os_str().as_encoded_bytes())
     }
 

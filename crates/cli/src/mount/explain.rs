@@ -121,7 +121,7 @@ impl Explanation {
             init_parameters.requested.names().filter(|name| !granted.contains(name)).collect();
         let (major, minor) = init_parameters.protocol;
         Self {
-            image: shown_image(&request.image),
+            image: redacted_image(&request.image),
             directory: JsonBytes::from(attachment.directory().as_os_str().as_encoded_bytes()),
             mounted_by: attachment.method().to_string(),
             unmounts_if_killed: attachment.unmounts_if_killed(),
@@ -160,9 +160,9 @@ impl Explanation {
 }
 
 /// The path of the image, or its location without a query, which may contain a signature.
-fn shown_image(image: &Path) -> JsonBytes {
+fn redacted_image(image: &Path) -> JsonBytes {
     if remote::is_remote(image) {
-        return JsonBytes::from(remote::shown(image).as_bytes());
+        return JsonBytes::from(remote::terminal_form(image).as_bytes());
     }
     JsonBytes::from(image.as_os_str().as_encoded_bytes())
 }

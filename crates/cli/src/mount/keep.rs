@@ -47,8 +47,8 @@ struct HeldFiles {
 impl HeldFiles {
     fn open(request: &MountRequest) -> anyhow::Result<Self> {
         let open = |path: &Path| {
-            let shown = || escape(path.as_os_str().as_encoded_bytes());
-            FileSource::open_file(path).map_err(|error| anyhow!("{}: {error}", shown()))
+            let terminal_form = || escape(path.as_os_str().as_encoded_bytes());
+            FileSource::open_file(path).map_err(|error| anyhow!("{}: {error}", terminal_form()))
         };
         let devices = request.read.devices.iter().map(|path| open(path));
         Ok(Self { image: open(&request.image)?, devices: devices.collect::<Result<_, _>>()? })
@@ -336,7 +336,7 @@ fn refuse(request: &MountRequest) -> anyhow::Result<()> {
         let place = places.find(|place| remote::is_remote(place)).unwrap_or(&request.image);
         return Err(usage_error(format_args!(
             "--keep: {} is not a file; a mount of a URL cannot be kept; leave out --keep",
-            remote::shown(place)
+            remote::terminal_form(place)
         )));
     }
     if request.user.is_some() {
@@ -379,9 +379,9 @@ fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedIma
     // The paths of the message are those that the user knows.
     let (status, text) = failure.split_once(' ').unwrap_or_default();
     let known = std::iter::once(&request.image).chain(&request.read.devices);
-    let shown = known.map(|path| escape(path.as_os_str().as_encoded_bytes()));
+    let terminal_form = known.map(|path| escape(path.as_os_str().as_encoded_bytes()));
     let held = files.descriptors().map(|descriptor| descriptor.as_raw_fd());
-    let text = with_names(text, &held.zip(shown).collect::<Vec<_>>());
+    let text = with_names(text, &held.zip(terminal_form).collect::<Vec<_>>());
     Err(match status == CommandStatus::UsageError.code().to_string() {
         true => usage_error(text),
         false => anyhow!(text),

@@ -58,7 +58,7 @@ impl LogTarget {
 pub(super) struct Log {
     sink: LogSink,
     lines: Mutex<LineFilter>,
-    began: Instant,
+    started_at: Instant,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Log {
             ),
             LogTarget::File(path) => file(path)?,
         };
-        Ok(Self { sink, lines: Mutex::new(LineFilter::default()), began: Instant::now() })
+        Ok(Self { sink, lines: Mutex::new(LineFilter::default()), started_at: Instant::now() })
     }
 
     /// The descriptor that it writes to, unless that is standard error.
@@ -98,7 +98,7 @@ impl Log {
 
     /// Writes a line, unless the limit of this second is reached or the line was written just before.
     pub(super) fn log(&self, severity: Severity, text: impl Display) {
-        let (text, now) = (text.to_string(), self.began.elapsed());
+        let (text, now) = (text.to_string(), self.started_at.elapsed());
         let admission = self.lines().admit(&text, now);
         if admission.suppressed > 0 {
             self.log_suppressed(admission.suppressed);
@@ -170,8 +170,9 @@ fn syslog() -> std::io::Result<UnixDatagram> {
 }
 
 fn file(path: &Path) -> anyhow::Result<LogSink> {
-    let shown = || escape(path.as_os_str().as_encoded_bytes());
-    let file = open_log(path).map_err(|error| anyhow!("--log {}: {}", shown(), error.kind()))?;
+    let terminal_form = || escape(path.as_os_str().as_encoded_bytes());
+    let file =
+        open_log(path).map_err(|error| anyhow!("--log {}: {}", terminal_form(), error.kind()))?;
     Ok(LogSink::File { file, path: path.as_os_str().to_owned() })
 }
 
@@ -224,7 +225,7 @@ const LINES_PER_SECOND: u32 = 10;
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     second: u64,
-    said: u32,
+    logged: u32,
     suppressed: u64,
 }
 
@@ -238,20 +239,20 @@ pub(super) struct Admission {
 
 impl RateLimiter {
     pub(super) fn new() -> Self {
-        Self { second: 0, said: 0, suppressed: 0 }
+        Self { second: 0, logged: 0, suppressed: 0 }
     }
 
     /// Whether a message may be written in this second. Seconds never decrease.
     pub(super) fn admit(&mut self, second: u64) -> Admission {
         if second != self.second {
             self.second = second;
-            self.said = 0;
+            self.logged = 0;
         }
-        if self.said == LINES_PER_SECOND {
+        if self.logged == LINES_PER_SECOND {
             self.suppressed = self.suppressed.saturating_add(1);
             return Admission { is_admitted: false, suppressed: 0 };
         }
-        self.said += 1;
+        self.logged += 1;
         Admission { is_admitted: true, suppressed: self.suppressed() }
     }
 

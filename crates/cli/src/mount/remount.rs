@@ -45,23 +45,23 @@ pub(super) fn run(
     file_system_type: &str,
     words: &[OsString],
 ) -> anyhow::Result<CommandStatus> {
-    let shown = escape(directory.as_os_str().as_encoded_bytes());
+    let terminal_form = escape(directory.as_os_str().as_encoded_bytes());
     // O_PATH sends no request to the file system.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = open(directory, flags, Mode::empty()).with_context(|| shown.clone())?;
+    let root = open(directory, flags, Mode::empty()).with_context(|| terminal_form.clone())?;
     let entry = MountEntry::of(root.as_fd());
     let entry = entry
         .filter(|entry| entry.file_system_type == file_system_type && is_root_of(directory, entry));
     let entry = entry.ok_or_else(|| {
         anyhow!(
-            "cannot remount {shown}: no file system of type {file_system_type} is mounted there"
+            "cannot remount {terminal_form}: no file system of type {file_system_type} is mounted there"
         )
     })?;
     let word = words.iter().find(|word| !is_in_effect(word, &entry.options));
     match word.map(OsString::as_os_str).or_else(|| left_out(words, &entry.options)) {
         None => Ok(CommandStatus::Success),
         Some(word) => Err(anyhow!(
-            "cannot remount {shown} with {}: a running mount cannot change; unmount it and mount it again",
+            "cannot remount {terminal_form} with {}: a running mount cannot change; unmount it and mount it again",
             escape(word.as_bytes())
         )),
     }

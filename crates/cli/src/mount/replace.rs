@@ -120,9 +120,9 @@ impl TakenMount {
             Ok(Invocation::Verb(Verb::Mount(typed))) => (typed, MountInvocation::default()),
             Ok(Invocation::Mount(typed, invocation)) => (typed, invocation),
             _ => {
-                let shown = escape(directory.as_os_str().as_bytes());
+                let terminal_form = escape(directory.as_os_str().as_bytes());
                 return Err(anyhow!(
-                    "{shown}: this program does not know the options of the mount; unmount it and mount it again"
+                    "{terminal_form}: this program does not know the options of the mount; unmount it and mount it again"
                 ));
             }
         };
@@ -151,10 +151,10 @@ impl TakenMount {
 /// There is no holder, or it does not answer.
 pub(super) fn run_reattach(directory: &Path) -> anyhow::Result<CommandStatus> {
     let answer = reattach(directory).map_err(|error| of_directory(directory, &error))?;
-    let shown = escape(directory.as_os_str().as_bytes());
+    let terminal_form = escape(directory.as_os_str().as_bytes());
     print_message(match answer {
-        Reattached::IsServed => format!("{shown} has a process that serves it"),
-        Reattached::Started => format!("{shown} is served again"),
+        Reattached::IsServed => format!("{terminal_form} has a process that serves it"),
+        Reattached::Started => format!("{terminal_form} is served again"),
     });
     Ok(CommandStatus::Success)
 }

@@ -122,17 +122,17 @@ pub(super) enum MountOptionError {
 
 impl fmt::Display for MountOptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |word: &OsStr| escape(word.as_bytes());
+        let terminal_form = |word: &OsStr| escape(word.as_bytes());
         match self {
             Self::Unknown { word, similar } => {
-                write!(f, "-o {}: there is no such option", shown(word))?;
+                write!(f, "-o {}: there is no such option", terminal_form(word))?;
                 match similar.as_slice() {
                     [] => f.write_str("; `ferrofs mount --help` lists them"),
                     similar => write!(f, "; did you mean {}?", similar.join(" or ")),
                 }
             }
-            Self::Impossible { word, why } => write!(f, "-o {}: {why}", shown(word)),
-            Self::Value { word, why } => write!(f, "-o {}: {why}", shown(word)),
+            Self::Impossible { word, why } => write!(f, "-o {}: {why}", terminal_form(word)),
+            Self::Value { word, why } => write!(f, "-o {}: {why}", terminal_form(word)),
             Self::Mount(rejected) => write!(f, "{rejected}"),
         }
     }
@@ -343,9 +343,9 @@ fn similar(word: &[u8]) -> Vec<&'static str> {
     let spelled: Vec<_> =
         OPTION_NAMES.iter().map(|known| (edit_distance(name, known.as_bytes()), *known)).collect();
     // In a short word, few letters remain if two are wrong.
-    let most = EDIT_DISTANCE_MAX.min(name.len() / 2);
-    let least = spelled.iter().map(|(wrong, _)| *wrong).min().unwrap_or(0);
-    let is_near = |wrong: usize| wrong == least && wrong <= most;
+    let max = EDIT_DISTANCE_MAX.min(name.len() / 2);
+    let min = spelled.iter().map(|(wrong, _)| *wrong).min().unwrap_or(0);
+    let is_near = |wrong: usize| wrong == min && wrong <= max;
     spelled.into_iter().filter(|(wrong, _)| is_near(*wrong)).map(|(_, known)| known).collect()
 }
 
@@ -482,7 +482,7 @@ fn serving_user(word: &str) -> anyhow::Result<UserIds> {
 /// An absolute path or a location, for `/proc/mounts`.
 fn source(path: &Path) -> anyhow::Result<PathBuf> {
     if remote_image::is_remote(path) {
-        return Ok(PathBuf::from(remote_image::shown(path)));
+        return Ok(PathBuf::from(remote_image::terminal_form(path)));
     }
     std::path::absolute(path).with_context(|| "cannot find the path of IMAGE".to_owned())
 }

@@ -46,8 +46,10 @@ fn of_name(name: &str, users: &Path) -> Result<UserIds, String> {
         let (user, group) = (number()?, number()?);
         is_named.then_some(UserIds { user, group })
     });
-    let shown = escape(name.as_bytes());
-    found.ok_or_else(|| format!("{} has no user {shown}; give UID:GID in numbers", users.display()))
+    let terminal_form = escape(name.as_bytes());
+    found.ok_or_else(|| {
+        format!("{} has no user {terminal_form}; give UID:GID in numbers", users.display())
+    })
 }
 
 #[cfg(test)]

@@ -224,7 +224,7 @@ mod tests {
             ("oci.platform=linux/arm64", "#platform=", "#platform="),
             ("oci.insecure", "insecure_registry=", leave),
         ] {
-            for (location, advice) in [
+            for (location, suggestion) in [
                 ("oci://host/a", registry),
                 ("oci-layout:a", layout),
                 ("https://host/a", leave),
@@ -232,7 +232,7 @@ mod tests {
             ] {
                 let refused = words(&[word]).unwrap().named(Path::new(location)).unwrap_err();
                 assert_eq!(refused.0, word.split('=').next().unwrap());
-                assert!(refused.1.contains(advice), "{location}: {refused:?}");
+                assert!(refused.1.contains(suggestion), "{location}: {refused:?}");
             }
             assert_eq!(words(&[word]).unwrap().named(Path::new("oci://host")), Ok(None));
         }

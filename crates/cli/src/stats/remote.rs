@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn without_a_fetcher_only_the_numbers_of_the_mount_are_shown() {
         let mut record = RemoteRecord { is_remote: 1, fetches: 1200, ..RemoteRecord::default() };
-        let shown = Text(record).to_string();
-        assert!(shown.contains("1,200 fetches") && shown.contains("not connected"), "{shown}");
+        let text = Text(record).to_string();
+        assert!(text.contains("1,200 fetches") && text.contains("not connected"), "{text}");
         assert!(JsonRemote::new(&record).unwrap().fetcher.is_none());
         let few = counters(&record).len();
         (record.is_connected, record.requests, record.latency_us) = (1, 4, 200_000);

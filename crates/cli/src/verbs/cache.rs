@@ -110,14 +110,14 @@ fn print_entries(arguments: &CacheArguments, entries: &[CacheEntry]) -> io::Resu
         }
         let (length, used) = (human_bytes(entry.length), human_bytes(entry.used_bytes));
         write!(output, "{length:>10} {used:>10} {:>14}  ", long_time(unused))?;
-        output.name(shown(entry).as_bytes())?;
+        output.name(display_name(entry).as_bytes())?;
         writeln!(output)?;
     }
     output.flush()
 }
 
 /// The name of an object; its key if it has none.
-fn shown(entry: &CacheEntry) -> String {
+fn display_name(entry: &CacheEntry) -> String {
     if entry.name.is_empty() { entry.key_text() } else { entry.name.clone() }
 }
 
@@ -168,7 +168,7 @@ fn verify(
                 counts.damaged_images += 1;
                 Vec::new()
             }
-            Err(error) => return Err(error).context(shown(&entry)),
+            Err(error) => return Err(error).context(display_name(&entry)),
         };
         let client = match &client {
             Some(client) => client,
@@ -176,7 +176,7 @@ fn verify(
         };
         let is_whole = damaged.is_empty();
         let removed = discard(client, &entry, damaged)?;
-        let problem = match (is_whole, removed.objects) {
+        let diagnostic = match (is_whole, removed.objects) {
             (true, 0) => "its index is damaged, but it is in use and was not removed".to_owned(),
             (true, _) => "its index is damaged; the whole image was removed".to_owned(),
             (false, _) => {
@@ -184,7 +184,7 @@ fn verify(
                 format!("{chunks} removed")
             }
         };
-        output::print_path_message(shown(&entry).as_bytes(), problem);
+        output::print_path_message(display_name(&entry).as_bytes(), diagnostic);
     }
     let mut written = Ok(());
     if arguments.json {
@@ -230,11 +230,12 @@ fn discard(
     let key = entry.key_text();
     let ranges = chunk_ranges(damaged);
     if ranges.is_empty() {
-        return client.discard(&key, &[], PRUNE_TIMEOUT).with_context(|| shown(entry));
+        return client.discard(&key, &[], PRUNE_TIMEOUT).with_context(|| display_name(entry));
     }
     let mut removed = PruneReport::default();
     for some in ranges.chunks(FETCH_RANGES_MAX) {
-        let report = client.discard(&key, some, PRUNE_TIMEOUT).with_context(|| shown(entry))?;
+        let report =
+            client.discard(&key, some, PRUNE_TIMEOUT).with_context(|| display_name(entry))?;
         removed.chunks += report.chunks;
     }
     Ok(removed)

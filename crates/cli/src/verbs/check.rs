@@ -93,14 +93,14 @@ pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Res
             progress.update(done);
         }
         VerifyEvent::Problem(problem) => {
-            let shown = if problem.path.is_empty() { path } else { &problem.path };
+            let reported_path = if problem.path.is_empty() { path } else { &problem.path };
             let error = &problem.error;
             let suggestion = match error.kind() {
                 ErrorKind::WorkLimit { .. } => diagnostics::for_image_error(error),
                 _ => "",
             };
             let text = format_args!("{error}{suggestion}");
-            if let Some(message) = messages.message(shown, text) {
+            if let Some(message) = messages.message(reported_path, text) {
                 progress.print_message(message);
             }
             if request.json {

@@ -407,8 +407,8 @@ impl<'a> Events<'a> {
                     self.progress.print_message(message);
                 }
                 if self.request.json {
-                    let problem = JsonDiagnostic::new(error.path(), &error.reason());
-                    self.problems.add(problem.at(error.nid(), error.offset()));
+                    let diagnostic = JsonDiagnostic::new(error.path(), &error.reason());
+                    self.problems.add(diagnostic.at(error.nid(), error.offset()));
                 }
             }
             ExtractEvent::Leftover(path) if !self.request.read.quiet => {

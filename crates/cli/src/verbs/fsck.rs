@@ -16,7 +16,7 @@ use super::extract::{
     self, ExtractRequest, ExtractTarget, LeftOut, OpenedExtraction, SelectedParts,
 };
 use super::metadata_files::MetadataRequest;
-use super::scratch_folder::ScratchFolder;
+use super::staging_directory::StagingDirectory;
 use crate::applets::fsck::FsckArguments;
 use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments};
 use crate::exit_status::{CommandStatus, usage_error};
@@ -33,7 +33,7 @@ const DIGEST_PREFIX: &[u8] = b"sha256:";
 const DATA_SHARE: u64 = 16;
 
 /// Work for holes that any image may be: sparse disks of 256 GiB in all, which are minutes.
-const HOLES_WORK_LEAST: u64 = (256 << 30) / DATA_SHARE;
+const MIN_HOLES_WORK: u64 = (256 << 30) / DATA_SHARE;
 
 /// Checks or extracts.
 ///
@@ -240,7 +240,7 @@ impl<'a> FileDigester<'a> {
             image,
             stop,
             work: WorkMeter::new(limit),
-            holes: WorkMeter::new(limit.max(HOLES_WORK_LEAST)),
+            holes: WorkMeter::new(limit.max(MIN_HOLES_WORK)),
             decoded_before: image.decoding_work(),
             data_bytes: 0,
         }
@@ -311,10 +311,10 @@ fn extract_part(
     if !arguments.force && directory.canonicalize().is_ok_and(|path| path == Path::new("/")) {
         bail!("extracting into / needs --force");
     }
-    let shown = escape(directory.as_os_str().as_bytes());
+    let terminal_form = escape(directory.as_os_str().as_bytes());
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
     if !parent.is_none_or(Path::is_dir) {
-        bail!("{shown}: its parent directory does not exist; create that first");
+        bail!("{terminal_form}: its parent directory does not exist; create that first");
     }
     match part {
         None => extract::run(&extract_request(arguments, directory, Vec::new()), signals),
@@ -340,8 +340,8 @@ fn extract_file(
     path: &[u8],
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let shown = escape(target.as_os_str().as_bytes());
-    let exists = || anyhow!("{shown}: exists already; --overwrite replaces it");
+    let terminal_form = escape(target.as_os_str().as_bytes());
+    let exists = || anyhow!("{terminal_form}: exists already; --overwrite replaces it");
     if target.symlink_metadata().is_ok() && !arguments.overwrite {
         return Err(exists());
     }
@@ -353,8 +353,8 @@ fn extract_file(
     let opened = OpenedExtraction::new(&request)?;
     // From here on there is something to remove.
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
-    let folder = ScratchFolder::beside(target)
-        .with_context(|| format!("cannot create a directory beside {shown}"))?;
+    let folder = StagingDirectory::beside(target)
+        .with_context(|| format!("cannot create a directory beside {terminal_form}"))?;
     if let ExtractTarget::Directory { path, left_out, .. } = &mut request.target {
         *path = folder.path();
         // It stays closed to others, and open for the caller, until the file has its name.
@@ -364,7 +364,7 @@ fn extract_file(
         Ok(CommandStatus::Success) => match folder.move_out(name, target, arguments.overwrite) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists()),
             moved => moved
-                .with_context(|| format!("{shown}: cannot be created"))
+                .with_context(|| format!("{terminal_form}: cannot be created"))
                 .map(|()| CommandStatus::Success),
         },
         other => other,

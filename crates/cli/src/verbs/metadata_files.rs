@@ -73,8 +73,9 @@ impl MetadataTargets {
     /// A place cannot be used, or is that of an input.
     pub(super) fn open(request: &MetadataRequest, inputs: &InputFiles<'_>) -> anyhow::Result<Self> {
         let android = request.android_config.as_ref().map(|directory| {
-            let shown = escape(directory.as_os_str().as_bytes());
-            fs::create_dir_all(directory).with_context(|| format!("cannot create {shown}"))?;
+            let terminal_form = escape(directory.as_os_str().as_bytes());
+            fs::create_dir_all(directory)
+                .with_context(|| format!("cannot create {terminal_form}"))?;
             let open = |name: &str| TextFile::target_beside(&directory.join(name), inputs);
             anyhow::Ok(AndroidTargets {
                 config: open("fs_config")?,

@@ -26,7 +26,7 @@ use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 use crate::source::foreign;
 
 /// Read at once: a chunk of the cache.
-const PIECE_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Pieces that are read and not written yet.
 const PIECES_AHEAD: usize = 4;
 /// Fetched at once past the caches. More would not fit into the memory of a fetcher without a disk.
@@ -67,18 +67,20 @@ pub(super) fn run(
         return Err(usage_error(format_args!("{file}: a block device; pull into a file")));
     }
     let started = Instant::now();
-    let shown = remote::shown(&arguments.location);
+    let terminal_form = remote::terminal_form(&arguments.location);
     let source = open(arguments)?;
     let state = source.state().clone();
     let verification = verification(&state);
     if arguments.remote.verify == Some(VerifyChoice::Require) && verification == NOT_VERIFIED {
-        bail!("{shown}: --verify=require needs a digest or a chunk index, and there is neither");
+        bail!(
+            "{terminal_form}: --verify=require needs a digest or a chunk index, and there is neither"
+        );
     }
     if verification == NOT_VERIFIED {
         // L5: what a server sends for a login or with an error, as if it had been asked for.
-        if foreign::is_html_page(&source).with_context(|| shown.clone())? {
+        if foreign::is_html_page(&source).with_context(|| terminal_form.clone())? {
             bail!(
-                "{shown}: the server sent an HTML page, not an image; look at the address in a browser"
+                "{terminal_form}: the server sent an HTML page, not an image; look at the address in a browser"
             );
         }
     }
@@ -89,14 +91,15 @@ pub(super) fn run(
     let mut digest = ContentDigest::of(b"");
     for caching in [Caching::Used, Caching::Passed] {
         let download = Download { source: Arc::clone(&source), caching };
-        digest = receive(arguments, download, &file, &stop).with_context(|| shown.clone())?;
+        digest =
+            receive(arguments, download, &file, &stop).with_context(|| terminal_form.clone())?;
         if state.digest.is_none_or(|wanted| wanted == digest) {
             break;
         }
     }
     if let Some(wanted) = state.digest.filter(|wanted| *wanted != digest) {
         bail!(
-            "{shown}: the downloaded bytes have the digest {digest} instead of {wanted}; {} was \
+            "{terminal_form}: the downloaded bytes have the digest {digest} instead of {wanted}; {} was \
              not created",
             escape(arguments.file.as_os_str().as_bytes())
         );
@@ -104,7 +107,7 @@ pub(super) fn run(
     stop.check()?;
     file.publish().map_err(|error| anyhow!("{error}"))?;
     let report = PullReport {
-        location: shown,
+        location: terminal_form,
         file: JsonBytes::from(arguments.file.as_os_str().as_bytes()),
         bytes: state.length,
         sha256: digest.hex(),
@@ -196,7 +199,7 @@ fn read_pieces(download: &Download, sender: &SyncSender<Piece>) {
     let Download { source, caching } = download;
     let (mut offset, mut fresh) = (0, 0);
     loop {
-        let mut piece = vec![0; PIECE_BYTES];
+        let mut piece = vec![0; CHUNK_BYTES];
         let again = if *caching == Caching::Passed && offset >= fresh && offset < source.length() {
             fresh = (offset + AGAIN_BYTES).min(source.length());
             source.fetch_again(offset..fresh)

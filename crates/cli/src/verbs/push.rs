@@ -73,7 +73,7 @@ pub(super) fn run(
         None => ImageDocuments::new(&blob.layer, platform),
     };
     let digest = ContentDigest::of(documents.manifest.as_bytes()).to_string();
-    let shown = location.to_string();
+    let display_name = location.to_string();
     let options = remote::connection_options(&arguments.connection);
     let mut request = PushRequest::new(location, options, documents.manifest);
     let config_file = document(documents.config.as_bytes())?;
@@ -101,7 +101,7 @@ pub(super) fn run(
     let PushReport { uploaded_bytes, present_bytes, .. } = report;
     let summary = PushSummary {
         image: JsonBytes::from(arguments.image.as_os_str().as_encoded_bytes()),
-        location: shown,
+        location: display_name,
         digest,
         layer: blob.layer.digest.to_string(),
         bytes: blob.layer.length,
@@ -150,7 +150,7 @@ struct LayerBlob {
 
 impl PushedImage {
     fn open(arguments: &PushArguments) -> anyhow::Result<Self> {
-        let name = remote::shown(&arguments.image);
+        let name = remote::terminal_form(&arguments.image);
         if remote::is_remote(&arguments.image) {
             bail!("{name}: the image is remote; `ferrofs pull` makes a file of it");
         }

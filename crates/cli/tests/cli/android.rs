@@ -275,9 +275,9 @@ fn sparse_images_and_partitions_are_read_directly() {
     let none = ferrofs().arg("info").arg(&partitioned).ends_with(1);
     assert!(none.stderr.contains("a super image of Android, not an EROFS"), "{}", none.stderr);
     assert!(none.stderr.contains("; name a partition with --partition"), "{}", none.stderr);
-    let cut = dir.write("cut", &sparse(&image)[..5000]);
-    let cut = ferrofs().arg("info").arg(&cut).ends_with(1);
-    assert!(cut.stderr.contains("a chunk ends behind the file"), "{}", cut.stderr);
+    let truncated = dir.write("cut", &sparse(&image)[..5000]);
+    let truncated = ferrofs().arg("info").arg(&truncated).ends_with(1);
+    assert!(truncated.stderr.contains("a chunk ends behind the file"), "{}", truncated.stderr);
 }
 
 #[test]

@@ -19,11 +19,11 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 /// Runs a verb with `--json` and `--stats` at 64 MiB, and checks memory, messages and time. Returns
 /// the standard error.
 fn run(arguments: &[&str], image: &Path, rest: &[&str]) -> String {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let image = image.to_str().unwrap();
     let limits = ["--memory", "64m", "--json", "--stats"];
     let ended = ferrofs().args(arguments).arg(image).args(rest).args(limits).run();
-    assert!(began.elapsed() < TIME_MAX, "{arguments:?}: {:?}", began.elapsed());
+    assert!(started_at.elapsed() < TIME_MAX, "{arguments:?}: {:?}", started_at.elapsed());
     // The report of a stream goes to the standard error.
     let stdout = String::from_utf8(ended.stdout).unwrap();
     let is_report = |line: &&str| line.starts_with('{');

@@ -135,10 +135,10 @@ fn signals_end_it_in_each_phase_and_nothing_is_left() {
     for (phase, signal) in phases.iter().zip(signals.into_iter().cycle()) {
         let dir = Dir::new();
         let ended = (0..ATTEMPTS).find_map(|_| signalled(&dir, phase, signal));
-        let said = ended.unwrap_or_else(|| panic!("{phase}: {signal:?} never came in time"));
-        let last = said.lines().next_back().unwrap_or_default();
-        assert!(last.starts_with("ferrofs: ended by SIG"), "{phase}: {said}");
-        assert!(!said.contains("cannot") && !said.contains("still"), "{phase}: {said}");
+        let message = ended.unwrap_or_else(|| panic!("{phase}: {signal:?} never came in time"));
+        let last = message.lines().next_back().unwrap_or_default();
+        assert!(last.starts_with("ferrofs: ended by SIG"), "{phase}: {message}");
+        assert!(!message.contains("cannot") && !message.contains("still"), "{phase}: {message}");
     }
 }
 
@@ -151,14 +151,14 @@ fn signalled(dir: &Dir, phase: &str, signal: Signal) -> Option<String> {
     // Not waited for yet, so the number is its own even if it has ended.
     kill_process(Pid::from_child(&child), signal).unwrap();
     lines.for_each(drop);
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     let code = child.wait().unwrap().code();
     assert_clean(dir);
     match code {
         Some(0) => None,
-        Some(129 | 130 | 143) => Some(said),
-        other => panic!("{phase}: {other:?}: {said}"),
+        Some(129 | 130 | 143) => Some(message),
+        other => panic!("{phase}: {other:?}: {message}"),
     }
 }
 
@@ -167,12 +167,12 @@ fn a_closed_output_is_no_error_and_nothing_is_left() {
     let dir = Dir::new();
     let mut child = demo(&dir).spawn();
     drop(child.stdout.take());
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert_eq!(
-        (child.wait().unwrap().code(), said.contains("panicked")),
+        (child.wait().unwrap().code(), message.contains("panicked")),
         (Some(0), false),
-        "{said}"
+        "{message}"
     );
     assert_clean(&dir);
 }

@@ -203,8 +203,8 @@ fn the_uncompressed_archive_is_copied() {
     ferrofs().args(["check", "-q", &device]).arg(&image).succeeds();
     mkfs().args(["--tar=f", "--quiet", "--gzinfo"]).arg(&image).arg(&packed).succeeds();
     // The copy replaces a file when the archive has been read, and not before.
-    let cut = dir.write("cut.tar.gz", &fs::read(&packed).unwrap()[..300]);
-    mkfs().args(["--tar=f", "--quiet", &option]).arg(&image).arg(&cut).ends_with(1);
+    let truncated = dir.write("cut.tar.gz", &fs::read(&packed).unwrap()[..300]);
+    mkfs().args(["--tar=f", "--quiet", &option]).arg(&image).arg(&truncated).ends_with(1);
     assert_eq!(fs::read(&raw).unwrap(), fs::read(data("few.tar")).unwrap());
     // A pipe of the shell.
     let mut shell = Command::new("bash");

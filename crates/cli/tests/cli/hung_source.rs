@@ -50,9 +50,9 @@ impl Gate {
     }
 
     fn wait_until_held(&self, more_than: usize) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         while self.state.lock().unwrap().held <= more_than {
-            assert!(began.elapsed() < LIMIT, "no request reaches the source");
+            assert!(started_at.elapsed() < LIMIT, "no request reaches the source");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -138,9 +138,9 @@ fn reader(point: &MountPoint) -> Child {
 }
 
 fn wait(child: &mut Child) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        assert!(began.elapsed() < LIMIT, "it does not end");
+        assert!(started_at.elapsed() < LIMIT, "it does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

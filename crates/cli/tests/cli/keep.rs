@@ -158,12 +158,12 @@ impl Drop for Load {
 impl Load {
     fn stop(mut self) -> Vec<String> {
         fs::write(&self.stop, "").unwrap();
-        let began = Instant::now();
+        let started_at = Instant::now();
         std::mem::take(&mut self.programs)
             .into_iter()
             .map(|mut program| {
                 while program.try_wait().unwrap().is_none() {
-                    assert!(began.elapsed() < LIMIT, "a program hangs");
+                    assert!(started_at.elapsed() < LIMIT, "a program hangs");
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 let output = program.wait_with_output().unwrap();
@@ -350,13 +350,13 @@ fn without_resend_what_was_in_flight_fails_and_nothing_hangs() {
     let expected = load.expected.clone();
     kept.kill_servers(20);
     // Passes with a failure have another sum; what matters is that all programs end.
-    let said = load.stop();
+    let output = load.stop();
     fs::remove_file(scene.dir.join("stop")).unwrap();
     // Without deaths a pass is right.
     let load = scene.load();
     let script = r#"cat "$POINT"/file* | cksum"#;
     let read = scene.shell(script).wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&read.stdout), expected, "{said:?}");
+    assert_eq!(String::from_utf8_lossy(&read.stdout), expected, "{output:?}");
     load.stop();
     assert!(scene.log().contains("replied EIO"), "{}", scene.log());
 }
@@ -387,8 +387,8 @@ fn a_successor_that_dies_at_any_step_is_replaced() {
 #[test]
 fn a_child_that_dies_while_it_checks_the_image_leaves_no_mount() {
     let scene = Scene::new(false);
-    let said = scene.command().env("FERROFS_FAULT", "check:1").ends_with(1).stderr;
-    assert!(said.contains("checks the image ended by signal 9"), "{said}");
+    let message = scene.command().env("FERROFS_FAULT", "check:1").ends_with(1).stderr;
+    assert!(message.contains("checks the image ended by signal 9"), "{message}");
     assert!(!is_mounted(&scene.point));
 }
 
@@ -399,8 +399,9 @@ fn a_first_server_that_dies_before_it_is_ready_leaves_no_mount() {
     }
     for point in ["start", "opened", "ready"] {
         let scene = Scene::new(false);
-        let said = scene.command().env("FERROFS_FAULT", format!("{point}:1")).ends_with(1).stderr;
-        assert!(said.contains("before the mount was ready"), "{point}: {said}");
+        let message =
+            scene.command().env("FERROFS_FAULT", format!("{point}:1")).ends_with(1).stderr;
+        assert!(message.contains("before the mount was ready"), "{point}: {message}");
         assert!(!is_mounted(&scene.point), "{point}");
     }
 }
@@ -438,9 +439,9 @@ fn without_a_sandbox_the_end_of_a_holder_is_noticed() {
     let kept = Kept { holder: holder_of(&scene.point), point: scene.point.clone() };
     let server = kept.server(None);
     kill_process(kept.holder, Signal::KILL).unwrap();
-    let said = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
+    let message = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
     kill_process(server, Signal::KILL).unwrap();
-    assert!(said.contains("no process holds the mount"), "{said}");
+    assert!(message.contains("no process holds the mount"), "{message}");
 }
 
 /// A process that can gain no privileges unmounts through another one, also if that leaves the mount of a killed one.
@@ -457,18 +458,18 @@ fn a_mount_of_a_user_without_auto_unmount_ends_by_a_signal_and_stays_after_a_kil
         command.arg(&scene.image).arg(&scene.point).current_dir("/").uid(NOBODY).gid(NOBODY);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut mounted = command.spawn().unwrap();
-        let mut said = String::new();
+        let mut message = String::new();
         let mut messages = BufReader::new(mounted.stderr.take().unwrap());
-        while !said.contains("mounted on") {
-            assert!(messages.read_line(&mut said).unwrap() > 0, "{said}");
+        while !message.contains("mounted on") {
+            assert!(messages.read_line(&mut message).unwrap() > 0, "{message}");
         }
         kill_process(Pid::from_child(&mounted), signal).unwrap();
-        messages.read_to_string(&mut said).unwrap();
+        messages.read_to_string(&mut message).unwrap();
         let status = mounted.wait().unwrap();
         std::thread::sleep(Duration::from_millis(500));
         let is_left = is_mounted(&scene.point);
         Command::new("umount").arg("-l").arg(&scene.point).stderr(Stdio::null()).status().ok();
-        assert_eq!((is_left, status.success()), (stays, !stays), "{said}");
+        assert_eq!((is_left, status.success()), (stays, !stays), "{message}");
     }
 }
 
@@ -605,13 +606,13 @@ fn the_option_of_a_mount_table_keeps_as_well_and_what_cannot_be_kept_is_refused(
     let url = ferrofs().args(["mount", "--keep", "http://127.0.0.1:1/image"]).arg(&scene.point);
     assert!(url.ends_with(2).stderr.contains("cannot be kept"));
     if may_mount() {
-        let said = mount().args(["--keep", "--user", "0:0"]).ends_with(2).stderr;
-        assert!(said.contains("--keep cannot be used with --user"), "{said}");
+        let message = mount().args(["--keep", "--user", "0:0"]).ends_with(2).stderr;
+        assert!(message.contains("--keep cannot be used with --user"), "{message}");
     }
     let broken = scene.dir.write("broken", &vec![0; 8192]);
-    let said =
+    let message =
         ferrofs().args(["mount", "--keep"]).arg(&broken).arg(&scene.point).ends_with(1).stderr;
-    assert!(said.contains("/broken: ") && !said.contains("/proc/self"), "{said}");
+    assert!(message.contains("/broken: ") && !message.contains("/proc/self"), "{message}");
     if !has_fuse() {
         return;
     }

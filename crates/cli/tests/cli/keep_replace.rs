@@ -20,17 +20,17 @@ use crate::mounted::has_fuse;
 use crate::support::{TestCommand, ferrofs};
 
 /// The holder of a mount once the former one has ended by itself.
-fn next_holder(scene: &Scene, former: Pid) -> Pid {
+fn next_holder(scene: &Scene, previous: Pid) -> Pid {
     let until = Instant::now() + LIMIT;
-    while rustix::process::test_kill_process(former).is_ok() {
+    while rustix::process::test_kill_process(previous).is_ok() {
         assert!(Instant::now() < until, "{}", scene.log());
         std::thread::sleep(Duration::from_millis(1));
     }
     holder_of(&scene.point)
 }
 
-fn taken_from(scene: &Scene, former: Pid) -> Kept {
-    Kept { holder: next_holder(scene, former), point: scene.point.clone() }
+fn taken_from(scene: &Scene, previous: Pid) -> Kept {
+    Kept { holder: next_holder(scene, previous), point: scene.point.clone() }
 }
 
 fn replace(scene: &Scene) -> TestCommand {
@@ -143,8 +143,8 @@ fn a_holder_whose_mount_has_ended_is_not_taken_for_that_of_the_next_mount() {
         return;
     }
     let (ended, scene) = (Scene::new(false), Scene::new(false));
-    let former = ended.mount(&[]);
-    let server = former.server(None);
+    let previous = ended.mount(&[]);
+    let server = previous.server(None);
     kill_process(server, Signal::STOP).unwrap();
     // Its processes stay, since the server cannot see that the mount is gone.
     unmount(&ended.point, UnmountFlags::DETACH).unwrap();
@@ -156,7 +156,7 @@ fn a_holder_whose_mount_has_ended_is_not_taken_for_that_of_the_next_mount() {
     let now = taken_from(&scene, kept.holder);
     assert_ne!(now.holder, kept.holder);
     kill_process(server, Signal::CONT).unwrap();
-    drop(former);
+    drop(previous);
 }
 
 /// The former holder dies before it has ended its server. The mount is served either way: by that server, or, if it ends,
@@ -187,8 +187,8 @@ fn a_former_holder_that_dies_before_its_server_leaves_the_mount_with_one() {
             if is_server_killed {
                 kill_process(server, Signal::KILL).unwrap();
             }
-            let said = replacing.join().unwrap();
-            assert!(said.is_none_or(|said| said.contains("continues without it")));
+            let message = replacing.join().unwrap();
+            assert!(message.is_none_or(|message| message.contains("continues without it")));
         });
         load.stop_without_failure(&scene.log());
         match is_server_killed {
@@ -219,10 +219,10 @@ fn root_takes_over_the_mount_of_a_user_as_that_user() {
 fn what_cannot_be_taken_over_is_refused_with_a_remedy() {
     let scene = Scene::new(false);
     let refused = |expected: &str| {
-        let said = replace(&scene).ends_with(1).stderr;
-        assert!(said.contains(expected), "{said}");
-        let said = ferrofs().args(["mount", "--replace", "x", "y"]).ends_with(2).stderr;
-        assert!(said.contains("cannot be used with"), "{said}");
+        let message = replace(&scene).ends_with(1).stderr;
+        assert!(message.contains(expected), "{message}");
+        let message = ferrofs().args(["mount", "--replace", "x", "y"]).ends_with(2).stderr;
+        assert!(message.contains("cannot be used with"), "{message}");
     };
     refused("not a mount of ferrofs");
     if !has_fuse() {
@@ -230,8 +230,8 @@ fn what_cannot_be_taken_over_is_refused_with_a_remedy() {
     }
     ferrofs().arg("mount").arg(&scene.image).arg(&scene.point).succeeds();
     refused("was not mounted with --keep");
-    let said = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
-    assert!(said.contains("was not mounted with --keep"), "{said}");
+    let message = ferrofs().args(["mount", "--reattach"]).arg(&scene.point).ends_with(1).stderr;
+    assert!(message.contains("was not mounted with --keep"), "{message}");
     unmount(&scene.point, UnmountFlags::empty()).ok();
     while is_mounted(&scene.point) {
         std::process::Command::new("fusermount3").arg("-u").arg(&scene.point).status().ok();
@@ -251,8 +251,8 @@ fn another_user_cannot_take_a_mount() {
     let scene = Scene::new(false);
     let kept = scene.mount(&[]);
     let command = scene.dir.ordinary_ferrofs().args(["mount", "--replace"]).arg(&scene.point);
-    let said = command.ends_with(1).stderr;
-    assert!(said.contains("only user 0"), "{said}");
+    let message = command.ends_with(1).stderr;
+    assert!(message.contains("only user 0"), "{message}");
     assert_eq!(holder_of(&scene.point), kept.holder);
 }
 
@@ -279,11 +279,11 @@ fn a_holder_without_a_server_starts_one_at_once_when_it_is_asked_to() {
         std::thread::sleep(Duration::from_millis(20));
     }
     rewrite(&good);
-    let began = Instant::now();
+    let started_at = Instant::now();
     assert!(reattach().stderr.contains("is served again"));
     let read = fs::read(scene.point.join("file1")).unwrap();
     assert!(read == fs::read(scene.dir.join("tree/file1")).unwrap());
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(4), "{:?}", started_at.elapsed());
 }
 
 /// Any user may listen at a name like that of a holder. Those names are tried in the order of their bytes.

@@ -36,7 +36,7 @@ struct Manager<'a> {
     path: PathBuf,
     kept: Vec<(String, OwnedFd)>,
     main: Option<Child>,
-    room: &'a str,
+    capacity: &'a str,
 }
 
 impl<'a> Manager<'a> {
@@ -47,7 +47,7 @@ impl<'a> Manager<'a> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         // The command line of the scene makes the log, which belongs to the user of the service.
         drop(scene.command());
-        Self { scene, socket, path, kept: Vec::new(), main: None, room: "64" }
+        Self { scene, socket, path, kept: Vec::new(), main: None, capacity: "64" }
     }
 
     /// Starts the service, with what it has given away.
@@ -63,7 +63,7 @@ impl<'a> Manager<'a> {
         command.args(["-c", r#"LISTEN_PID=$$ exec "$@""#, "sh"]).arg(program);
         command.args(["mount", "--foreground", "--log"]).arg(self.scene.dir.join("log"));
         command.args(options).arg(&self.scene.image).arg(&self.scene.point);
-        command.env("NOTIFY_SOCKET", &self.path).env("FDSTORE", self.room);
+        command.env("NOTIFY_SOCKET", &self.path).env("FDSTORE", self.capacity);
         command.envs(settings.iter().copied()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if self.scene.is_ordinary {
@@ -141,9 +141,9 @@ impl<'a> Manager<'a> {
             assert!(Instant::now() < until, "the service does not end: {}", self.scene.log());
         };
         while self.receive().is_some() {}
-        let mut said = String::new();
-        std::io::Read::read_to_string(&mut main.stderr.take().unwrap(), &mut said).ok();
-        (status, said)
+        let mut message = String::new();
+        std::io::Read::read_to_string(&mut main.stderr.take().unwrap(), &mut message).ok();
+        (status, message)
     }
 
     /// Kills the main process, and then all others, as `KillMode=mixed` does.
@@ -162,8 +162,8 @@ impl<'a> Manager<'a> {
 
     fn stop(&mut self) {
         kill_process(self.main_process(), Signal::TERM).unwrap();
-        let (status, said) = self.wait();
-        assert!(status.success(), "{status} {said} {}", self.scene.log());
+        let (status, message) = self.wait();
+        assert!(status.success(), "{status} {message} {}", self.scene.log());
         assert!(!is_mounted(&self.scene.point));
         assert!(self.kept.is_empty(), "{:?}", self.kept);
     }
@@ -274,17 +274,17 @@ fn a_service_that_dies_before_its_descriptors_are_kept_leaves_a_dead_mount() {
         assert!(is_mounted(&scene.point), "{point}");
         if kept > 0 {
             manager.spawn(&["--keep"], &[]);
-            let (status, said) = manager.wait();
-            assert_eq!(status.code(), Some(1), "{point}: {said}");
-            assert!(said.contains("start the service again"), "{point}: {said}");
+            let (status, message) = manager.wait();
+            assert_eq!(status.code(), Some(1), "{point}: {message}");
+            assert!(message.contains("start the service again"), "{point}: {message}");
             assert!(manager.kept.is_empty(), "{point}");
         }
         let error = fs::read(scene.point.join("file1")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(107), "{point}: {error}");
         manager.spawn(&["--keep"], &[]);
-        let (status, said) = manager.wait();
-        assert_eq!(status.code(), Some(1), "{point}: {said}");
-        assert!(said.contains("umount"), "{point}: {said}");
+        let (status, message) = manager.wait();
+        assert_eq!(status.code(), Some(1), "{point}: {message}");
+        assert!(message.contains("umount"), "{point}: {message}");
         assert!(Command::new("umount").arg(&scene.point).status().unwrap().success());
         manager.start(&["--keep"], &[]);
         fs::read(scene.point.join("file1")).unwrap();
@@ -310,11 +310,11 @@ fn a_service_of_another_version_leaves_the_kept_mount_as_it_is() {
     let kept = names(&manager);
     assert!(!kept.is_empty());
     manager.spawn(&["--keep"], &[]);
-    let (status, said) = manager.wait();
+    let (status, message) = manager.wait();
     // The unit is not started again after this status.
-    assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("format 18446744073709551615"), "{said}");
-    assert_eq!(names(&manager), kept, "{said}");
+    assert_eq!(status.code(), Some(2), "{message}");
+    assert!(message.contains("format 18446744073709551615"), "{message}");
+    assert_eq!(names(&manager), kept, "{message}");
     assert!(is_mounted(&scene.point));
     manager.start(&["--keep"], &other_version);
     fs::read(scene.point.join("file1")).unwrap();
@@ -343,8 +343,8 @@ fn a_service_that_is_stopped_while_its_mount_is_in_use_keeps_no_descriptor() {
     }
     assert!(!is_mounted(&scene.point));
     drop(used);
-    let (status, said) = manager.wait();
-    assert!(status.success(), "{status} {said} {}", scene.log());
+    let (status, message) = manager.wait();
+    assert!(status.success(), "{status} {message} {}", scene.log());
 }
 
 /// A manager that leaves the server alone: the new one waits until that has ended.
@@ -420,10 +420,10 @@ fn a_service_that_fails_to_start_leaves_the_mount_to_the_manager() {
         fs::create_dir(&log).unwrap();
         let kept = manager.kept.len();
         manager.spawn(&["--keep"], &[]);
-        let (status, said) = manager.wait();
-        assert_eq!(status.code(), Some(1), "{said}");
-        assert_eq!(manager.kept.len(), kept, "{said}");
-        assert!(stays_mounted(&scene), "{said}");
+        let (status, message) = manager.wait();
+        assert_eq!(status.code(), Some(1), "{message}");
+        assert_eq!(manager.kept.len(), kept, "{message}");
+        assert!(stays_mounted(&scene), "{message}");
         fs::remove_dir(&log).unwrap();
         fs::rename(&aside, &log).unwrap();
         manager.start(&["--keep"], &[]);
@@ -461,14 +461,14 @@ fn a_service_without_keep_says_when_it_is_ready_and_one_without_room_is_refused(
     manager.start(&[], &[]);
     assert!(manager.kept.is_empty());
     manager.stop();
-    manager.room = "3";
+    manager.capacity = "3";
     manager.spawn(&["--keep"], &[]);
-    let (status, said) = manager.wait();
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("it keeps 3 descriptors") && said.contains("FDSTORE"), "{said}");
+    let (status, message) = manager.wait();
+    assert_eq!(status.code(), Some(1), "{message}");
+    assert!(message.contains("it keeps 3 descriptors") && message.contains("FDSTORE"), "{message}");
     assert!(!is_mounted(&scene.point));
     // A manager that keeps none: a mount as without a service.
-    manager.room = "0";
+    manager.capacity = "0";
     let kept = manager.start(&["--keep"], &[]);
     kept.kill_servers(1);
     fs::read(scene.point.join("file1")).unwrap();

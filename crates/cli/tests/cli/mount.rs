@@ -149,9 +149,12 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     let text = dir.write("text", &vec![b'x'; 5000]);
     let image = data("plain.erofs");
     let refused = |command: TestCommand, code, start: &str, part: &str| {
-        let said = command.ends_with(code).stderr;
-        assert!(said.starts_with(&format!("ferrofs: {start}")) && said.contains(part), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let message = command.ends_with(code).stderr;
+        assert!(
+            message.starts_with(&format!("ferrofs: {start}")) && message.contains(part),
+            "{message}"
+        );
+        assert_eq!(message.lines().count(), 1, "{message}");
     };
     refused(mount(Path::new("no/such"), &point), 1, "no/such: No such file", "");
     refused(mount(&text, &point), 1, "", "magic number");
@@ -555,8 +558,8 @@ fn a_remount_that_changes_nothing_succeeds_and_another_one_is_refused() {
         let command = named(&dir, "mount.fuse.ferrofs").arg(&image).arg(point.path());
         command.args(["-o", words])
     };
-    let said = helper("remount,ro").ends_with(1).stderr;
-    assert!(said.contains("no file system of type fuse.ferrofs is mounted there"), "{said}");
+    let message = helper("remount,ro").ends_with(1).stderr;
+    assert!(message.contains("no file system of type fuse.ferrofs is mounted there"), "{message}");
     helper("ro,noexec").succeeds();
     let user = point.mount().unwrap().split("user_id=").nth(1).unwrap().to_owned();
     let user = user.split(',').next().unwrap().to_owned();
@@ -566,12 +569,15 @@ fn a_remount_that_changes_nothing_succeeds_and_another_one_is_refused() {
         .succeeds();
     helper("remount,image_offset=0,memory=64m,nofail").succeeds();
     for word in ["exec", "allow_other", "max_read=4096"] {
-        let said = helper(&format!("remount,{word}")).ends_with(1).stderr;
-        assert!(said.contains(&format!(" with {word}: a running mount cannot change")), "{said}");
+        let message = helper(&format!("remount,{word}")).ends_with(1).stderr;
+        assert!(
+            message.contains(&format!(" with {word}: a running mount cannot change")),
+            "{message}"
+        );
     }
     // mount(8) asks for suid by leaving nosuid out of the whole list.
-    let said = helper(&format!("ro,nodev,noexec,remount,user_id={user}")).ends_with(1).stderr;
-    assert!(said.contains(" with suid: a running mount cannot change"), "{said}");
+    let message = helper(&format!("ro,nodev,noexec,remount,user_id={user}")).ends_with(1).stderr;
+    assert!(message.contains(" with suid: a running mount cannot change"), "{message}");
     helper("remount,frobnicate").ends_with(2);
     assert!(point.join("sub").is_dir());
     assert!(point.unmount());

@@ -44,8 +44,8 @@ impl LeasedImage {
             skip("there is no python3");
             return None;
         };
-        let mut said = [0; 6];
-        holder.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        let mut message = [0; 6];
+        holder.stdout.as_mut().unwrap().read_exact(&mut message).unwrap();
         Some(Self { path, holder })
     }
 }
@@ -209,8 +209,8 @@ fn killed_it_leaves_a_directory_that_one_command_clears() {
     daemon.signal(Signal::KILL);
     daemon.wait();
     assert!(is_stale(point.path()));
-    let said = mount(&point).ends_with(1).stderr;
-    assert!(said.contains("whose server has died") && said.contains("umount"), "{said}");
+    let message = mount(&point).ends_with(1).stderr;
+    assert!(message.contains("whose server has died") && message.contains("umount"), "{message}");
     assert!(point.unmount());
     mount(&point).succeeds();
     assert!(point.join("sub").is_dir());
@@ -237,9 +237,9 @@ fn a_daemon_that_dies_before_it_is_ready_is_reported() {
     let asking = ferrofs().arg("mount").arg(&image.path).arg(point.path()).spawn();
     point.process(Some(asking.id())).signal(Signal::KILL);
     let output = asking.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(said, "ferrofs: the daemon ended before the mount was ready: by signal 9\n");
+    assert_eq!(message, "ferrofs: the daemon ended before the mount was ready: by signal 9\n");
 }
 
 #[test]
@@ -279,22 +279,25 @@ fn without_descriptors_nothing_is_mounted_and_the_reason_is_printed() {
             let script =
                 format!("ulimit -n {limit}; exec timeout 20 \"$0\" mount {options} \"$1\" \"$2\"");
             let ended = shell(&script, &point).run();
-            let (code, said) = (ended.code, &ended.stderr);
+            let (code, message) = (ended.code, &ended.stderr);
             if code == Some(0) {
                 mounted += 1;
                 assert!(point.unmount(), "{options} {limit}");
                 continue;
             }
             // The loader of shared libraries ends a program that cannot open them with 127.
-            assert!(matches!(code, Some(1 | 127)), "{options} {limit}: {code:?} {said}");
+            assert!(matches!(code, Some(1 | 127)), "{options} {limit}: {code:?} {message}");
             assert!(
-                !said.is_empty() && !said.contains("ended before"),
-                "{options} {limit}: {said}"
+                !message.is_empty() && !message.contains("ended before"),
+                "{options} {limit}: {message}"
             );
             // The process that unmounts does it when it sees that the daemon has ended.
-            let began = std::time::Instant::now();
+            let started_at = std::time::Instant::now();
             while let Some(left) = point.mount() {
-                assert!(began.elapsed().as_secs() < 20, "{options} {limit}: {left:?} {said}");
+                assert!(
+                    started_at.elapsed().as_secs() < 20,
+                    "{options} {limit}: {left:?} {message}"
+                );
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         }
@@ -335,17 +338,17 @@ fn kill_a_starter_after(delay_ms: u64) {
     std::thread::sleep(std::time::Duration::from_millis(delay_ms));
     asking.kill().unwrap();
     asking.wait().unwrap();
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let mut quiet = 0;
     // For half a second nothing is mounted and nobody is there who could; or the starter was killed after it got the
     // message that the mount is ready, and the first server serves.
     while quiet < 100 {
-        if began.elapsed().as_secs() >= 5 && point.mount().is_some() {
-            let said = fs::read_to_string(&log).unwrap();
-            assert!(!said.contains("restart"), "{delay_ms} ms: {said}");
+        if started_at.elapsed().as_secs() >= 5 && point.mount().is_some() {
+            let message = fs::read_to_string(&log).unwrap();
+            assert!(!message.contains("restart"), "{delay_ms} ms: {message}");
             assert!(point.unmount());
         }
-        assert!(began.elapsed().as_secs() < 30, "{delay_ms} ms: {:?}", point.mount());
+        assert!(started_at.elapsed().as_secs() < 30, "{delay_ms} ms: {:?}", point.mount());
         std::thread::sleep(std::time::Duration::from_millis(5));
         quiet = if point.mount().is_none() && !point.has_process() { quiet + 1 } else { 0 };
     }
@@ -419,13 +422,13 @@ fn root_can_have_a_mount_served_by_another_user_to_whom_it_belongs() {
     }
     let point = MountPoint::new();
     if !has_mount_right() {
-        let said = mount(&point).args(["--user", "1:1"]).ends_with(2).stderr;
-        assert!(said.contains("--user: only root"), "{said}");
+        let message = mount(&point).args(["--user", "1:1"]).ends_with(2).stderr;
+        assert!(message.contains("--user: only root"), "{message}");
         return;
     }
     for (word, part) in [("no such user", "has no user"), ("1:x", "is not UID:GID")] {
-        let said = mount(&point).args(["--user", word]).ends_with(2).stderr;
-        assert!(said.starts_with("ferrofs: --user: ") && said.contains(part), "{said}");
+        let message = mount(&point).args(["--user", word]).ends_with(2).stderr;
+        assert!(message.starts_with("ferrofs: --user: ") && message.contains(part), "{message}");
     }
     mount(&point).args(["--user", "65534:65533"]).succeeds();
     let daemon = point.process(None);
@@ -467,15 +470,15 @@ fn the_helper_of_a_confined_mount_hears_that_its_server_was_killed() {
         let pending = u64::from_str_radix(&field(&status(helper), "ShdPnd"), 16).unwrap();
         pending & 1 << (Signal::USR1.as_raw() - 1) != 0
     };
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     while !is_pending() {
-        assert!(began.elapsed().as_secs() < 10, "{}", status(helper));
+        assert!(started_at.elapsed().as_secs() < 10, "{}", status(helper));
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     signal_helper(Signal::CONT);
     daemon.wait();
     while point.mount().is_some() {
-        assert!(began.elapsed().as_secs() < 20, "it is mounted");
+        assert!(started_at.elapsed().as_secs() < 20, "it is mounted");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
@@ -629,9 +632,9 @@ fn readers_of_long_extents_in_the_smallest_memory_wait_for_each_other_and_not_fo
                         let file = file.open(point.join(&number.to_string())).unwrap();
                         let at = ((reader * 7 + round * 11) % 35) << 20;
                         let mut buffer = vec![0; 1 << 20];
-                        let began = std::time::Instant::now();
+                        let started_at = std::time::Instant::now();
                         file.read_exact_at(&mut buffer, at as u64).unwrap();
-                        slowest = slowest.max(began.elapsed());
+                        slowest = slowest.max(started_at.elapsed());
                         assert!(buffer == texts[number][at..at + (1 << 20)], "{number} at {at}");
                     }
                     slowest

@@ -103,9 +103,9 @@ impl MountPoint {
             match self.run(&["umount"], &["fusermount3", "-u"]) {
                 Ok(()) => return true,
                 // Programs that other tests start have copies of our files until their exec.
-                Err(said) if said.contains("busy") && Instant::now() < deadline => {}
-                Err(said) => {
-                    eprintln!("{said}");
+                Err(message) if message.contains("busy") && Instant::now() < deadline => {}
+                Err(message) => {
+                    eprintln!("{message}");
                     return false;
                 }
             }
@@ -115,8 +115,8 @@ impl MountPoint {
     fn run(&self, by_root: &[&str], by_others: &[&str]) -> Result<(), String> {
         let words = if may_mount() { by_root } else { by_others };
         let output = Command::new(words[0]).args(&words[1..]).arg(&self.path).output().unwrap();
-        let said = || String::from_utf8_lossy(&output.stderr).into_owned();
-        output.status.success().then_some(()).ok_or_else(said)
+        let message = || String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then_some(()).ok_or_else(message)
     }
 
     /// The one process, besides `but`, that has this directory in its command line.

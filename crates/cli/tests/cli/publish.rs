@@ -71,9 +71,9 @@ impl WaitingBuild {
 
     /// Waits until something is true.
     fn wait_until(&mut self, is_so: impl Fn(u32) -> bool) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         while !is_so(self.child.id()) {
-            assert!(began.elapsed() < LIMIT, "it does not come that far");
+            assert!(started_at.elapsed() < LIMIT, "it does not come that far");
             assert!(self.child.try_wait().unwrap().is_none(), "it has ended");
             std::thread::yield_now();
         }

@@ -384,6 +384,6 @@ fn check_reads_every_byte_of_fragments_that_are_stored_as_they_are() {
     fs::write(tree.join("a"), &bytes[..700_000]).unwrap();
     fs::write(tree.join("b"), &bytes[700_000..]).unwrap();
     ferrofs().args(["build", "-q", "-zlz4", "--fragments=all"]).args([&image, &tree]).succeeds();
-    let said = ferrofs().args(["check", "--stats"]).arg(&image).succeeds().stderr;
-    assert!(said.contains("served 1.1 MiB"), "{said}");
+    let message = ferrofs().args(["check", "--stats"]).arg(&image).succeeds().stderr;
+    assert!(message.contains("served 1.1 MiB"), "{message}");
 }

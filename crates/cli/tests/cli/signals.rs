@@ -86,13 +86,13 @@ fn stop_at_first_line(child: &mut Child) -> BufReader<ChildStderr> {
 #[track_caller]
 fn end_with(child: &mut Child, signal: Signal) -> ExitStatus {
     send(child, signal);
-    let began = Instant::now();
+    let started_at = Instant::now();
     send(child, Signal::CONT);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        assert!(began.elapsed() < END_LIMIT, "{signal:?} does not end it");
+        assert!(started_at.elapsed() < END_LIMIT, "{signal:?} does not end it");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

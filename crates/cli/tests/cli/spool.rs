@@ -35,11 +35,11 @@ fn a_spool_without_room_is_named_and_nothing_stays() {
     // A writer to a pipe waits as long as the pipe has an open reading end.
     drop(shell);
     packer.wait().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     let wanted = format!("{}: cannot write to the spool: File too large", place.display());
-    assert!(said.contains(&wanted), "{said}");
-    assert_eq!(fs::read_dir(place).unwrap().count(), 0, "{said}");
+    assert!(message.contains(&wanted), "{message}");
+    assert_eq!(fs::read_dir(place).unwrap().count(), 0, "{message}");
 }
 
 /// A file system of 1 MiB.

@@ -215,8 +215,8 @@ fn a_file_that_cannot_be_read_is_named_and_left_out() {
     let sound = ferrofs().args(["extract", "--tar=-"]).arg(data("lz4.erofs")).succeeds().stdout;
     let bytes = fs::read(data("lz4.erofs")).unwrap();
     // Data lies behind the metadata; what is cut off cannot be read.
-    let cut = dir.write("cut.erofs", &bytes[..bytes.len() * 3 / 4]);
-    let ended = ferrofs().args(["extract", "--tar=-"]).arg(cut).ends_with(1);
+    let truncated = dir.write("cut.erofs", &bytes[..bytes.len() * 3 / 4]);
+    let ended = ferrofs().args(["extract", "--tar=-"]).arg(truncated).ends_with(1);
     assert!(ended.stdout.len() < sound.len() && ended.stdout.len().is_multiple_of(10_240));
     assert!(ended.stderr.lines().count() >= 2, "{}", ended.stderr);
 }

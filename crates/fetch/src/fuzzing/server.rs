@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
-use crate::lock::locked;
+use crate::lock::lock;
 
 /// Between two answers: the record separator of ASCII.
 const SEPARATOR: u8 = 0x1E;
@@ -60,7 +60,7 @@ impl AnyServer {
 
     /// The heads of the requests so far.
     pub(super) fn requests(&self) -> Vec<Vec<u8>> {
-        locked(&self.state).requests.clone()
+        lock(&self.state).requests.clone()
     }
 }
 
@@ -80,7 +80,7 @@ async fn serve(mut stream: UnixStream, state: &Mutex<ServerState>) -> std::io::R
         }
     }
     let answer = {
-        let mut state = locked(state);
+        let mut state = lock(state);
         state.requests.push(request);
         state.answers.pop_front().unwrap_or_default()
     };

@@ -10,7 +10,7 @@ use ferrofs_remote::protocol::{FetchError, FetchErrorKind};
 use tokio::sync::{Notify, watch};
 
 use super::SharedObject;
-use crate::lock::locked;
+use crate::lock::lock;
 
 /// A verb that follows another one opens the same object within this time, and needs what is on its way.
 const REOPEN_TIME: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ impl RunningRequest {
             tokio::select! {
                 outcome = &mut work => return self.outcome = outcome,
                 () = until_unused(&mut uses) => {
-                    let mut in_flight = locked(&self.object.in_flight);
+                    let mut in_flight = lock(&self.object.in_flight);
                     // Who has opened it before this lock may have seen the request.
                     if *self.object.uses.borrow() == 0 {
                         return self.ongoing.remove_from(&mut in_flight, &self.chunks);
@@ -152,7 +152,7 @@ async fn until_unused(uses: &mut watch::Receiver<usize>) {
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        self.ongoing.remove_from(&mut locked(&self.object.in_flight), &self.chunks);
+        self.ongoing.remove_from(&mut lock(&self.object.in_flight), &self.chunks);
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
         self.ongoing.progress.send_modify(|progress| progress.outcome = Some(outcome));
     }
@@ -170,7 +170,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let uses = watch::Sender::new(0);
         let mut watched = uses.subscribe();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let used_after = REOPEN_TIME / 2;
         runtime.block_on(async {
             let using = async {
@@ -185,6 +185,6 @@ mod tests {
             };
             tokio::join!(until_unused(&mut watched), using);
         });
-        assert!(began.elapsed() >= used_after + REOPEN_TIME, "{:?}", began.elapsed());
+        assert!(started_at.elapsed() >= used_after + REOPEN_TIME, "{:?}", started_at.elapsed());
     }
 }

@@ -130,13 +130,13 @@ fn errors_name_the_location_and_hide_its_query() {
     let verb = Verb { program: &program, world: &world };
     let server = Server::start(vec![0; 5000]);
     let url = format!("{}?signature=secret", server.url());
-    let shown = format!("{}?…", server.url());
+    let display_name = format!("{}?…", server.url());
     server.set_fault(|_| Fault::Status(404));
     let text = verb.bad(&["ls", &url], 1);
-    assert!(text.contains(&shown) && text.contains("404"), "{text}");
+    assert!(text.contains(&display_name) && text.contains("404"), "{text}");
     server.set_fault(|_| Fault::None);
     let text = verb.bad(&["ls", &url], 1);
-    assert!(text.contains(&shown) && !text.contains("secret"), "{text}");
+    assert!(text.contains(&display_name) && !text.contains("secret"), "{text}");
     let text = verb.bad(&["ls", "ftp://host/x"], 2);
     assert!(text.contains("scheme ftp"), "{text}");
     let secret = "https://me:secret@host/x";
@@ -158,7 +158,7 @@ fn errors_name_the_location_and_hide_its_query() {
         assert!(!text.contains("secret") && text.contains("a user name or a password"), "{text}");
     }
     let text = verb.bad(&["mount", &url, "/nowhere"], 1);
-    assert!(text.contains(&shown) && !text.contains("secret"), "{text}");
+    assert!(text.contains(&display_name) && !text.contains("secret"), "{text}");
 }
 
 #[test]
@@ -226,13 +226,13 @@ fn a_program_that_is_no_fetcher_is_named_at_once() {
     let world = World::new();
     let verb = Verb { program: &program, world: &world };
     let server = Server::start(fs::read(data("lz4.erofs")).unwrap());
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let mut command = verb.command(&["info", &server.url()]);
     let output = command.env("FERROFS_FETCH", "/bin/false").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("/bin/false: it ended with status 1"), "{text}");
     assert!(text.contains("FERROFS_FETCH"), "{text}");
-    assert!(began.elapsed().as_secs() < 8, "{:?}", began.elapsed());
+    assert!(started_at.elapsed().as_secs() < 8, "{:?}", started_at.elapsed());
 }
 
 #[test]

@@ -40,9 +40,11 @@ use ReadOutcome::{Either, Error, Right, Skipped};
 /// is answered so, and what becomes of an opening.
 const FRAMES: &[(&str, ReadOutcome, ReadOutcome, Change)] = &[
     ("right", Right, Right, |_, _| {}),
-    ("body cut", Error("body"), Error("body"), |_, answer| answer.cut = answer.body.len() / 2),
-    ("body cut at a chunk", Either("body"), Either("body"), |_, answer| answer.cut = MIB),
-    ("no body", Error("body"), Error("body"), |_, answer| answer.cut = 0),
+    ("body cut", Error("body"), Error("body"), |_, answer| {
+        answer.truncate_at = answer.body.len() / 2;
+    }),
+    ("body cut at a chunk", Either("body"), Either("body"), |_, answer| answer.truncate_at = MIB),
+    ("no body", Error("body"), Error("body"), |_, answer| answer.truncate_at = 0),
     ("a body that ends early", Error("ended before"), Error("ended before"), |_, answer| {
         let half = answer.body.len() / 2;
         answer.body.truncate(half);
@@ -213,7 +215,7 @@ const FRAMES: &[(&str, ReadOutcome, ReadOutcome, Change)] = &[
     }),
     ("a length that is too long", Error("image.erofs"), Error("image.erofs"), |_, answer| {
         answer.set("content-length", &(answer.body.len() + 5).to_string());
-        answer.cut = answer.body.len() - 1;
+        answer.truncate_at = answer.body.len() - 1;
     }),
     ("two lengths", Error("image.erofs"), Error("image.erofs"), |_, answer| {
         answer.headers.push(("content-length".to_owned(), "5".to_owned()));
@@ -337,14 +339,14 @@ fn read_all(case: &Case, source: &RemoteSource) -> Vec<String> {
 }
 
 fn run(world: &World, case: &Case) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let errors = match world.try_open(&case.url, &RemoteOptions::default()) {
         Ok(source) => read_all(case, &source),
         Err(error) => vec![error.to_string()],
     };
-    let took = began.elapsed();
+    let elapsed = started_at.elapsed();
     let name = &case.name;
-    assert!(took < TIME_MAX, "{name}: {took:?}");
+    assert!(elapsed < TIME_MAX, "{name}: {elapsed:?}");
     assert!(errors.iter().all(|error| error.contains("image.erofs")), "{name}: {errors:?}");
     let has_word = |word: &str| errors.iter().any(|error| error.contains(word));
     match case.outcome {
@@ -423,28 +425,28 @@ fn a_page_instead_of_an_image_is_no_image() {
 #[test]
 fn answers_that_are_shorter_than_a_chunk_bring_each_byte_once() {
     const PART: usize = 300_000;
-    let is_cut = Arc::new(AtomicBool::new(false));
+    let is_truncated = Arc::new(AtomicBool::new(false));
     let sent = Arc::new(AtomicU64::new(0));
-    let (cut, counted) = (Arc::clone(&is_cut), Arc::clone(&sent));
+    let (truncated, counted) = (Arc::clone(&is_truncated), Arc::clone(&sent));
     let image = body(LENGTH);
     let wire = Wire::start(move |request| {
         let mut part = request.clone();
-        let is_cut = cut.load(Ordering::SeqCst);
+        let is_truncated = truncated.load(Ordering::SeqCst);
         if let Some((start, end)) = &mut part.range
-            && !is_cut
+            && !is_truncated
         {
             // A frame that is right, of a part of what was asked for.
             *end = (*end).min(*start + PART);
         }
         let mut answer = Answer::part(&part, &image);
-        if is_cut {
-            answer.cut = PART;
+        if is_truncated {
+            answer.truncate_at = PART;
         }
         counted.fetch_add(answer.body.len().min(PART) as u64, Ordering::SeqCst);
         answer
     });
     for is_last in [false, true] {
-        is_cut.store(is_last, Ordering::SeqCst);
+        is_truncated.store(is_last, Ordering::SeqCst);
         sent.store(0, Ordering::SeqCst);
         let world = World::new();
         let source = world.open(&format!("http://{}/image", wire.host));
@@ -469,7 +471,7 @@ fn a_body_that_is_broken_behind_its_last_byte_is_complete() {
         let mut sent = format!("{:x}\r\n", answer.body.len()).into_bytes();
         sent.append(&mut answer.body);
         // The frame that ends the body does not come.
-        answer.cut = sent.len() + 2;
+        answer.truncate_at = sent.len() + 2;
         sent.extend(b"\r\n0\r\n\r\n");
         answer.body = sent;
         answer

@@ -192,12 +192,12 @@ fn chunk_indexes() -> Vec<(&'static str, Vec<u8>)> {
 fn error(world: &World, name: &str, wire: &Wire) -> String {
     let mut options = RemoteOptions::default();
     options.insecure_registries = vec![wire.host.clone()];
-    let began = Instant::now();
+    let started_at = Instant::now();
     let result = world.try_open(&format!("oci://{}/a/b:v1", wire.host), &options);
     let result = result.and_then(|source| source.read_at(0, &mut vec![0; 3_000_000]));
-    let took = began.elapsed();
+    let elapsed = started_at.elapsed();
     let text = result.map_or_else(|error| error.to_string(), |_| String::new());
-    assert!(took < Duration::from_secs(20), "{name}: {took:?}");
+    assert!(elapsed < Duration::from_secs(20), "{name}: {elapsed:?}");
     assert!(text.contains(&wire.host), "{name}: {text:?}");
     text
 }

@@ -123,10 +123,10 @@ fn a_server_that_sends_single_bytes_is_not_asked_again() {
         *end = *start + 1;
         Answer::part(&part, &index)
     });
-    let (world, began) = (World::new(), Instant::now());
+    let (world, started_at) = (World::new(), Instant::now());
     let location = format!("http://{}/image#index={digest}", wire.host);
     let error = world.try_open(&location, &RemoteOptions::default()).unwrap_err();
     assert!(error.to_string().contains("parts that are too small"), "{error}");
-    let elapsed = began.elapsed();
+    let elapsed = started_at.elapsed();
     assert!(elapsed.as_secs() < u64::from(world.timeout_seconds), "{elapsed:?}");
 }

@@ -69,10 +69,10 @@ fn eight_prefetches_are_in_flight_and_a_reader_waits_for_none() {
     thread::sleep(Duration::from_secs(1));
     // The first one has opened the object.
     assert_eq!(server.requests(), 1 + 8);
-    let began = Instant::now();
+    let started_at = Instant::now();
     source.read_at(99 << 20, &mut [0; 10]).unwrap();
-    let took = began.elapsed();
-    assert!(took < Duration::from_millis(3500), "{took:?}");
+    let elapsed = started_at.elapsed();
+    assert!(elapsed < Duration::from_millis(3500), "{elapsed:?}");
 }
 
 #[test]
@@ -160,10 +160,10 @@ fn a_server_that_fails_for_long_is_an_error_in_time() {
     let source = world.open(&server.url());
     check(&source, 0, 10);
     server.set_fault(|_| Fault::Status(500));
-    let began = Instant::now();
+    let started_at = Instant::now();
     let error = source.read_at(5 << 20, &mut [0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{error}");
-    assert!(began.elapsed() < Duration::from_secs(15));
+    assert!(started_at.elapsed() < Duration::from_secs(15));
     server.set_fault(|_| Fault::None);
     check(&source, 5 << 20, 10);
 }
@@ -174,14 +174,14 @@ fn readers_that_wait_are_served_at_the_same_time() {
     let source = world.open(&server.url());
     check(&source, 0, 10);
     *server.0.delay.lock().unwrap() = Duration::from_millis(300);
-    let began = Instant::now();
+    let started_at = Instant::now();
     thread::scope(|scope| {
         for reader in 1..9u64 {
             let source = &source;
             scope.spawn(move || check(source, reader << 20, 1000));
         }
     });
-    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < Duration::from_millis(1500), "{:?}", started_at.elapsed());
 }
 
 /// 256 MiB take at most 80 requests, at the bandwidth of the line.
@@ -192,11 +192,11 @@ fn a_sequential_reader_makes_few_requests_and_keeps_the_line_busy() {
     *server.0.delay.lock().unwrap() = Duration::from_millis(50);
     server.0.bandwidth.store(25_000_000, Ordering::SeqCst);
     let source = world.open(&server.url());
-    let began = Instant::now();
+    let started_at = Instant::now();
     for block in 0..mib << 3 {
         check(&source, block << 17, 1 << 17);
     }
-    let (seconds, requests) = (began.elapsed().as_secs_f64(), server.requests());
+    let (seconds, requests) = (started_at.elapsed().as_secs_f64(), server.requests());
     let sent = server.0.sent.load(Ordering::SeqCst);
     report(&format!("cat of {mib} MiB: {requests} requests, {sent} bytes, {seconds:.2} s"));
     assert_eq!(sent, mib << 20, "no byte twice");
@@ -258,7 +258,7 @@ fn a_reader_that_waits_for_less_than_the_fetcher_hears_the_last_failure() {
             assert!(error.contains(wanted), "{error}");
         });
         scope.spawn(|| {
-            let error = error_of_a_short_wait(|_, answer| Answer { cut: 1, ..answer });
+            let error = error_of_a_short_wait(|_, answer| Answer { truncate_at: 1, ..answer });
             assert!(error.contains("; no success within 12 s"), "{error}");
         });
         scope.spawn(|| {
@@ -291,10 +291,10 @@ fn a_server_that_asks_for_a_long_pause_gets_few_requests() {
     opening.store(false, Ordering::SeqCst);
     let wanted = "the server answered 429 Too Many Requests and asked for a pause of 120 s";
     drop(source);
-    let began = Instant::now();
+    let started_at = Instant::now();
     let error = RemoteSource::open(&client, &location, &options, limit).unwrap_err().to_string();
     assert!(error.contains(&format!("{wanted}; no success within 3 s")), "{error}");
-    assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
+    assert!(started_at.elapsed() >= limit, "{:?}", started_at.elapsed());
     assert!(wire.requests() <= 5, "{}", wire.requests());
     opening.store(true, Ordering::SeqCst);
     let source = RemoteSource::open(&client, &location, &options, limit).unwrap();
@@ -321,10 +321,10 @@ fn what_a_server_refuses_after_the_end_of_a_fetcher_is_an_error_at_once() {
         let before = server.requests();
         kill_fetcher(&client);
         for _ in 0..3 {
-            let began = Instant::now();
+            let started_at = Instant::now();
             let error = source.read_at(5 << 20, &mut [0]).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
-            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+            assert!(started_at.elapsed() < Duration::from_secs(15), "{:?}", started_at.elapsed());
         }
         let requests = server.requests() - before;
         assert!(requests < 12, "{requests}");
@@ -340,14 +340,14 @@ fn a_server_that_refuses_connections_is_named_with_the_reason() {
     let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let world = World::new();
     let location = format!("http://{host}/image.erofs").parse().unwrap();
-    let began = Instant::now();
+    let started_at = Instant::now();
     let opened =
         RemoteSource::open(&world.client(), &location, &RemoteOptions::default(), SHORT_WAIT);
     let error = opened.unwrap_err().to_string();
     assert!(error.starts_with(&location.to_string()), "{error}");
     assert!(error.contains("Connection refused"), "{error}");
     // Whoever mistypes a host is told before the time is over.
-    assert!(began.elapsed() < SHORT_WAIT / 2, "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < SHORT_WAIT / 2, "{:?}", started_at.elapsed());
 }
 
 #[test]
@@ -374,8 +374,8 @@ fn a_server_without_tls_is_named_with_the_remedy() {
 #[test]
 fn a_client_that_waits_for_longer_than_the_fetcher_opens_what_comes_back_later() {
     let object = body(5000);
-    let began = Instant::now();
-    let wire = Wire::start(move |request| match began.elapsed() < Duration::from_secs(4) {
+    let started_at = Instant::now();
+    let wire = Wire::start(move |request| match started_at.elapsed() < Duration::from_secs(4) {
         true => Answer::new("503 Service Unavailable", &[], b""),
         false => Answer::part(request, &object),
     });
@@ -399,12 +399,12 @@ fn a_reader_of_a_server_without_ranges_waits_for_its_own_chunk() {
     let limit = Duration::from_secs(3);
     let options = RemoteOptions::default();
     let source = RemoteSource::open(&world.client(), &location, &options, limit).unwrap();
-    let began = Instant::now();
+    let started_at = Instant::now();
     check(&source, 0, 1 << 20);
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(3), "{:?}", started_at.elapsed());
     // That takes longer than the limit.
     check(&source, 40 << 20, 1 << 20);
-    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() > Duration::from_secs(4), "{:?}", started_at.elapsed());
     server.0.bandwidth.store(0, Ordering::SeqCst);
     for chunk in 0..48 {
         check(&source, chunk << 20, 1 << 20);
@@ -424,7 +424,7 @@ fn readers_of_a_server_that_stops_to_send_ranges_share_one_transfer() {
     check(&source, 0, 10);
     server.set_fault(|_| Fault::Whole);
     server.0.bandwidth.store(8_000_000, Ordering::SeqCst);
-    let began = Instant::now();
+    let started_at = Instant::now();
     thread::scope(|scope| {
         for chunk in [11, 20, 30, 40, 47] {
             let source = &source;
@@ -432,7 +432,7 @@ fn readers_of_a_server_that_stops_to_send_ranges_share_one_transfer() {
         }
     });
     // That takes longer than the limit.
-    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() > Duration::from_secs(4), "{:?}", started_at.elapsed());
     check(&source, 0, 48 << 20);
     // Answers that were dropped have filled the buffers of their connections.
     let sent = server.0.sent.load(Ordering::SeqCst);
@@ -466,13 +466,13 @@ fn a_transfer_ends_with_its_last_client() {
     // Another client has it open.
     check(&also, 6 << 20, 1 << 20);
     drop((also, other));
-    let began = Instant::now();
+    let started_at = Instant::now();
     let sent = || server.0.sent.load(Ordering::SeqCst);
     let mut before = 0;
     while before < sent() {
         before = sent();
         thread::sleep(Duration::from_millis(500));
-        assert!(began.elapsed() < Duration::from_secs(6), "{before} bytes, and more come");
+        assert!(started_at.elapsed() < Duration::from_secs(6), "{before} bytes, and more come");
     }
     assert!(before < length, "{before}");
     server.0.bandwidth.store(0, Ordering::SeqCst);

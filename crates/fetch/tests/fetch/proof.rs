@@ -99,9 +99,9 @@ fn eight_mounts_at_once_request_one_token() {
 fn timed(tree: &Tree, server: &Server) -> Option<Duration> {
     let world = World::new();
     let mounted = mount(&world, &server.url(), &[])?;
-    let began = Instant::now();
+    let started_at = Instant::now();
     tree.compare(mounted.path(), 4);
-    Some(began.elapsed())
+    Some(started_at.elapsed())
 }
 
 /// 5 % of the requests are cut or reset, 5 % answered with status 503.

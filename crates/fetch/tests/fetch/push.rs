@@ -247,10 +247,10 @@ fn a_push_keeps_to_its_time_limit() {
     publisher.registry.0.failures.store(u64::MAX, Ordering::SeqCst);
     let (path, location, insecure) =
         (data("plain.erofs"), publisher.location("x"), publisher.insecure());
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let words = ["push", path.to_str().unwrap(), &location, &insecure, "--fetch-timeout=2"];
     let text = publisher.verb().bad(&words, 1);
     assert!(text.contains("503"), "{text}");
     // The fetcher has 20 s.
-    assert!(began.elapsed().as_secs() < 12, "{:?}", began.elapsed());
+    assert!(started_at.elapsed().as_secs() < 12, "{:?}", started_at.elapsed());
 }

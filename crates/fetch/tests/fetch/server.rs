@@ -129,7 +129,7 @@ impl State {
         let end = (last.parse::<usize>().ok()? + 1).min(length);
         self.ranges.lock().unwrap().push((start as u64, end as u64));
         let mut tag = self.tag.lock().unwrap().clone();
-        let (mut status, mut start, mut end, mut shown, mut extra) =
+        let (mut status, mut start, mut end, mut announced, mut extra) =
             ("206 Partial Content", start, end, length, "");
         match fault {
             Fault::Reset => return None,
@@ -138,7 +138,7 @@ impl State {
                 return stream.write_all(answer.as_bytes()).ok();
             }
             Fault::Whole | Fault::WholeCut => (status, start, end) = ("200 OK", 0, length),
-            Fault::WrongLength => shown += 1,
+            Fault::WrongLength => announced += 1,
             Fault::WrongTag => tag.push('x'),
             Fault::Encoded => extra = "content-encoding: gzip\r\n",
             _ => {}
@@ -148,20 +148,20 @@ impl State {
             body[0] ^= 1;
         }
         let skew = usize::from(fault == Fault::WrongRange);
-        let range = format!("content-range: bytes {}-{}/{shown}\r\n", start + skew, end - 1);
+        let range = format!("content-range: bytes {}-{}/{announced}\r\n", start + skew, end - 1);
         let range = if matches!(fault, Fault::Whole | Fault::WholeCut) { "" } else { &range };
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-length: {}\r\n{range}etag: {tag}\r\n{extra}\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).ok()?;
-        let cut = match fault {
+        let truncate_at = match fault {
             Fault::Cut => Some(body.len() / 2),
             Fault::WholeCut => Some(40_000),
             _ => None,
         };
-        if let Some(cut) = cut {
-            self.send(stream, &body[..cut])?;
+        if let Some(truncate_at) = truncate_at {
+            self.send(stream, &body[..truncate_at])?;
             return None;
         }
         self.send(stream, &body)

@@ -19,8 +19,8 @@ pub(crate) struct Tree {
 }
 
 /// A figure of a test, which the environment variable `name` can make larger.
-pub(crate) fn figure(name: &str, least: u64) -> u64 {
-    std::env::var(name).map_or(least, |text| text.parse::<u64>().unwrap().max(least))
+pub(crate) fn figure(name: &str, min: u64) -> u64 {
+    std::env::var(name).map_or(min, |text| text.parse::<u64>().unwrap().max(min))
 }
 
 /// The steps of xorshift64 from `seed` on.

@@ -62,10 +62,10 @@ fn a_registry_that_states_a_shorter_layer_cuts_that_of_nobody_else() {
     let good = body(LENGTH);
     let right = Registry::start_indexed(good.clone(), &index_of(&good));
     let manifest = String::from_utf8(right.document("manifests/v1")).unwrap();
-    let cut = manifest.replace(&format!("\"size\":{LENGTH}"), "\"size\":5000");
+    let truncated = manifest.replace(&format!("\"size\":{LENGTH}"), "\"size\":5000");
     let index = index_of(&good).to_bytes();
     let wrong = Registry::start_with(vec![
-        ("manifests/v1".to_owned(), MANIFEST, cut.into_bytes()),
+        ("manifests/v1".to_owned(), MANIFEST, truncated.into_bytes()),
         (format!("blobs/{}", ContentDigest::of(&good)), "application/x", good[..5000].to_vec()),
         (format!("blobs/{}", ContentDigest::of(&index)), "application/x", index),
     ]);

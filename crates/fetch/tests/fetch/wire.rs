@@ -31,7 +31,7 @@ pub(crate) struct Answer {
     /// What is sent instead of head and body.
     pub(crate) raw: Option<Vec<u8>>,
     /// So many bytes of the body are sent.
-    pub(crate) cut: usize,
+    pub(crate) truncate_at: usize,
     /// A pause before each byte of the body.
     pub(crate) drip: Duration,
     /// A pause before the head.
@@ -45,7 +45,7 @@ impl Answer {
             headers: Vec::new(),
             body: body.to_vec(),
             raw: None,
-            cut: usize::MAX,
+            truncate_at: usize::MAX,
             drip: Duration::ZERO,
             pause: Duration::ZERO,
         };
@@ -136,7 +136,7 @@ impl Wire {
             if is_head {
                 continue;
             }
-            let body = &answer.body[..answer.cut.min(answer.body.len())];
+            let body = &answer.body[..answer.truncate_at.min(answer.body.len())];
             let is_sent = if answer.drip.is_zero() {
                 stream.write_all(body).is_ok()
             } else {
@@ -145,7 +145,7 @@ impl Wire {
                     stream.write_all(&[*byte]).is_ok()
                 })
             };
-            if !is_sent || answer.cut < answer.body.len() {
+            if !is_sent || answer.truncate_at < answer.body.len() {
                 break;
             }
         }

@@ -95,7 +95,7 @@ impl CacheDirectory {
                 "data" => entry.length = length,
                 "identity" => {
                     entry.last_used = file.metadata()?.modified()?;
-                    entry.name = shown_name(&file)?;
+                    entry.name = display_name(&file)?;
                 }
                 _ => {}
             }
@@ -205,7 +205,7 @@ fn read_header(records: &std::fs::File, key: &CacheKey) -> io::Result<super::rec
     if found == *key { Ok(layout) } else { Err(foreign()) }
 }
 
-fn shown_name(identity: &std::fs::File) -> io::Result<String> {
+fn display_name(identity: &std::fs::File) -> io::Result<String> {
     let mut text = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(identity, IDENTITY_MAX_BYTES), &mut text)?;
     let text = String::from_utf8_lossy(&text);

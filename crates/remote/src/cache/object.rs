@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::record::{CacheKey, ChunkLayout, ChunkRecord, HEADER_BYTES, RECORD_BYTES, header};
 use crate::chunk_index::ChunkIndex;
-use crate::lock::locked;
+use crate::lock::lock;
 
 /// Data is verified in pieces of so many bytes, so that threads that verify need little memory.
 const VERIFY_PIECE_BYTES: usize = 64 << 10;
@@ -405,7 +405,7 @@ impl ObjectWriter {
     }
 
     fn lock(&self, number: u32) -> MutexGuard<'_, ()> {
-        locked(&self.changing[number as usize % WRITER_LOCKS])
+        lock(&self.changing[number as usize % WRITER_LOCKS])
     }
 
     /// D1.

@@ -21,7 +21,7 @@ pub enum CachePlace {
         /// A cache that can only be read.
         filled: Option<CacheDirectory>,
         /// Why nothing is stored.
-        problem: String,
+        diagnostic: String,
     },
 }
 
@@ -53,16 +53,16 @@ impl CachePlace {
         Ok(match directory.can_be_written() {
             Ok(()) => Self::Shared(directory),
             Err(error) => {
-                let problem = format!("{}: {error}", path.display());
-                Self::Uncached { filled: Some(directory), problem }
+                let diagnostic = format!("{}: {error}", path.display());
+                Self::Uncached { filled: Some(directory), diagnostic }
             }
         })
     }
 
     /// No cache, for this reason.
     #[must_use]
-    pub fn uncached(problem: String) -> Self {
-        Self::Uncached { filled: None, problem }
+    pub fn uncached(diagnostic: String) -> Self {
+        Self::Uncached { filled: None, diagnostic }
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
         CachePlace::of(&above.path().join("link")).unwrap_err();
         // Not even root can make a directory there.
         let place = CachePlace::of(Path::new("/proc/self/fdinfo/cache")).unwrap();
-        let CachePlace::Uncached { filled: None, problem } = place else { panic!("{place:?}") };
-        assert!(problem.contains("/proc/self/fdinfo"), "{problem}");
+        let CachePlace::Uncached { filled: None, diagnostic } = place else { panic!("{place:?}") };
+        assert!(diagnostic.contains("/proc/self/fdinfo"), "{diagnostic}");
     }
 }

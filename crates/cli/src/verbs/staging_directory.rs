@@ -15,12 +15,12 @@ const NAMES_TRIED: u32 = 1000;
 
 /// The directory. It is not removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct ScratchFolder {
+pub(super) struct StagingDirectory {
     path: PathBuf,
     directory: OwnedFd,
 }
 
-impl ScratchFolder {
+impl StagingDirectory {
     /// Makes a directory beside `target`, with a name that does not depend on it.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ mod tests {
     fn what_appears_meanwhile_is_replaced_only_on_request() {
         let dir = TempDir::new().unwrap();
         let target = dir.path().join("target");
-        let folder = ScratchFolder::beside(&target).unwrap();
+        let folder = StagingDirectory::beside(&target).unwrap();
         fs::write(folder.path().join("new"), "new").unwrap();
         fs::write(&target, "old").unwrap();
         let refused = folder.move_out(b"new", &target, false).unwrap_err();
@@ -116,7 +116,7 @@ mod tests {
     fn a_folder_is_closed_to_others_and_found_under_another_name() {
         let dir = TempDir::new().unwrap();
         let target = dir.path().join("x".repeat(255));
-        let [first, second] = [(); 2].map(|()| ScratchFolder::beside(&target).unwrap());
+        let [first, second] = [(); 2].map(|()| StagingDirectory::beside(&target).unwrap());
         assert_ne!(first.path, second.path);
         let mode = fs::metadata(first.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o700);
