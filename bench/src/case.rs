@@ -87,7 +87,7 @@ pub(crate) enum Confinement {
 
 impl Confinement {
     /// What this user or system lacks for it.
-    pub(crate) fn lacks(self) -> Option<String> {
+    pub(crate) fn missing_requirement(self) -> Option<String> {
         let controller = match self {
             Self::Free | Self::Affinity => return None,
             Self::Cpuset => "cpuset",

@@ -114,8 +114,8 @@ impl CheckArguments {
                     Some(verb) => format!("{} {}, {}", verb.join(" "), image.name, variant.name),
                     None => image.name.clone(),
                 };
-                match variant.confine.lacks() {
-                    Some(lacks) => context.report.leave_out(case, lacks),
+                match variant.confine.missing_requirement() {
+                    Some(missing) => context.report.leave_out(case, missing),
                     None => workloads.push(Workload::new(case, variant, &inputs)),
                 }
             }

@@ -160,13 +160,13 @@ fn on_nodes(bytes: usize, context: &mut Context<'_>) -> Result<()> {
 fn starts(image: Option<&Path>, most: usize, context: &mut Context<'_>) -> Result<()> {
     let needed = RESERVE_BYTES / 1024 + SPARE_KIB;
     let is_short = available_kib() < needed;
-    let lacks = missing(&[Requirement::Root, Requirement::Fuse])
+    let missing_requirement = missing(&[Requirement::Root, Requirement::Fuse])
         .or(is_short.then(|| format!("it takes {needed} KiB of memory")));
-    let (image, lacks) = match image {
+    let (image, missing_requirement) = match image {
         None => (Path::new(""), Some("no image was named: --image".to_owned())),
-        Some(image) => (image, lacks),
+        Some(image) => (image, missing_requirement),
     };
-    if let Some(why) = lacks {
+    if let Some(why) = missing_requirement {
         context.report.leave_out(MOUNT, why);
         return Ok(());
     }

@@ -187,8 +187,8 @@ impl LaunchMount {
                 let memory = MemoryPool::with_default_limit()?;
                 let daemon = Daemon::start(image, directory, *threads, *mode, &memory)?;
                 let own = Process::myself()?;
-                let look = || Ok((RunDelays::of(&own)?, Some(daemon.queued_micros())));
-                let figures = launch(directory, &look, &AWAITED)?;
+                let observe = || Ok((RunDelays::of(&own)?, Some(daemon.queued_micros())));
+                let figures = launch(directory, &observe, &AWAITED)?;
                 let mut seen = self.workers.borrow_mut();
                 let items = daemon.items();
                 seen.items.iter_mut().zip(items).for_each(|(sum, items)| *sum += items);
@@ -200,11 +200,11 @@ impl LaunchMount {
                 let log = tempfile::NamedTempFile::new()?;
                 let mounted = mounter.mount(image, directory, log.path())?;
                 let process = mounted.daemon()?;
-                let look = || {
+                let observe = || {
                     let delays = process.as_ref().map(RunDelays::of).transpose()?;
                     Ok((delays.unwrap_or_default(), None))
                 };
-                let mut figures = launch(directory, &look, &[""])?;
+                let mut figures = launch(directory, &observe, &[""])?;
                 // The kernel has no daemon.
                 figures.retain(|(figure, _)| process.is_some() || *figure != RUN_DELAY);
                 mounted.end()?;
@@ -215,15 +215,15 @@ impl LaunchMount {
 }
 
 /// The run delays of a daemon, and how long all of its work was queued, in us.
-type Look<'a> = &'a dyn Fn() -> Result<(RunDelays, Option<f64>)>;
+type Observer<'a> = &'a dyn Fn() -> Result<(RunDelays, Option<f64>)>;
 
 /// Starts all programs; the daemon is looked at before and after the last one.
-fn launch(directory: &Path, look: Look<'_>, awaited: &[&str]) -> Result<Figures> {
+fn launch(directory: &Path, observe: Observer<'_>, awaited: &[&str]) -> Result<Figures> {
     let mut launcher = Launcher::start(directory)?;
     let all = launcher.launch_most(|| Ok(()))?;
-    let (before, queued_before) = look()?;
+    let (before, queued_before) = observe()?;
     let last = launcher.launch()?;
-    let (after, queued) = look()?;
+    let (after, queued) = observe()?;
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let figures = [
         (RUN_DELAY, after.since(&before, awaited)),

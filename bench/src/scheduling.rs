@@ -159,8 +159,8 @@ impl Pools {
     /// The priority at which that pool runs an item, by the system's account.
     fn priority_level(&self, pool: usize) -> Result<PriorityLevel> {
         let (sender, level) = sync_channel(1);
-        let look = move || sender.send(priority::of_current_thread()).unwrap_or_default();
-        self.submit(pool, Box::new(look));
+        let report = move || sender.send(priority::of_current_thread()).unwrap_or_default();
+        self.submit(pool, Box::new(report));
         level.recv().context("a pool lost an item")
     }
 }

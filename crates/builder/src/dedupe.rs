@@ -414,8 +414,8 @@ impl<'a> MatchSelector<'a> {
 
     /// What of `run` lies behind all copies.
     fn clipped(&self, run: DuplicateRange) -> Option<DuplicateRange> {
-        let settled = self.copies.last().map_or(0, |last| last.target + last.bytes);
-        run.without_first(settled.saturating_sub(run.target))
+        let covered_until = self.copies.last().map_or(0, |last| last.target + last.bytes);
+        run.without_first(covered_until.saturating_sub(run.target))
     }
 
     /// A run into itself, moved so that it repeats more bytes at once: with a short period the source

@@ -467,12 +467,13 @@ impl<'a> DirectoryWalk<'a> {
                 .map_err(|errno| self.located(input("cannot open", errno)))?;
         }
         let fingerprint = FileFingerprint::of(status);
-        let spread = match status.stx_blocks.saturating_mul(STATUS_BLOCK_BYTES) < fingerprint.size {
-            true => DataRanges::Sparse,
-            false => DataRanges::Dense,
-        };
+        let data_ranges =
+            match status.stx_blocks.saturating_mul(STATUS_BLOCK_BYTES) < fingerprint.size {
+                true => DataRanges::Sparse,
+                false => DataRanges::Dense,
+            };
         let place = HostLocation { directory: place.number, name };
-        let file = HostFile::new(&self.root, &place, fingerprint, spread);
+        let file = HostFile::new(&self.root, &place, fingerprint, data_ranges);
         Ok(NodeKind::File(file.content()))
     }
 

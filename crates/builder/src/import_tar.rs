@@ -292,7 +292,7 @@ fn refused(why: impl Into<String>, offset: u64) -> Error {
 const SHOWN_BYTES_MAX: usize = 200;
 
 /// A name for messages.
-fn shown(name: &[u8]) -> String {
+fn display_name(name: &[u8]) -> String {
     let (front, more) = name.split_at(name.len().min(SHOWN_BYTES_MAX));
     format!("\"{}{}\"", front.escape_ascii(), if more.is_empty() { "" } else { "..." })
 }

@@ -59,9 +59,9 @@ pub(crate) fn sparse_content(name: &str, bytes: &[u8], ranges: Vec<Range<u64>>) 
 }
 
 /// A content that says that it has more bytes than there are.
-pub(crate) fn shrunk_content(name: &str, bytes: &[u8], said: u64) -> Content {
+pub(crate) fn shrunk_content(name: &str, bytes: &[u8], declared_bytes: u64) -> Content {
     let source = MemorySource { name: name.to_owned(), bytes: bytes.into(), ranges: Vec::new() };
-    Content::new(Arc::new(source), said)
+    Content::new(Arc::new(source), declared_bytes)
 }
 
 pub(crate) fn metadata() -> Metadata {

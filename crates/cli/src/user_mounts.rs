@@ -22,8 +22,8 @@ use crate::mount::close_streams;
 
 /// How long each mount has for its answer: one whose process is stopped never answers.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
-/// Mounts that are asked at a time: threads are cheap, but not free.
-const ASKED_AT_A_TIME: usize = 64;
+/// Mounts that are queried at a time: threads are cheap, but not free.
+const MAX_CONCURRENT_QUERIES: usize = 64;
 
 /// A mount of this user.
 #[derive(Debug)]
@@ -110,24 +110,24 @@ fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
 
 /// The answers of `query` about all of them, in their order; `None` for those that take longer than [`TIME_LIMIT`].
 ///
-/// Each has the time from when it is asked, so those that never answer take none from the others. They delay them by
-/// one limit for each [`ASKED_AT_A_TIME`] of them.
+/// Each has the time from its query on, so those that never answer take none from the others. They delay them by
+/// one limit for each [`MAX_CONCURRENT_QUERIES`] of them.
 fn query_all<Q: Send + Sync + 'static, A: Send + 'static>(
-    asked: Vec<Q>,
+    queries: Vec<Q>,
     query: fn(&Q) -> A,
 ) -> anyhow::Result<Vec<Option<A>>> {
-    let asked = Arc::new(asked);
+    let queries = Arc::new(queries);
     let (sender, receiver) = channel();
-    let mut answers: Vec<Option<A>> = asked.iter().map(|_| None).collect();
-    let mut not_asked = 0..asked.len();
+    let mut answers: Vec<Option<A>> = queries.iter().map(|_| None).collect();
+    let mut not_queried = 0..queries.len();
     // In the order of their deadlines.
     let mut waiting: VecDeque<(usize, Instant)> = VecDeque::new();
     loop {
-        while waiting.len() < ASKED_AT_A_TIME
-            && let Some(index) = not_asked.next()
+        while waiting.len() < MAX_CONCURRENT_QUERIES
+            && let Some(index) = not_queried.next()
         {
-            let (asked, sender) = (Arc::clone(&asked), sender.clone());
-            start_query(move || asked.get(index).map(query), index, sender)?;
+            let (queries, sender) = (Arc::clone(&queries), sender.clone());
+            start_query(move || queries.get(index).map(query), index, sender)?;
             waiting.push_back((index, Instant::now() + TIME_LIMIT));
         }
         let Some((_, deadline)) = waiting.front() else { return Ok(answers) };
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn more_than_can_be_asked_at_a_time_may_hang() {
         let _hangs: MutexGuard<'_, ()> = HUNG.lock().unwrap();
-        let asked: Vec<usize> = (0..ASKED_AT_A_TIME).map(|_| 0).chain(1..10).collect();
-        let answers = query_all(asked, query).unwrap();
+        let queries: Vec<usize> = (0..MAX_CONCURRENT_QUERIES).map(|_| 0).chain(1..10).collect();
+        let answers = query_all(queries, query).unwrap();
         let answered: Vec<usize> = answers.into_iter().flatten().collect();
         assert!(answered.into_iter().eq(1..10));
     }

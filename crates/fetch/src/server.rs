@@ -178,11 +178,11 @@ impl ClientSession {
     }
 
     /// Tells a client that waits for chunks that one has come, now and then.
-    fn tell_progress(&self, id: u64, told: &Mutex<Instant>) {
-        let mut told = lock(told);
-        if id != NO_REPLY && told.elapsed() >= FETCH_PROGRESS_PAUSE {
-            *told = Instant::now();
-            drop(told);
+    fn tell_progress(&self, id: u64, reported_at: &Mutex<Instant>) {
+        let mut reported_at = lock(reported_at);
+        if id != NO_REPLY && reported_at.elapsed() >= FETCH_PROGRESS_PAUSE {
+            *reported_at = Instant::now();
+            drop(reported_at);
             self.send(&FetcherMessage::Fetching { id }, &[]);
         }
     }
@@ -272,8 +272,8 @@ impl ClientSession {
         let ranges = checked_ranges(chunks, shared.layout().count())
             .map_err(|_| refused(shared.display_name(), "malformed ranges of chunks"))?;
         if !is_offline {
-            let told = Mutex::new(Instant::now());
-            let on_progress = || self.tell_progress(id, &told);
+            let reported_at = Mutex::new(Instant::now());
+            let on_progress = || self.tell_progress(id, &reported_at);
             let options = WaitOptions { limit, on_progress: &on_progress };
             return shared.fetch(&ranges, urgency, past_caches, &options).await;
         }

@@ -36,7 +36,7 @@ pub(crate) struct CacheSpace {
     cache: Arc<CacheDirectory>,
     account: Mutex<Account>,
     /// The limits that clients have asked for, by connection.
-    asked: Mutex<HashMap<u64, u64>>,
+    requested_limits: Mutex<HashMap<u64, u64>>,
     default_limit: u64,
     keep_free: u64,
     /// Objects that have a writer. Held while one is opened or removed.
@@ -99,7 +99,7 @@ impl CacheSpace {
         let disk = cache.disk_space()?;
         let space = Self {
             account: Mutex::default(),
-            asked: Mutex::default(),
+            requested_limits: Mutex::default(),
             default_limit: default_limit(&disk),
             keep_free: (disk.total / 20).min(FREE_MAX),
             open: Mutex::default(),
@@ -120,15 +120,15 @@ impl CacheSpace {
 
     /// The limit now.
     pub(crate) fn limit(&self) -> u64 {
-        let asked = lock(&self.asked);
-        asked.values().min().map_or(self.default_limit, |limit| (*limit).max(LIMIT_MIN))
+        let requested = lock(&self.requested_limits);
+        requested.values().min().map_or(self.default_limit, |limit| (*limit).max(LIMIT_MIN))
     }
 
     /// A client wants the cache to take at most `limit` bytes, until it is gone.
     pub(crate) fn set_limit(&self, client: u64, limit: Option<u64>) {
         match limit {
-            Some(limit) => lock(&self.asked).insert(client, limit),
-            None => lock(&self.asked).remove(&client),
+            Some(limit) => lock(&self.requested_limits).insert(client, limit),
+            None => lock(&self.requested_limits).remove(&client),
         };
         // What does not fit is evicted when something is stored next, if not now.
         let account = lock(&self.account);

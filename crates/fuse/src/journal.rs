@@ -552,26 +552,26 @@ mod tests {
         }
     }
 
-    /// Crashes servers by this request until it is banned. Returns how many bans were told.
+    /// Crashes servers by this request until it is banned. Returns how many bans were reported.
     fn crash(journal: &RequestJournal, bytes: &[u8]) -> usize {
         let is_banned = || journal.banned().contains(bytes);
-        let mut told = 0;
+        let mut banned = 0;
         for _ in 0..CRASHES_MAX {
             if !is_banned() {
                 receive(journal, 0, bytes);
-                told += die(journal, ServerEnd::Crashed).newly_banned.len();
+                banned += die(journal, ServerEnd::Crashed).newly_banned.len();
             }
         }
         assert!(is_banned());
-        told
+        banned
     }
 
     #[test]
     fn a_directory_that_crashes_servers_at_every_name_is_banned_after_some() {
         let journal = RequestJournal::new(2).expect("memory");
         let name = |node, name: u64| request(2, opcode::LOOKUP, node, &name.to_le_bytes());
-        let told: Vec<usize> = (0..70).map(|number| crash(&journal, &name(5, number))).collect();
-        assert_eq!(told.iter().sum::<usize>(), BANNED_ALIKE_MAX);
+        let banned: Vec<usize> = (0..70).map(|number| crash(&journal, &name(5, number))).collect();
+        assert_eq!(banned.iter().sum::<usize>(), BANNED_ALIKE_MAX);
         let banned = journal.banned();
         assert!(!banned.contains(&request(2, opcode::GETATTR, 5, b"")));
         assert!(!banned.contains(&name(6, 0)));

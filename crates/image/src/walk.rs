@@ -242,8 +242,8 @@ impl<'a> TreeWalk<'a> {
     fn settle_charge(&mut self) {
         let levels = self.stack.capacity().saturating_mul(size_of::<DirLevel>());
         let others = levels.saturating_add(BLOCKS_BYTES);
-        let settled = self.state.settle_charge(u64::try_from(others).unwrap_or(u64::MAX));
-        if let Err(error) = settled {
+        let result = self.state.settle_charge(u64::try_from(others).unwrap_or(u64::MAX));
+        if let Err(error) = result {
             self.abandon(error);
         }
     }

@@ -276,13 +276,14 @@ mod tests {
         ThreadOptions { name: name.to_owned(), cpu: None, priority: PriorityRequest::Normal }
     }
 
-    /// Starts a thread, and gives what `look` sees on it.
+    /// Starts a thread, and returns what `observe` returns there.
     fn seen_on<T: Send + 'static>(
         wanted: ThreadOptions,
-        look: impl FnOnce(ThreadPlacement) -> T + Send + 'static,
+        observe: impl FnOnce(ThreadPlacement) -> T + Send + 'static,
     ) -> T {
         let (sender, receiver) = channel();
-        let owned = start(wanted, move |placement| sender.send(look(placement)).unwrap()).unwrap();
+        let owned =
+            start(wanted, move |placement| sender.send(observe(placement)).unwrap()).unwrap();
         let seen = receiver.recv().unwrap();
         owned.join();
         seen

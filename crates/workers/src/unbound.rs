@@ -169,8 +169,9 @@ impl UnboundPool {
     pub(crate) fn enqueue(&self, work: WorkItem) -> SubmitOutcome {
         let shared = &self.shared;
         let mut state = lock(&shared.state);
-        let has_room = state.queue.len() < shared.max_threads.saturating_mul(MAX_ITEMS_PER_THREAD);
-        if state.is_closing || !has_room || state.queue.try_reserve(1).is_err() {
+        let can_enqueue =
+            state.queue.len() < shared.max_threads.saturating_mul(MAX_ITEMS_PER_THREAD);
+        if state.is_closing || !can_enqueue || state.queue.try_reserve(1).is_err() {
             drop(state);
             shared.run_inline(work);
             return SubmitOutcome::Inline;

@@ -137,8 +137,8 @@ fn neither_gets_its_name_before_both_are_accepted() {
         fs::write(directory.path(name), "former").unwrap();
     }
     let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
-    let refusing = BlobInspector { directory: &directory, accepts: false };
-    build(&tree, &options, &directory.path("image"), &refusing, &CancelToken::new()).unwrap_err();
+    let rejecting = BlobInspector { directory: &directory, accepts: false };
+    build(&tree, &options, &directory.path("image"), &rejecting, &CancelToken::new()).unwrap_err();
     assert_eq!(fs::read(directory.path("image")).unwrap(), b"former");
     assert_eq!(fs::read(directory.path("blob")).unwrap(), b"former");
     build(

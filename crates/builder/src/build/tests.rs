@@ -357,8 +357,8 @@ pub(crate) fn check(tree: &Tree, options: &BuildOptions, data: WriteData) {
     let (found, wanted) = (facts_of_image(&path), facts_of_tree(tree));
     assert_eq!(found.len(), wanted.len());
     for (path, facts) in &wanted {
-        let shown = path.escape_ascii();
-        assert_eq!(found.get(path).expect("a name"), facts, "{shown} with {options:?}");
+        let escaped = path.escape_ascii();
+        assert_eq!(found.get(path).expect("a name"), facts, "{escaped} with {options:?}");
     }
     let length = fs::metadata(&path).unwrap().len();
     assert_eq!(length % u64::from(options.block_size.bytes()), 0);

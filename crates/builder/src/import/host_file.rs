@@ -31,7 +31,7 @@ pub(super) struct HostFile {
     root: Arc<SourceRoot>,
     name: Box<[u8]>,
     directory: u64,
-    spread: DataRanges,
+    data_ranges: DataRanges,
     fingerprint: FileFingerprint,
 }
 
@@ -57,13 +57,13 @@ impl HostFile {
         root: &Arc<SourceRoot>,
         place: &HostLocation<'_>,
         fingerprint: FileFingerprint,
-        spread: DataRanges,
+        data_ranges: DataRanges,
     ) -> Self {
         Self {
             root: Arc::clone(root),
             name: place.name.into(),
             directory: place.directory,
-            spread,
+            data_ranges,
             fingerprint,
         }
     }
@@ -74,7 +74,7 @@ impl HostFile {
         let fingerprint = &self.fingerprint;
         let mut encoder = RecordEncoder::default();
         encoder.number(self.directory).string(&self.name);
-        encoder.number(u64::from(self.spread == DataRanges::Sparse));
+        encoder.number(u64::from(self.data_ranges == DataRanges::Sparse));
         // What differs from host to host has always as many bytes: they count in the memory of the build, from
         // which bytes of the image follow.
         encoder.fixed(&device.0.to_le_bytes()).fixed(&device.1.to_le_bytes());
@@ -122,7 +122,8 @@ impl ContentProvider for SourceRoot {
     fn content_source(self: Arc<Self>, key: &[u8]) -> Arc<dyn ContentSource> {
         let mut decoder = RecordDecoder::new(key);
         let (directory, name) = (decoder.number(), decoder.string().into());
-        let spread = if decoder.number() == 1 { DataRanges::Sparse } else { DataRanges::Dense };
+        let data_ranges =
+            if decoder.number() == 1 { DataRanges::Sparse } else { DataRanges::Dense };
         let fingerprint = FileFingerprint {
             device: (u32::from_le_bytes(decoder.fixed()), u32::from_le_bytes(decoder.fixed())),
             inode: u64::from_le_bytes(decoder.fixed()),
@@ -132,7 +133,7 @@ impl ContentProvider for SourceRoot {
             ctime_nanoseconds: u32::from_le_bytes(decoder.fixed()),
             size: decoder.number(),
         };
-        Arc::new(HostFile { root: self, name, directory, spread, fingerprint })
+        Arc::new(HostFile { root: self, name, directory, data_ranges, fingerprint })
     }
 }
 
@@ -152,7 +153,7 @@ impl ContentSource for HostFile {
         if bytes == 0 {
             return Ok(Vec::new());
         }
-        if self.spread == DataRanges::Dense {
+        if self.data_ranges == DataRanges::Dense {
             return Ok(std::iter::once(0..bytes).collect());
         }
         let fd = self.open_unchanged()?;
@@ -544,7 +545,7 @@ mod tests {
         fn file(&self) -> HostFile {
             let status = rustix::fs::stat(self.path()).unwrap();
             let fingerprint = FileFingerprint::of_open(File::open(self.path()).unwrap()).unwrap();
-            let spread = match status.st_blocks.cast_unsigned() * 512 < fingerprint.size {
+            let data_ranges = match status.st_blocks.cast_unsigned() * 512 < fingerprint.size {
                 true => DataRanges::Sparse,
                 false => DataRanges::Dense,
             };
@@ -552,7 +553,7 @@ mod tests {
                 &self.root,
                 &HostLocation { directory: self.directory, name: b"file" },
                 fingerprint,
-                spread,
+                data_ranges,
             )
         }
     }
@@ -718,7 +719,7 @@ mod tests {
         assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
         assert!(ranges.iter().all(|range| range.start < range.end && range.end <= 8 << 20));
         let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-        if file.spread == DataRanges::Dense || bytes == 8 << 20 {
+        if file.data_ranges == DataRanges::Dense || bytes == 8 << 20 {
             let folder = fixture.folder.path().display();
             crate::import::tests::skip(&format!("{folder} reports no holes"));
             return;
@@ -741,10 +742,10 @@ mod tests {
     fn a_dense_file_is_one_range() {
         both(|fixture| {
             let mut file = fixture.file();
-            file.spread = DataRanges::Dense;
+            file.data_ranges = DataRanges::Dense;
             let all: Vec<_> = std::iter::once(0..TEXT.len() as u64).collect();
             assert_eq!(file.data_ranges().unwrap(), all);
-            file.spread = DataRanges::Sparse;
+            file.data_ranges = DataRanges::Sparse;
             assert_eq!(file.data_ranges().unwrap(), all);
         });
     }

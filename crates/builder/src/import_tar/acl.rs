@@ -193,9 +193,9 @@ impl AccountLookup {
     /// The name is not in the list, there is no list, or it cannot be read.
     pub(super) fn number(&mut self, kind: AccountKind, name: &[u8]) -> Result<u32, String> {
         let what = if kind == AccountKind::User { "user" } else { "group" };
-        let shown = name.escape_ascii();
+        let escaped = name.escape_ascii();
         let Some(files) = &self.files else {
-            return Err(format!("the {what} {shown} has no numeric id"));
+            return Err(format!("the {what} {escaped} has no numeric id"));
         };
         let (path, list) = match kind {
             AccountKind::User => (&files.users, &mut self.users),
@@ -206,7 +206,7 @@ impl AccountLookup {
             None => list.insert(read(path)?),
         };
         let number = list.get(name).copied();
-        number.ok_or_else(|| format!("the {what} {shown} is not in {}", path.display()))
+        number.ok_or_else(|| format!("the {what} {escaped} is not in {}", path.display()))
     }
 }
 

@@ -10,7 +10,7 @@ use super::headers::{
 };
 use super::input::{StoredHoles, TarInput};
 
-use super::{ForeignNameFn, TarContentMode, TarImportOptions, acl, archive, refused, shown};
+use super::{ForeignNameFn, TarContentMode, TarImportOptions, acl, archive, display_name, refused};
 use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
 use crate::{Error, ErrorKind, Result};
@@ -276,14 +276,14 @@ impl EntryReader {
 
     fn entry(&mut self, mut head: EntryHeader, offset: u64) -> Result<TarEntry> {
         let path = head.path();
-        let wrong = |why: String| refused(format!("{} {why}", shown(&path)), offset);
+        let wrong = |why: String| refused(format!("{} {why}", display_name(&path)), offset);
         let (kind, is_directory) = match head.body(&path).map_err(wrong)? {
             EntryData::File(bytes) => {
                 let content = self.content(&mut head, &path, bytes, offset)?;
                 (EntryKind::Inode(NodeKind::File(content)), false)
             }
             EntryData::Skipped(bytes) => {
-                self.skip_data(bytes, &shown(&path))?;
+                self.skip_data(bytes, &display_name(&path))?;
                 let kind = head.kind().map_err(wrong)?;
                 let is_directory = matches!(kind, EntryKind::Directory);
                 (kind, is_directory)
@@ -301,7 +301,7 @@ impl EntryReader {
         stored: u64,
         offset: u64,
     ) -> Result<Content> {
-        let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
+        let wrong = |why: String| refused(format!("{}: {why}", display_name(path)), offset);
         let form = head.extension.records.sparse.form().map_err(wrong)?;
         if self.headers_only {
             return self.absent(head, form.as_ref(), path, stored, offset);
@@ -324,8 +324,10 @@ impl EntryReader {
         let mut segments = map.finish(bytes, data).map_err(wrong)?;
         let place = self.store(data, stored, path)?;
         for segment in &mut segments {
-            segment.place =
-                segment.place.checked_add(place).ok_or_else(|| self.truncated(&shown(path)))?;
+            segment.place = segment
+                .place
+                .checked_add(place)
+                .ok_or_else(|| self.truncated(&display_name(path)))?;
         }
         if self.stored_holes.counts(&segments, bytes) {
             // A map may claim 2^63 bytes and hold none.
@@ -357,10 +359,10 @@ impl EntryReader {
     fn store(&mut self, bytes: u64, body: u64, path: &[u8]) -> Result<u64> {
         match self.input.store(bytes, path) {
             Ok(Some(place)) => {
-                self.pad(body, &shown(path))?;
+                self.pad(body, &display_name(path))?;
                 Ok(place)
             }
-            Ok(None) => Err(self.truncated(&shown(path))),
+            Ok(None) => Err(self.truncated(&display_name(path))),
             Err(error) => Err(error),
         }
     }
@@ -372,7 +374,7 @@ impl EntryReader {
         path: &[u8],
         offset: u64,
     ) -> Result<(u64, SparseMap)> {
-        let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
+        let wrong = |why: String| refused(format!("{}: {why}", display_name(path)), offset);
         let bytes =
             parse_number(header.field(OLD_BYTES)).ok().and_then(|bytes| u64::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| wrong("its sparse size is not a number".to_owned()))?;
@@ -382,7 +384,7 @@ impl EntryReader {
         while goes_on {
             let mut block = [0; BLOCK_BYTES];
             if self.input.read(&mut block)? < BLOCK_BYTES {
-                return Err(self.truncated(&shown(path)));
+                return Err(self.truncated(&display_name(path)));
             }
             add_parts(&mut map, &block[MORE_MAP]).map_err(wrong)?;
             map.check_count(self.sparse_extents_max).map_err(wrong)?;
@@ -399,7 +401,7 @@ impl EntryReader {
         path: &[u8],
         offset: u64,
     ) -> Result<(SparseMap, u64)> {
-        let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
+        let wrong = |why: String| refused(format!("{}: {why}", display_name(path)), offset);
         let mut lines = MapLineReader { block: [0; BLOCK_BYTES], at: BLOCK_BYTES, taken: 0 };
         let mut map = SparseMap::default();
         let parts = lines.number(self, stored, path).and_then(|parts| parts.map_err(wrong))?;
@@ -436,7 +438,7 @@ impl MapLineReader {
                     return Ok(Err("its map is longer than its contents".to_owned()));
                 }
                 if entries.input.read(&mut self.block)? < BLOCK_BYTES {
-                    return Err(entries.truncated(&shown(path)));
+                    return Err(entries.truncated(&display_name(path)));
                 }
                 (self.at, self.taken) = (0, self.taken + BLOCK_BYTES as u64);
             }
@@ -682,7 +684,7 @@ pub(super) fn contiguous_content(
 fn target(link: Vec<u8>) -> Result<Vec<u8>, String> {
     if link.is_empty() || link.len() > TARGET_BYTES_MAX {
         let bytes = link.len();
-        return Err(format!("is a symlink to {}, of {bytes} bytes", shown(&link)));
+        return Err(format!("is a symlink to {}, of {bytes} bytes", display_name(&link)));
     }
     Ok(link)
 }

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::archive::{ArchiveBacking, ArchiveFingerprint, SpoolWriter, TarArchive};
 use super::headers::{BLOCK_BYTES, SparseExtent};
-use super::{TarContentMode, TarImportOptions, TarSource, refused, shown};
+use super::{TarContentMode, TarImportOptions, TarSource, display_name, refused};
 use crate::context::check_cancelled;
 use crate::decompress::{Compression, CorruptStream, CountingReader, PipeReader, WindowMemory};
 use crate::{BuildOptions, Error, ErrorKind, Result};
@@ -192,7 +192,7 @@ impl AddedPart {
     fn add(&mut self, bytes: u64, name: &[u8], offset: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         if bytes > self.most {
-            (self.most, self.name, self.offset) = (bytes, shown(name), offset);
+            (self.most, self.name, self.offset) = (bytes, display_name(name), offset);
         }
     }
 }
@@ -510,7 +510,7 @@ impl TarInput {
                 {
                     let why = format!(
                         "{}: contents of more than {max} bytes, the limit of the spool",
-                        shown(name)
+                        display_name(name)
                     );
                     return Err(refused(why, self.offset));
                 }

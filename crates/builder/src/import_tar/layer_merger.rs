@@ -11,7 +11,7 @@
 use ferrofs_ondisk::FileType;
 
 use super::entry_reader::{EntryKind, TarEntry};
-use super::{refused, shown};
+use super::{display_name, refused};
 use crate::spill::SpillStore;
 use crate::spill::paged::PagedArray;
 use crate::tree::{Device, Metadata, Node, NodeId, NodeKind, NodeSet, Tree};
@@ -91,7 +91,7 @@ impl LayerMerger {
         let offset = entry.offset;
         let implied_before = self.implied_directories;
         self.add_named(entry, path).map_err(|error| match error.kind() {
-            ErrorKind::Format(why) => refused(format!("{}: {why}", shown(path)), offset),
+            ErrorKind::Format(why) => refused(format!("{}: {why}", display_name(path)), offset),
             // Its path is that of the temporary file, not of the archive.
             ErrorKind::Output { .. } => error,
             _ => error.at_byte(offset),
@@ -148,7 +148,7 @@ impl LayerMerger {
                     // An archive may repeat a link, as `tar -r` does; a link to itself is none.
                     let is_itself = components(&target)? == components(&path)?;
                     return if is_itself {
-                        let target = shown(&target);
+                        let target = display_name(&target);
                         let why = format!("is a hard link to {target}, which is the same file");
                         Err(archive(&path, &why))
                     } else {
@@ -307,7 +307,7 @@ impl LayerMerger {
                 }
                 Some(child) => {
                     if let Some(what) = obstacle(self.tree.file_type(child)) {
-                        let why = format!("lies below {}, which is {what}", shown(name));
+                        let why = format!("lies below {}, which is {what}", display_name(name));
                         return Err(archive(path, &why));
                     }
                     self.mark_current_layer(at, name);
@@ -345,7 +345,7 @@ impl LayerMerger {
                 Some(id) => return Ok(id),
             }
         };
-        Err(archive(path, &format!("is a hard link to {}, which {why}", shown(target))))
+        Err(archive(path, &format!("is a hard link to {}, which {why}", display_name(target))))
     }
 
     /// The complete tree.
@@ -432,7 +432,7 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 
 /// An error with the name of an entry; [`LayerMerger::add`] adds its offset.
 fn archive(path: &[u8], why: &str) -> Error {
-    Error::new(ErrorKind::Archive(format!("{} {why}", shown(path))))
+    Error::new(ErrorKind::Archive(format!("{} {why}", display_name(path))))
 }
 
 /// How whiteouts are imported.

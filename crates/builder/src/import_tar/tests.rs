@@ -645,8 +645,9 @@ fn a_compressed_archive_is_referred_to_only_by_who_says_so() {
         from_tar(TarSource::Path(path.clone()), &referred(), &NoopObserver, &CancelToken::new())
             .unwrap_err();
     assert!(error.to_string().contains("no image can refer to it"), "{error}");
-    let said = TarImportOptions { compression: Some(Compression::Gzip), ..referred() };
-    let tree = from_tar(TarSource::Path(path), &said, &NoopObserver, &CancelToken::new()).unwrap();
+    let declared = TarImportOptions { compression: Some(Compression::Gzip), ..referred() };
+    let tree =
+        from_tar(TarSource::Path(path), &declared, &NoopObserver, &CancelToken::new()).unwrap();
     let [device] = tree.devices() else { panic!("{:?}", tree.devices()) };
     assert_eq!(device.bytes % 512, 0);
     let ends = tree.nodes().filter_map(|(_, node)| node.content()?.extents()?.last().copied());

@@ -198,11 +198,11 @@ impl BuildOptions {
             )
         })?;
         for (number, text) in self.xattr_prefixes.iter().enumerate() {
-            let shown = || text.escape_ascii();
+            let escaped = || text.escape_ascii();
             let is_long = long_prefix(text).is_some_and(|prefix| prefix.to_bytes().is_ok());
-            require(is_long, || format!("{} is not a valid prefix of xattr names", shown()))?;
+            require(is_long, || format!("{} is not a valid prefix of xattr names", escaped()))?;
             let is_first = !self.xattr_prefixes[..number].contains(text);
-            require(is_first, || format!("the xattr prefix {} is given twice", shown()))?;
+            require(is_first, || format!("the xattr prefix {} is given twice", escaped()))?;
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ pub(super) fn leave_out_data(
     options: &mut BuildOptions,
     warnings: &mut Vec<String>,
 ) {
-    let way = match contents(typed) {
+    let method = match contents(typed) {
         _ if typed.tar_mode() == Some(TarMode::MappedCopy) => {
             warnings.push("--tar=i,MAP: data is not left out, but copied".to_owned());
             options.inline_data = false;
@@ -65,7 +65,7 @@ pub(super) fn leave_out_data(
         Some(TarContentMode::Copy) | None => return,
     };
     let unused = options_of_data(typed, options);
-    warnings.extend(given(unused).map(|option| format!("{option} has no effect with {way}")));
+    warnings.extend(given(unused).map(|option| format!("{option} has no effect with {method}")));
     let defaults = BuildOptions::default();
     options.algorithms = None;
     options.metabox_method = None;

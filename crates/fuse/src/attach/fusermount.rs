@@ -360,7 +360,7 @@ pub(super) struct Unmounter {
     /// `None` if another process has started it.
     child: Option<Pid>,
     socket: UnixStream,
-    /// The socket of the one that this one replaces, until it is settled.
+    /// The socket of the one that this one replaces, until it is resolved.
     previous: Option<OwnedFd>,
 }
 
@@ -411,7 +411,7 @@ impl Unmounter {
     }
 
     /// F5: it unmounts when nobody has its descriptor any more, if that is what is to happen at the end.
-    pub(super) fn settle(&self, at_end: AtEnd) {
+    pub(super) fn resolve_previous(&self, at_end: AtEnd) {
         if at_end == AtEnd::Unmount {
             // If it has ended, nobody unmounts at the end, as after its end later on.
             rustix::io::write(&self.socket, ARM).ok();

@@ -455,7 +455,7 @@ impl ServiceManager {
         fault_point("renewing", 1);
         self.store(number, unmounter.descriptor())?;
         self.wait_until_read()?;
-        unmounter.settle(at_end);
+        unmounter.resolve_previous(at_end);
         Ok(())
     }
 

@@ -56,9 +56,9 @@ pub(super) fn raise_priority_limits() {
     for (resource, needed) in [(Resource::Rtprio, REAL_TIME_PRIORITY), (Resource::Nice, NICE_LIMIT)]
     {
         let has = getrlimit(resource);
-        let reaches = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
-        if !reaches(has.current) {
-            let maximum = if reaches(has.maximum) { has.maximum } else { Some(needed) };
+        let is_sufficient = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
+        if !is_sufficient(has.current) {
+            let maximum = if is_sufficient(has.maximum) { has.maximum } else { Some(needed) };
             setrlimit(resource, Rlimit { current: Some(needed), maximum }).ok();
         }
     }

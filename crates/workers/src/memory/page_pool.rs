@@ -375,8 +375,8 @@ impl PagePoolInner {
     }
 
     fn make_vacant(&self, key: FrameKey) {
-        let has_room = self.vacant.push(&self.links, key, self.settings.frames).is_ok();
-        debug_assert!(has_room, "all frames have room on this stack");
+        let was_pushed = self.vacant.push(&self.links, key, self.settings.frames).is_ok();
+        debug_assert!(was_pushed, "all frames have room on this stack");
     }
 
     /// Faults frames in until the reserve is full.

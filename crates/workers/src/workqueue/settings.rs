@@ -137,8 +137,8 @@ impl WorkQueueSettings {
             ActiveWorkers::OnePerCpu => workers.min(cpus - 1),
             ActiveWorkers::All => workers,
         };
-        let is_crowded = active >= cpus;
-        let never_spins = is_crowded || self.priority == PriorityRequest::Raised;
+        let is_oversubscribed = active >= cpus;
+        let never_spins = is_oversubscribed || self.priority == PriorityRequest::Raised;
         Ok(ResolvedSettings {
             name: if self.name.is_empty() { "queue".to_owned() } else { self.name.clone() },
             workers,
@@ -147,7 +147,7 @@ impl WorkQueueSettings {
             dispatch_policy: self.dispatch_policy,
             priority: self.priority,
             worker_spins: self.spins.unwrap_or(if never_spins { 0 } else { DEFAULT_SPINS }),
-            submitter_spins: if is_crowded { 0 } else { DEFAULT_SPINS },
+            submitter_spins: if is_oversubscribed { 0 } else { DEFAULT_SPINS },
         })
     }
 }
