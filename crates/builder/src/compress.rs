@@ -583,8 +583,9 @@ fn has_repeats(bytes: &[u8]) -> bool {
     // Of one run in so many, chosen by its bytes, a second table keeps all there are: repeats of any distance. None of
     // equal bytes is chosen, as a few of these in random bytes gain nothing.
     let rate = (bytes.len() >> (TABLE_BITS - 1)).next_power_of_two();
-    let choice = u32::try_from(rate - 1).unwrap_or(u32::MAX);
-    let mut chosen = vec![0_u32; 1 << TABLE_BITS];
+    // Of few bytes that would be every run, all of which the first table has.
+    let choice = u32::try_from(rate - 1).ok().filter(|choice| *choice > 0);
+    let mut chosen = vec![0_u32; if choice.is_some() { 1 << TABLE_BITS } else { 0 }];
     let mut far = 0_usize;
     for run in bytes.windows(4) {
         let Ok(run) = <[u8; 4]>::try_from(run) else { continue };
@@ -594,7 +595,7 @@ fn has_repeats(bytes: &[u8]) -> bool {
             repeats += usize::from(*place == value);
             *place = value;
         }
-        if value & choice == 0
+        if choice.is_some_and(|choice| value & choice == 0)
             && value != value.rotate_left(8)
             && let Some(place) = chosen.get_mut(slot as usize)
         {

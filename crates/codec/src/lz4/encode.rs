@@ -125,6 +125,10 @@ const NEAR_INPUT_BYTES: usize = (64 << 10) + 10;
 /// Longer outputs take more than [`NEAR_INPUT_BYTES`] of nearly all inputs, so they are not tried
 /// with the small table first: it would encode these bytes in vain.
 const NEAR_OUTPUT_BYTES_MAX: usize = NEAR_INPUT_BYTES / WORTH;
+/// The part of the input that is tried first has so many times the bytes of the output: LZ4 seldom makes more of it.
+const USUAL_RATIO: usize = 8;
+/// More than what the library treats specially at the end of its input: literals (5 bytes), and where no match starts (12).
+const END_BYTES: usize = 32;
 /// One call in so many tries both tables.
 const TRY_BOTH: u32 = 16;
 
@@ -157,28 +161,7 @@ impl LibLz4Encoder {
     }
 
     fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
-        let Some(level) = self.level else {
-            if output.len() > NEAR_OUTPUT_BYTES_MAX {
-                return self.fill_fast(input, output);
-            }
-            let near = &input[..input.len().min(NEAR_INPUT_BYTES)];
-            let tries_both = near.len() < input.len() && self.calls.is_multiple_of(TRY_BOTH);
-            self.calls += u32::from(near.len() < input.len());
-            if near.len() < input.len() && !tries_both && !self.near_is_better {
-                return self.fill_fast(input, output);
-            }
-            let filled = self.fill_fast(near, output)?;
-            let is_all = filled.input_bytes < near.len() || near.len() == input.len();
-            if is_all && !tries_both {
-                return Ok(filled);
-            }
-            let far = self.fill_fast(input, output)?;
-            if !is_all {
-                return Ok(far);
-            }
-            self.near_is_better = filled.input_bytes > far.input_bytes;
-            return if self.near_is_better { self.fill_fast(near, output) } else { Ok(far) };
-        };
+        let Some(level) = self.level else { return self.fill_with_best_table(input, output) };
         let (mut taken, capacity) = (c_length(input)?, c_length(output)?);
         // SAFETY: the state was made by `LZ4_initStreamHC` and is borrowed mutably. Resetting makes
         // it forget the input of the call before, of which it keeps a pointer; it does so without
@@ -195,6 +178,65 @@ impl LibLz4Encoder {
             )
         };
         filled(taken, bytes)
+    }
+
+    /// With the table that took more input when both were tried last.
+    fn fill_with_best_table(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
+        if output.len() > NEAR_OUTPUT_BYTES_MAX || input.len() <= NEAR_INPUT_BYTES {
+            return self.fill_far(input, output);
+        }
+        let near = &input[..NEAR_INPUT_BYTES];
+        let tries_both = self.calls.is_multiple_of(TRY_BOTH);
+        self.calls += 1;
+        if !tries_both {
+            if self.near_is_better {
+                let filled = self.fill_fast(near, output)?;
+                if filled.input_bytes < near.len() {
+                    return Ok(filled);
+                }
+            }
+            return self.fill_far(input, output);
+        }
+        // The one that was better goes last, since the output then has its bytes.
+        if self.near_is_better {
+            let far = self.fill_far(input, output)?;
+            let filled = self.fill_fast(near, output)?;
+            if filled.input_bytes < near.len() {
+                self.near_is_better = filled.input_bytes > far.input_bytes;
+                if self.near_is_better {
+                    return Ok(filled);
+                }
+            }
+            return self.fill_far(input, output);
+        }
+        let filled = self.fill_fast(near, output)?;
+        let far = self.fill_far(input, output)?;
+        if filled.input_bytes < near.len() {
+            self.near_is_better = filled.input_bytes > far.input_bytes;
+            if self.near_is_better {
+                return self.fill_fast(near, output);
+            }
+        }
+        Ok(far)
+    }
+
+    /// The same bytes as [`LibLz4Encoder::fill_fast`] with all of the input. The library searches for the next match up to
+    /// the end of its input, even if the literals before it fill the output already. In random bytes, that would be the whole
+    /// input for each output.
+    fn fill_far(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
+        let front_bytes = output.len().saturating_mul(USUAL_RATIO).max(NEAR_INPUT_BYTES + 1);
+        if let Some(front) = input.get(..front_bytes).filter(|front| front.len() < input.len()) {
+            let filled = self.fill_fast(front, output)?;
+            // A match that the output has room for starts before this. Else more input could change the last sequences.
+            if filled.input_bytes + output.len() + END_BYTES <= front.len() {
+                return Ok(filled);
+            }
+        }
+        self.fill_fast(input, output)
     }
 
     fn fill_fast(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
@@ -233,4 +275,65 @@ fn state_bytes(level: Option<u8>) -> usize {
 
 fn library_bytes_max(level: Option<u8>) -> usize {
     state_bytes(level) + c_heap::HEADER_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes from a linear congruential generator; of each, only the bits in `mask`.
+    fn bytes(count: usize, mask: u8, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state.to_le_bytes()[6] & mask
+        };
+        std::iter::repeat_with(next).take(count).collect()
+    }
+
+    #[test]
+    fn the_front_of_the_input_gives_the_bytes_of_all_of_it() {
+        for output_bytes in [4096, 16_384, 65_536] {
+            let front = (output_bytes * USUAL_RATIO).max(NEAR_INPUT_BYTES + 1);
+            let mut encoder = LibLz4Encoder::new(None).unwrap();
+            for (number, mask) in [0xff, 0x7f, 0x3f, 0x07, 0x01, 0x00].into_iter().enumerate() {
+                let noise = bytes(front * 3, mask, number as u64);
+                // Noise begins or ends at several distances from the end of the front.
+                for distance in
+                    [0, 1, 5, 12, 13, 40, output_bytes, output_bytes + 40, 3 * output_bytes]
+                {
+                    for is_noise_first in [false, true] {
+                        let mut input = noise.clone();
+                        let at = front - distance;
+                        if is_noise_first { &mut input[at..] } else { &mut input[..at] }.fill(7);
+                        let (mut one, mut other) = (vec![0; output_bytes], vec![0; output_bytes]);
+                        let far = encoder.fill_far(&input, &mut one).unwrap();
+                        let all = encoder.fill_fast(&input, &mut other).unwrap();
+                        assert_eq!(far, all, "{output_bytes} {mask} {distance} {is_noise_first}");
+                        assert_eq!(one[..far.output_bytes], other[..all.output_bytes]);
+                    }
+                }
+            }
+        }
+    }
+
+    // The library searched all 4 MB of random bytes for each cluster of 4 KiB, so a build took four times as long.
+    #[test]
+    fn random_bytes_take_no_longer_if_there_are_more_of_them() {
+        let noise = bytes(4 << 20, 0xff, 1);
+        let mut encoder = LibLz4Encoder::new(None).unwrap();
+        let mut output = vec![0; 4096];
+        let mut fastest = |input: &[u8]| {
+            let times = (0..20).map(|_| {
+                let started_at = std::time::Instant::now();
+                for _ in 0..16 {
+                    assert!(encoder.fill(input, &mut output).unwrap().input_bytes < 4096);
+                }
+                started_at.elapsed()
+            });
+            times.min().unwrap()
+        };
+        let (few, many) = (fastest(&noise[..128 << 10]), fastest(&noise));
+        assert!(many < few * 3, "{few:?} for 128 KiB, {many:?} for 4 MiB");
+    }
 }
