@@ -583,8 +583,8 @@ fn has_repeats(bytes: &[u8]) -> bool {
     // Of one run in so many, chosen by its bytes, a second table keeps all there are: repeats of any distance. None of
     // equal bytes is chosen, as a few of these in random bytes gain nothing.
     let rate = (bytes.len() >> (TABLE_BITS - 1)).next_power_of_two();
-    // Of few bytes that would be every run, all of which the first table has.
-    let choice = u32::try_from(rate - 1).ok().filter(|choice| *choice > 0);
+    // The first table has nearly all runs of few bytes.
+    let choice = u32::try_from(rate - 1).ok().filter(|_| bytes.len() > 1 << TABLE_BITS);
     let mut chosen = vec![0_u32; if choice.is_some() { 1 << TABLE_BITS } else { 0 }];
     let mut far = 0_usize;
     for run in bytes.windows(4) {
