@@ -130,7 +130,7 @@ const USUAL_RATIO: usize = 8;
 /// More than what the library treats specially at the end of its input: literals (5 bytes), and where no match starts (12).
 const END_BYTES: usize = 32;
 /// One call in so many tries both tables.
-const TRY_BOTH: u32 = 16;
+const TRY_BOTH: u32 = 32;
 
 /// The state of one of the two encoders.
 struct LibLz4Encoder {
