@@ -578,33 +578,51 @@ fn is_even(bytes: &[u8]) -> bool {
 
 /// Whether more runs of four bytes come twice than chance explains.
 fn has_repeats(bytes: &[u8]) -> bool {
-    let mut seen = vec![0_u32; 1 << TABLE_BITS];
-    let mut repeats = 0_usize;
-    // Of one run in so many, chosen by its bytes, a second table keeps all there are: repeats of any distance. None of
-    // equal bytes is chosen, as a few of these in random bytes gain nothing.
-    let rate = (bytes.len() >> (TABLE_BITS - 1)).next_power_of_two();
-    // The first table has nearly all runs of few bytes.
-    let choice = u32::try_from(rate - 1).ok().filter(|_| bytes.len() > 1 << TABLE_BITS);
-    let mut chosen = vec![0_u32; if choice.is_some() { 1 << TABLE_BITS } else { 0 }];
-    let mut far = 0_usize;
-    for run in bytes.windows(4) {
-        let Ok(run) = <[u8; 4]>::try_from(run) else { continue };
-        let value = u32::from_le_bytes(run);
-        let slot = value.wrapping_mul(0x9e37_79b1) >> (32 - TABLE_BITS);
-        if let Some(place) = seen.get_mut(slot as usize) {
-            repeats += usize::from(*place == value);
-            *place = value;
-        }
-        if choice.is_some_and(|choice| value & choice == 0)
-            && value != value.rotate_left(8)
-            && let Some(place) = chosen.get_mut(slot as usize)
+    let mut near = RepeatTable::new();
+    // Of one run in so many, chosen by its bytes, a second table keeps all there are: repeats of any distance. Fewer would
+    // not find what saves a block of a long cluster. More take time, as the branch is mispredicted for each of them.
+    let rate = (bytes.len() >> (TABLE_BITS - 3)).next_power_of_two();
+    let choice = u32::try_from(rate - 1).unwrap_or(u32::MAX);
+    // The first table keeps nearly all runs of few bytes.
+    let mut far = (bytes.len() > 1 << TABLE_BITS).then(RepeatTable::new);
+    for run in runs(bytes) {
+        near.add(run);
+        if let Some(far) = &mut far
+            && run & choice == 0
+            // A few runs of equal bytes in random ones gain nothing.
+            && run != run.rotate_left(8)
         {
-            far += usize::from(*place == value);
-            *place = value;
+            far.add(run);
         }
     }
     // A match of four bytes gains about one; one in 512 bytes is less than the loss elsewhere.
-    repeats > bytes.len() / 512 + 2 || far > bytes.len() / rate / 512 + 2
+    let far_repeats = far.map_or(0, |far| far.repeats);
+    near.repeats > bytes.len() / 512 + 2 || far_repeats > bytes.len() / rate / 512 + 2
+}
+
+/// All runs of four bytes.
+fn runs(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.windows(4).map(|run| run.try_into().map_or(0, u32::from_le_bytes))
+}
+
+/// The last run of each hash value, and how many runs were there already.
+struct RepeatTable {
+    last: Vec<u32>,
+    repeats: usize,
+}
+
+impl RepeatTable {
+    fn new() -> Self {
+        Self { last: vec![0; 1 << TABLE_BITS], repeats: 0 }
+    }
+
+    fn add(&mut self, run: u32) {
+        let slot = run.wrapping_mul(0x9e37_79b1) >> (32 - TABLE_BITS);
+        if let Some(last) = self.last.get_mut(slot as usize) {
+            self.repeats += usize::from(*last == run);
+            *last = run;
+        }
+    }
 }
 
 #[cfg(test)]
