@@ -31,6 +31,8 @@ pub(super) struct CostModel {
     /// The cost of everything up to the end of each step.
     costs: Vec<u32>,
     step: usize,
+    /// Where the first step ends that has no cost yet: a division for each byte would take a third of the time.
+    step_end: usize,
     /// How far the pass is, and the cost up to there.
     at: usize,
     cost: u32,
@@ -42,7 +44,7 @@ impl CostModel {
         table.try_reserve_exact(1 << TABLE_BITS).map_err(|_| ErrorKind::OutOfMemory)?;
         table.resize(1 << TABLE_BITS, 0);
         costs.try_reserve_exact(STEPS).map_err(|_| ErrorKind::OutOfMemory)?;
-        Ok(Self { table: table.into_boxed_slice(), costs, step: 1, at: 0, cost: 0 })
+        Ok(Self { table: table.into_boxed_slice(), costs, step: 1, step_end: 1, at: 0, cost: 0 })
     }
 
     /// Begins with another input, which is given to each call from now on.
@@ -50,6 +52,7 @@ impl CostModel {
         self.table.fill(0);
         self.costs.clear();
         self.step = (output_bytes / STEPS_OF_OUTPUT).max(1);
+        self.step_end = self.step;
         (self.at, self.cost) = (0, 0);
     }
 
@@ -102,8 +105,10 @@ impl CostModel {
         };
         self.cost += if repeated > 0 { REPEAT } else { LITERAL };
         self.at += repeated.max(1);
-        let steps = (self.at / self.step).min(STEPS);
-        self.costs.resize(steps, self.cost);
+        while self.step_end <= self.at && self.costs.len() < STEPS {
+            self.costs.push(self.cost);
+            self.step_end += self.step;
+        }
         true
     }
 }
