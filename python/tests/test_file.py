@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import tarfile
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -53,15 +52,19 @@ def test_readinto_takes_any_writable_buffer(
         file.readinto(b"read-only")
 
 
-def test_no_interrupt_is_lost_in_readahead(files: dict[str, bytes], tmp_path: Path) -> None:
-    # Threads that run this test share `tmp_path`.
-    output = Path(tempfile.mkdtemp(dir=tmp_path)) / "a.erofs"
-    # So many inodes that the map of the file is not read with the superblock.
+@pytest.fixture(scope="module")
+def image_of_many_inodes(
+    files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> bytes:
+    """So many that the map of the file `large` is not read with the superblock."""
+    output = tmp_path_factory.mktemp("many-inodes") / "a.erofs"
     others = [(f"d{one}/{'x' * 200}{two}", b"x" * 60) for one in range(8) for two in range(200)]
     entries = [("large", files["large"] * 4), *others]
     ferrofs.build(entries, output, "lz4", pcluster_size=16384)
-    data = output.read_bytes()
+    return output.read_bytes()
 
+
+def test_no_interrupt_is_lost_in_readahead(image_of_many_inodes: bytes) -> None:
     class Source(io.BytesIO):
         """Is interrupted once, in a read of the thread that calls."""
 
@@ -75,7 +78,7 @@ def test_no_interrupt_is_lost_in_readahead(files: dict[str, bytes], tmp_path: Pa
             return super().read(size)
 
     for reads in range(1, 1000):
-        source = Source(data)
+        source = Source(image_of_many_inodes)
         with ferrofs.Image(source, memory=32 << 20) as image:
             source.left = reads
             try:

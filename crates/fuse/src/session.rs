@@ -5,9 +5,10 @@ mod listener;
 mod state;
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -37,6 +38,18 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Called once on each listener thread before its first request, for example to set its priority.
     fn listener_started(&self) {}
+
+    /// Starts the thread of a spare listener, which a listener needs while it waits for slow storage.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    fn spawn_listener(
+        &self,
+        builder: Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<JoinHandle<()>> {
+        builder.spawn(body)
+    }
 }
 
 /// How a session runs.
@@ -223,7 +236,7 @@ impl NegotiatedSession {
 
 /// Starts a thread with this name and this body. Tests let it fail.
 type SpawnThread<'a> =
-    dyn FnMut(String, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>> + 'a;
+    dyn FnMut(String, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> + 'a;
 
 /// A running session.
 pub struct Session {
@@ -245,7 +258,7 @@ impl fmt::Debug for Session {
 impl Session {
     /// The listeners wait in [`SessionState::wait_for_start`], so that all threads can still be ended if one of them
     /// cannot be started: a thread that reads from the device cannot be woken.
-    fn start_threads(&mut self, spawn: &mut SpawnThread<'_>) -> std::io::Result<()> {
+    fn start_threads(&mut self, spawn: &mut SpawnThread<'_>) -> io::Result<()> {
         for index in 0..self.state.listeners() {
             let listener = Listener { state: Arc::clone(&self.state), index, is_spare: false };
             let thread = spawn(listener.thread_name(), Box::new(move || listener.run()))?;

@@ -12,7 +12,9 @@ mod readdir;
 mod seek;
 mod xattrs;
 
+use std::io;
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::{Builder, JoinHandle};
 
 use ferrofs_fuse::{
     Capabilities, Errno, FileSystem, InitParameters, NodeAttributes, NodeEntry, Notifier,
@@ -241,6 +243,14 @@ impl ImageFs {
 impl FileSystem for ImageFs {
     fn listener_started(&self) {
         let _reached: PriorityLevel = priority::apply(self.settings.priority);
+    }
+
+    fn spawn_listener(
+        &self,
+        builder: Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<JoinHandle<()>> {
+        priority::spawn(self.settings.priority, builder, body)
     }
 
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {

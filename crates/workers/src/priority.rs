@@ -3,14 +3,20 @@
 //! for every worker.
 
 use std::fmt;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
 
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::{Resource, getpriority_process, getrlimit, setpriority_process};
 use rustix::thread::gettid;
 
 use crate::sys;
 
 /// The lowest real-time priority: above every ordinary thread, below everybody else's real-time ones.
 const FIFO_PRIORITY: i32 = 1;
+/// The limit (`RLIMIT_RTPRIO`) that allows it.
+const FIFO_PRIORITY_LIMIT: u64 = 1;
 /// The nice value of the second level; -20 is left to threads that must come before it.
 const NICE: i32 = -19;
 
@@ -106,10 +112,90 @@ impl InheritedPriority {
     }
 }
 
+impl InheritedPriority {
+    /// Lets threads that [`spawn`] starts with [`PriorityRequest::Raised`] have this priority after `self` is dropped. Called
+    /// after the process has lost its privilege, and does nothing if its limits allow its threads to raise themselves (L7).
+    /// If the system starts no thread, later ones reach the level that they are allowed.
+    pub fn keep_for_later_threads(&self) {
+        let allowed = getrlimit(Resource::Rtprio).current;
+        let may_raise = allowed.is_none_or(|most| most >= FIFO_PRIORITY_LIMIT);
+        if !may_raise
+            && SPAWNER.get().is_none()
+            && let Ok(spawner) = RaisedSpawner::start()
+        {
+            SPAWNER.set(spawner).ok();
+        }
+    }
+}
+
 impl Drop for InheritedPriority {
     fn drop(&mut self) {
         // A thread may always lower itself.
         sys::set_scheduler(sys::POLICY_OTHER, 0).unwrap_or_default();
+    }
+}
+
+/// Starts a thread that calls [`apply`] with `request`: one that may raise itself, or that has inherited its priority
+/// ([`InheritedPriority::keep_for_later_threads`]).
+///
+/// # Errors
+/// The system starts no thread.
+pub fn spawn(
+    request: PriorityRequest,
+    builder: Builder,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    match SPAWNER.get() {
+        Some(spawner) if request == PriorityRequest::Raised => {
+            spawner.spawn(builder, Box::new(body))
+        }
+        _ => builder.spawn(body),
+    }
+}
+
+/// Of the process, like the privilege that it replaces.
+static SPAWNER: OnceLock<RaisedSpawner> = OnceLock::new();
+
+/// A thread that has an inherited priority, and passes it on to the threads that it starts for others. It ends when
+/// this is dropped.
+#[derive(Debug)]
+struct RaisedSpawner {
+    requests: Sender<SpawnRequest>,
+}
+
+/// A thread to start.
+struct SpawnRequest {
+    builder: Builder,
+    body: Box<dyn FnOnce() + Send>,
+    reply: Sender<io::Result<JoinHandle<()>>>,
+}
+
+impl RaisedSpawner {
+    /// The thread inherits the priority of the caller.
+    fn start() -> io::Result<Self> {
+        let (requests, received) = channel();
+        Builder::new().name("spawner".to_owned()).spawn(|| Self::run(received))?;
+        Ok(Self { requests })
+    }
+
+    fn run(received: Receiver<SpawnRequest>) {
+        for SpawnRequest { builder, body, reply } in received {
+            reply.send(builder.spawn(body)).ok();
+        }
+    }
+
+    fn spawn(
+        &self,
+        builder: Builder,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<JoinHandle<()>> {
+        let (reply, replied) = channel();
+        if let Err(unsent) = self.requests.send(SpawnRequest { builder, body, reply }) {
+            return unsent.0.builder.spawn(unsent.0.body);
+        }
+        replied
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts others has ended")))
     }
 }
 
@@ -204,7 +290,7 @@ mod tests {
 
     /// Runs on a thread of its own, since it changes that thread's priority.
     fn on_new_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-        std::thread::Builder::new().spawn(body).unwrap().join().unwrap()
+        Builder::new().spawn(body).unwrap().join().unwrap()
     }
 
     // Policy and priority shown are what sched_getscheduler says.
@@ -276,6 +362,26 @@ mod tests {
             assert_eq!(thread(discard_inherited), sys::POLICY_OTHER);
             drop(inherited);
             assert_eq!(thread(discard_inherited), sys::POLICY_OTHER);
+        });
+    }
+
+    #[test]
+    fn an_inherited_priority_reaches_threads_that_are_started_after_it_was_discarded() {
+        on_new_thread(|| {
+            let Some(inherited) = InheritedPriority::raise() else {
+                return skipped("a real-time priority is refused");
+            };
+            let spawner = RaisedSpawner::start().unwrap();
+            drop(inherited);
+            assert_eq!(shown().0, sys::POLICY_OTHER);
+            // Without a request of its own.
+            let (send, sent) = channel();
+            let name = Builder::new().name("later".to_owned());
+            let thread =
+                spawner.spawn(name, Box::new(move || send.send(shown()).unwrap())).unwrap();
+            assert_eq!(thread.thread().name(), Some("later"));
+            thread.join().unwrap();
+            assert_eq!(sent.recv().unwrap().0, sys::POLICY_FIFO);
         });
     }
 

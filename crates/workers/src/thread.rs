@@ -90,7 +90,8 @@ fn spawn(
 ) -> Result<JoinHandle<()>, Error> {
     let ThreadOptions { name, cpu, priority } = options;
     let builder = thread::Builder::new().name(truncate_name(name));
-    builder.spawn(move || body(place(cpu, priority))).map_err(|refusal| {
+    let body = move || body(place(cpu, priority));
+    crate::priority::spawn(priority, builder, body).map_err(|refusal| {
         let error = Error::new(ErrorKind::NoThread, "starting a thread");
         match refusal.raw_os_error() {
             Some(number) => error.with_errno(rustix::io::Errno::from_raw_os_error(number)),

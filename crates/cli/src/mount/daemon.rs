@@ -147,7 +147,9 @@ pub(super) fn serve(
             }
         }
     });
-    drop(inherited);
+    if let Some(inherited) = inherited {
+        inherited.keep_for_later_threads();
+    }
     // Threads that the image starts from here on inherit the ordinary priority.
     shared.allow_threads();
     drop(shared);

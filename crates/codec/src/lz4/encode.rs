@@ -73,7 +73,7 @@ impl Lz4Encoder {
     }
 
     pub(crate) fn restart(&mut self) {
-        (self.library.near_is_better, self.library.calls) = (true, 0);
+        (self.library.better_table, self.library.calls) = (Table::Near, 0);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -137,9 +137,18 @@ struct LibLz4Encoder {
     state: CBlock,
     /// Of LZ4HC.
     level: Option<c_int>,
-    /// Of LZ4: whether the small table took more input when both were tried last, and the calls since.
-    near_is_better: bool,
+    /// Of LZ4: the table that took more input when both were tried last, and the calls since.
+    better_table: Table,
     calls: u32,
+}
+
+/// The tables of liblz4 in which it looks for matches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Table {
+    /// Of 16-bit positions ([`NEAR_INPUT_BYTES`]).
+    Near,
+    /// Of 32-bit positions.
+    Far,
 }
 
 impl LibLz4Encoder {
@@ -153,7 +162,7 @@ impl LibLz4Encoder {
                 return Err(ErrorKind::EncodingFailed);
             }
         }
-        Ok(Self { state, level: level.map(c_int::from), near_is_better: true, calls: 0 })
+        Ok(Self { state, level: level.map(c_int::from), better_table: Table::Near, calls: 0 })
     }
 
     fn memory_bytes(&self) -> usize {
@@ -180,7 +189,7 @@ impl LibLz4Encoder {
         filled(taken, bytes)
     }
 
-    /// With the table that took more input when both were tried last.
+    /// With the table that is expected to take more input.
     fn fill_with_best_table(
         &mut self,
         input: &[u8],
@@ -189,39 +198,55 @@ impl LibLz4Encoder {
         if output.len() > NEAR_OUTPUT_BYTES_MAX || input.len() <= NEAR_INPUT_BYTES {
             return self.fill_far(input, output);
         }
-        let near = &input[..NEAR_INPUT_BYTES];
         let tries_both = self.calls.is_multiple_of(TRY_BOTH);
         self.calls += 1;
+        let expected = self.better_table;
         if !tries_both {
-            if self.near_is_better {
-                let filled = self.fill_fast(near, output)?;
-                if filled.input_bytes < near.len() {
-                    return Ok(filled);
+            let filled = self.fill_with(expected, input, output)?;
+            return match expected {
+                Table::Near if filled.input_bytes >= NEAR_INPUT_BYTES => {
+                    self.fill_far(input, output)
                 }
-            }
-            return self.fill_far(input, output);
+                _ => Ok(filled),
+            };
         }
-        // The one that was better goes last, since the output then has its bytes.
-        if self.near_is_better {
-            let far = self.fill_far(input, output)?;
-            let filled = self.fill_fast(near, output)?;
-            if filled.input_bytes < near.len() {
-                self.near_is_better = filled.input_bytes > far.input_bytes;
-                if self.near_is_better {
-                    return Ok(filled);
-                }
+        // The expected one goes last, since the output then has its bytes.
+        let (near, far) = match expected {
+            Table::Near => {
+                let far = self.fill_far(input, output)?;
+                (self.fill_with(Table::Near, input, output)?, far)
             }
-            return self.fill_far(input, output);
-        }
-        let filled = self.fill_fast(near, output)?;
-        let far = self.fill_far(input, output)?;
-        if filled.input_bytes < near.len() {
-            self.near_is_better = filled.input_bytes > far.input_bytes;
-            if self.near_is_better {
-                return self.fill_fast(near, output);
+            Table::Far => {
+                let near = self.fill_with(Table::Near, input, output)?;
+                (near, self.fill_far(input, output)?)
             }
+        };
+        let best = if near.input_bytes >= NEAR_INPUT_BYTES {
+            // It took all that it is given, which says nothing about the next call.
+            Table::Far
+        } else {
+            self.better_table =
+                if near.input_bytes > far.input_bytes { Table::Near } else { Table::Far };
+            self.better_table
+        };
+        match best {
+            _ if best != expected => self.fill_with(best, input, output),
+            Table::Near => Ok(near),
+            Table::Far => Ok(far),
         }
-        Ok(far)
+    }
+
+    /// With the table of 16-bit positions, only the first [`NEAR_INPUT_BYTES`] are encoded.
+    fn fill_with(
+        &mut self,
+        table: Table,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
+        match table {
+            Table::Near => self.fill_fast(&input[..NEAR_INPUT_BYTES], output),
+            Table::Far => self.fill_far(input, output),
+        }
     }
 
     /// The same bytes as [`LibLz4Encoder::fill_fast`] with all of the input. The library searches for the next match up to

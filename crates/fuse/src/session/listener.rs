@@ -4,12 +4,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::state::{SessionState, lock, spawn_thread};
+use super::state::{SessionState, lock};
 use super::{SessionEvent, start_watchdog};
 use crate::init::REQUEST_BYTES;
 use crate::journal::{JournalSlot, RESENT};
@@ -209,7 +210,8 @@ impl Listener {
         }
         let Some(index) = lock(&state.unused_slots).pop() else { return state.added.release() };
         let listener = Self { state: Arc::clone(state), index, is_spare: false };
-        match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
+        let builder = Builder::new().name(listener.thread_name());
+        match state.file_system.spawn_listener(builder, Box::new(move || listener.run())) {
             Ok(thread) => lock(&state.spares).push(thread),
             Err(_) => {
                 lock(&state.unused_slots).push(index);

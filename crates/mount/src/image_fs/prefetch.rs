@@ -293,7 +293,7 @@ impl PrefetchQueue {
             let _reached: PriorityLevel = priority::apply(priority);
             tasks.run_until_shut_down();
         };
-        if let Ok(thread) = thread.spawn(body) {
+        if let Ok(thread) = priority::spawn(priority, thread, body) {
             threads.push(thread);
         }
     }
