@@ -147,7 +147,9 @@ pub(super) fn serve(
             }
         }
     });
-    if let Some(inherited) = inherited {
+    if let Some(inherited) = inherited
+        && entered.is_some()
+    {
         inherited.keep_for_later_threads();
     }
     // Threads that the image starts from here on inherit the ordinary priority.

@@ -372,6 +372,13 @@ fn reaches_real_time() -> bool {
     std::thread::scope(|scope| scope.spawn(raise).join().unwrap()) == PriorityLevel::RealTime
 }
 
+/// Whether the policy of a thread, given by its folder in `/proc`, is `SCHED_FIFO`.
+fn is_fifo(task: &Path) -> bool {
+    let stat = fs::read_to_string(task.join("stat")).unwrap();
+    // The state is field 3, the policy 41; FIFO is 1.
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(38) == Some("1")
+}
+
 /// The process that unmounts for a daemon.
 fn unmount_helper(daemon: i32) -> i32 {
     let numbers = fs::read_dir("/proc").unwrap().flatten();
@@ -399,11 +406,8 @@ fn a_mount_of_root_is_served_without_capabilities_and_unmounted_by_one_with_a_si
             assert_eq!(field(&text, set), "0000000000000000", "{set} in {text}");
         }
         assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1".into(), "2".into()));
-        let stat = fs::read_to_string(task.path().join("stat")).unwrap();
-        // The state is field 3, the policy 41; FIFO is 1.
-        let policy = stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap();
         let is_listener = field(&text, "Name").starts_with("fuse-0");
-        assert!(!is_listener || (policy == "1") == reaches_real_time(), "policy {policy}");
+        assert!(!is_listener || is_fifo(&task.path()) == reaches_real_time(), "{text}");
     }
     let helper = status(unmount_helper(daemon.pid()));
     // CAP_SYS_ADMIN is number 21.
@@ -413,6 +417,48 @@ fn a_mount_of_root_is_served_without_capabilities_and_unmounted_by_one_with_a_si
     daemon.signal(Signal::TERM);
     daemon.wait();
     assert_eq!(point.mount(), None);
+}
+
+// Without CAP_SYS_RESOURCE, as in a container, decode workers and prefetch threads had an ordinary priority. Listeners with a
+// real-time priority kept them off the CPUs, and reads took twice as long.
+#[test]
+fn threads_that_a_confined_mount_starts_later_have_the_priority_of_its_listeners() {
+    if !has_fuse() || !has_mount_right() || !reaches_real_time() {
+        return;
+    }
+    let (dir, point) = (Dir::new(), MountPoint::new());
+    let (source, image) = (dir.join("source"), dir.join("image"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), words(8 << 20)).unwrap();
+    ferrofs().args(["build", "-q", "-z", "zstd", "-C", "64k"]).arg(&image).arg(&source).succeeds();
+    // Of util-linux. Where it is missing, the process keeps the right, and raises its limits.
+    let has_setpriv = Command::new("setpriv").arg("--version").output().is_ok();
+    let without_right = "exec setpriv --bounding-set -sys_resource \"$0\" mount \"$1\" \"$2\"";
+    for script in ["exec \"$0\" mount \"$1\" \"$2\"", without_right] {
+        if script == without_right && !has_setpriv {
+            continue;
+        }
+        let command = TestCommand::new(Command::new("sh")).args(["-c", script]);
+        let command = command.arg(env!("CARGO_BIN_EXE_ferrofs")).arg(&image).arg(point.path());
+        command.succeeds();
+        let file = File::open(point.join("file")).unwrap();
+        file.read_exact_at(&mut vec![0; 8 << 20], 0).unwrap();
+        let daemon = point.process(None);
+        let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+        let mut workers = 0;
+        for task in tasks.map(Result::unwrap) {
+            let text = fs::read_to_string(task.path().join("status")).unwrap();
+            let name = field(&text, "Name");
+            let is_worker = name.starts_with("erofs_worker/");
+            workers += usize::from(is_worker);
+            if is_worker || name.starts_with("prefetch/") || name.starts_with("readaround/") {
+                assert!(is_fifo(&task.path()), "{text}");
+            }
+        }
+        assert!(workers > 0, "no worker was started");
+        drop(file);
+        assert!(point.unmount());
+    }
 }
 
 #[test]
