@@ -1,6 +1,6 @@
-//! Priority levels of threads: real-time FIFO 1, else nice -19, else normal. This module has no state: it asks the
-//! system for a level on the calling thread, reads back what holds, and reports that. `thread` calls it
-//! for every worker.
+//! Priority levels of threads: real-time FIFO 1, else nice -19, else normal. It asks the system for a level on
+//! the calling thread, reads back what holds, and reports that. `thread` calls it for every worker. Its only state is the
+//! thread that starts others where a process has lost the privilege ([`spawn`]).
 
 use std::fmt;
 use std::io;
@@ -110,9 +110,7 @@ impl InheritedPriority {
     pub fn of_parent() -> Self {
         Self(())
     }
-}
 
-impl InheritedPriority {
     /// Lets threads that [`spawn`] starts with [`PriorityRequest::Raised`] have this priority after `self` is dropped. Called
     /// after the process has lost its privilege, and does nothing if its limits allow its threads to raise themselves (L7).
     /// If the system starts no thread, later ones reach the level that they are allowed.
