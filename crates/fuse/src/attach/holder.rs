@@ -519,7 +519,10 @@ impl MountHolder<'_> {
     fn poll(&self, server: Option<&RunningServer>, deadline: Option<Instant>) {
         let server = server.filter(|server| server.is_connected).map(|server| &server.socket);
         let candidate = self.candidate.as_ref().map(|candidate| &candidate.socket);
-        let taking = self.taking.as_ref().map(Taking::awaited);
+        // Once it has failed, the end of its server comes next, which a signal reports. A socket that has ended would be ready
+        // all the time: at a real-time priority, the loop would keep that server off this CPU.
+        let taking = self.taking.as_ref().filter(|taking| taking.failure.is_empty());
+        let taking = taking.map(Taking::awaited);
         let others = [server, candidate].into_iter().flatten().map(AsFd::as_fd).chain(taking);
         let control = self.control.as_ref().map(AsFd::as_fd);
         let all = [self.signals.descriptor()].into_iter().chain(others).chain(control);
