@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ferrofs_workers::cpus::CpuSet;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -188,6 +189,19 @@ pub(crate) fn status_field(pid: Pid, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().to_owned())
+}
+
+fn has_ended(process: Pid) -> bool {
+    // Its parent may take its time to notice it.
+    status_field(process, "State").is_none_or(|state| state.starts_with('Z'))
+}
+
+pub(crate) fn wait_for_end_of(process: Pid, log: impl Fn() -> String) {
+    let until = Instant::now() + LIMIT;
+    while !has_ended(process) {
+        assert!(Instant::now() < until, "it does not end: {}", log());
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn processes() -> Vec<Pid> {
@@ -556,6 +570,48 @@ fn servers_of_a_holder_have_the_priority_of_others() {
     assert_eq!(policies_of_listeners(second), expected);
 }
 
+/// The time that a process has been on CPUs, in ticks of 10 ms; `None` once it is gone.
+fn cpu_ticks(process: Pid) -> Option<u64> {
+    let line = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    let fields = line.rsplit(')').next()?.split_whitespace();
+    // Fields 14 and 15 of the line, the third one is the first here.
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().ok()).sum()
+}
+
+// At a real-time priority, a loop that does not sleep keeps the last thread of the server off the CPU of both, in the worst
+// case for ever.
+#[test]
+fn a_holder_sleeps_until_its_server_has_ended() {
+    let cpus = CpuSet::of_process();
+    let Some(cpu) = cpus.iter().next() else { return };
+    if !has_fuse() || cpus.len() < 2 {
+        return;
+    }
+    let mut rounds_without_sleep = 0;
+    for _ in 0..10 {
+        let scene = Scene::new(false);
+        // Processes inherit it.
+        CpuSet::from_iter([cpu]).bind_current_thread().unwrap();
+        let kept = scene.mount(&[]);
+        fs::read(scene.point.join("file1")).unwrap();
+        cpus.bind_current_thread().unwrap();
+        let holder = kept.holder;
+        let before = cpu_ticks(holder).unwrap();
+        let mut used = 0;
+        drop(kept);
+        while !has_ended(holder) {
+            used = cpu_ticks(holder).map_or(used, |now| now - before);
+            if used > 300 {
+                kill_process(holder, Signal::KILL).ok();
+                panic!("the holder has used {} ms", 10 * used);
+            }
+        }
+        rounds_without_sleep += u32::from(used > 10);
+    }
+    // The kernel itself waits for a second now and then, without sleep, where another test has read /proc of that server.
+    assert!(rounds_without_sleep < 4, "{rounds_without_sleep} of 10");
+}
+
 #[test]
 fn a_signal_to_holder_or_server_unmounts() {
     if !has_fuse() {
@@ -566,10 +622,7 @@ fn a_signal_to_holder_or_server_unmounts() {
         let kept = scene.mount(&[]);
         let process = if to_holder { kept.holder } else { kept.server(None) };
         kill_process(process, Signal::TERM).unwrap();
-        let until = Instant::now() + LIMIT;
-        while rustix::process::test_kill_process(kept.holder).is_ok() {
-            assert!(Instant::now() < until, "the holder does not end");
-        }
+        wait_for_end_of(kept.holder, || scene.log());
         assert!(!is_mounted(&scene.point));
     }
 }
@@ -591,10 +644,7 @@ fn a_holder_that_cannot_start_a_server_ends_with_its_mount() {
             // The program of that name asks for attributes, which nobody answers.
             false => unmount(&scene.point, UnmountFlags::DETACH).unwrap(),
         }
-        let until = Instant::now() + LIMIT;
-        while rustix::process::test_kill_process(kept.holder).is_ok() {
-            assert!(Instant::now() < until, "it does not end {is_signal}: {}", scene.log());
-        }
+        wait_for_end_of(kept.holder, || format!("{is_signal}: {}", scene.log()));
         assert!(!is_mounted(&scene.point));
     }
 }

@@ -14,18 +14,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keep::{
     Kept, LIMIT, Scene, deny_descriptors, has_ordinary_mounts, has_resend, holder_of, is_mounted,
-    leave_without_server,
+    leave_without_server, wait_for_end_of,
 };
 use crate::mounted::has_fuse;
 use crate::support::{TestCommand, ferrofs};
 
 /// The holder of a mount once the former one has ended by itself.
 fn next_holder(scene: &Scene, previous: Pid) -> Pid {
-    let until = Instant::now() + LIMIT;
-    while rustix::process::test_kill_process(previous).is_ok() {
-        assert!(Instant::now() < until, "{}", scene.log());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_end_of(previous, || scene.log());
     holder_of(&scene.point)
 }
 
@@ -179,11 +175,7 @@ fn a_former_holder_that_dies_before_its_server_leaves_the_mount_with_one() {
                     None
                 }
             });
-            let until = Instant::now() + LIMIT;
-            while rustix::process::test_kill_process(kept.holder).is_ok() {
-                assert!(Instant::now() < until, "{}", scene.log());
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_for_end_of(kept.holder, || scene.log());
             if is_server_killed {
                 kill_process(server, Signal::KILL).unwrap();
             }

@@ -279,6 +279,11 @@ struct Taking {
 }
 
 impl Taking {
+    /// The end of the new server comes next, which a signal reports.
+    fn has_failed(&self) -> bool {
+        !self.failure.is_empty()
+    }
+
     /// What changes next.
     fn awaited(&self) -> BorrowedFd<'_> {
         match &self.from.server {
@@ -398,7 +403,7 @@ impl MountHolder<'_> {
             let (status, is_ready) = self.wait(server, held);
             if let Some(mut taking) = self.taking.take() {
                 if let Some(signal) = status.terminating_signal()
-                    && taking.failure.is_empty()
+                    && !taking.has_failed()
                 {
                     taking.failure = format!("the new process was ended by signal {signal}");
                 }
@@ -515,20 +520,20 @@ impl MountHolder<'_> {
         unsafe { libc::_exit(code) }
     }
 
-    /// Waits for something to happen, but not longer than until `deadline`.
+    /// Waits for something to happen, but not longer than until `deadline`. What has ended is not polled: it would be ready all
+    /// the time, and this loop, at a real-time priority, would keep a server that is ending off its CPU.
     fn poll(&self, server: Option<&RunningServer>, deadline: Option<Instant>) {
+        let has_server = server.is_some();
         let server = server.filter(|server| server.is_connected).map(|server| &server.socket);
         let candidate = self.candidate.as_ref().map(|candidate| &candidate.socket);
-        // Once it has failed, the end of its server comes next, which a signal reports. A socket that has ended would be ready
-        // all the time: at a real-time priority, the loop would keep that server off this CPU.
-        let taking = self.taking.as_ref().filter(|taking| taking.failure.is_empty());
+        let taking = self.taking.as_ref().filter(|taking| !taking.has_failed());
         let taking = taking.map(Taking::awaited);
         let others = [server, candidate].into_iter().flatten().map(AsFd::as_fd).chain(taking);
         let control = self.control.as_ref().map(AsFd::as_fd);
         let all = [self.signals.descriptor()].into_iter().chain(others).chain(control);
         let mut polled: Vec<PollFd<'_>> =
             all.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
-        if server.is_none() {
+        if !has_server {
             // Nobody else sees the end of the mount. Requests, which nobody reads, are no reason to wake up.
             let device = self.attachment.device.as_fd();
             polled.push(PollFd::from_borrowed_fd(device, PollFlags::empty()));
@@ -658,7 +663,9 @@ impl MountHolder<'_> {
 
     /// R5 on the side of the new holder: what the former one says, and the time limit.
     fn advance_taking(&mut self, server: &RunningServer) {
-        let Some(taking) = &mut self.taking else { return };
+        let Some(taking) = self.taking.as_mut().filter(|taking| !taking.has_failed()) else {
+            return;
+        };
         if taking.is_orphaned {
             return self.advance_orphaned(server);
         }
@@ -689,7 +696,6 @@ impl MountHolder<'_> {
             }
             None => return,
         }
-        // Once: its end is what comes next.
         taking.deadline = None;
         kill_process(server.process, Signal::KILL).ok();
     }
