@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 use ferrofs_ondisk::compression::AlgorithmId;
 
+use crate::reader::PYTHON;
+
 /// Extents of the largest file that tell how an image is compressed.
 const EXTENTS: usize = 256;
 
@@ -42,6 +44,7 @@ pub(crate) struct ImageInfo {
     pub(crate) bytes: u64,
     /// The largest file, from the root of the tree.
     pub(crate) largest: Option<PathBuf>,
+    pub(crate) has_python: bool,
     algorithm: Option<AlgorithmId>,
     /// Of the largest cluster that was seen.
     cluster_bytes: u64,
@@ -65,7 +68,8 @@ impl ImageInfo {
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let (path, bytes) = (path.canonicalize()?, image.length());
         let largest = largest.map(|(path, _)| path);
-        Ok(Self { path, name, bytes, largest, algorithm, cluster_bytes })
+        let has_python = image.resolve(PYTHON.as_bytes())?.is_some();
+        Ok(Self { path, name, bytes, largest, has_python, algorithm, cluster_bytes })
     }
 
     pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Self>> {

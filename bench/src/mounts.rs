@@ -14,9 +14,10 @@ use tempfile::TempDir;
 
 use crate::experiment::{Candidate, Context, Experiment, OURS, up_to};
 use crate::image_info::ImageInfo;
+use crate::machine::is_root;
 use crate::mounted::{Mounted, Mounter, System};
-use crate::programs::{ImageArguments, squashfs_of};
-use crate::reader::{Observation, Pattern, RANDOM_BLOCK, Reader};
+use crate::programs::{ImageArguments, ProgramArguments, repository_of, squashfs_of};
+use crate::reader::{Observation, PYTHON, Pattern, RANDOM_BLOCK, Reader};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured, find};
 use crate::trees::read_in;
@@ -154,6 +155,21 @@ impl MountRunner {
         report.remark("CPU is that of the readers and of the daemon, without the kernel's threads");
     }
 
+    /// The images of which such a reader can read something.
+    fn images_for(&self, what: Pattern, programs: &ProgramArguments) -> Result<Vec<ImageInfo>> {
+        let mut images = self.images.clone();
+        match what {
+            Pattern::Large => images.retain(|image| image.largest.is_some()),
+            Pattern::Imports => {
+                images.retain(|image| image.has_python && is_root());
+                ensure!(!images.is_empty(), "needs root, and {PYTHON} in an image");
+            }
+            Pattern::Status => images = vec![repository_of(programs, self.folder.path())?],
+            _ => {}
+        }
+        Ok(images)
+    }
+
     fn image_of<'a>(&'a self, mounter: &Mounter, image: &'a ImageInfo) -> &'a Path {
         let squashfs = self.squashfs.as_ref().filter(|_| mounter.system.takes_squashfs());
         squashfs.unwrap_or(&image.path)
@@ -216,7 +232,10 @@ impl MountRunner {
         reader: &Reader,
     ) -> Result<()> {
         let case = &format!("{title}, {}", image.name);
-        let candidates = self.mounters.iter().map(|mounter| {
+        // There is no squashfs image of the repository.
+        let has_image = reader.pattern != Pattern::Status;
+        let is_asked = |mounter: &&Mounter| has_image || !mounter.system.takes_squashfs();
+        let candidates = self.mounters.iter().filter(is_asked).map(|mounter| {
             let name = mounter.system.name();
             Candidate::of(name, name, move || Ok(self.run(mounter, image, reader)?.0))
         });
@@ -258,8 +277,7 @@ fn agree(all: &mut Vec<Measured>) -> Vec<(String, String)> {
     *all = same;
     let message = |one: Measured| {
         let ([files, bytes], [ours, of_ours]) = (work(&one), wanted);
-        let message =
-            format!("it read {bytes} bytes of {files} files where ours read {of_ours} of {ours}");
+        let message = format!("it read {bytes} bytes of {files} files, ours {of_ours} of {ours}");
         (one.name, message)
     };
     other.into_iter().map(message).collect()
@@ -272,6 +290,8 @@ fn title_of(what: Pattern, readers: u16) -> String {
         Pattern::List => "ls -lR".to_owned(),
         Pattern::Sizes => "du".to_owned(),
         Pattern::Small => "small files".to_owned(),
+        Pattern::Imports => "20 imports of python3".to_owned(),
+        Pattern::Status => "git status".to_owned(),
         _ => format!("tree, {readers} reader{}", if readers == 1 { "" } else { "s" }),
     }
 }
@@ -301,9 +321,15 @@ impl Experiment for MountArguments {
         context.plan(self.of.peers.rounds, cases.len() * runner.images.len());
         for (what, jobs) in cases {
             let title = title_of(what, jobs);
-            for image in &runner.images {
-                let none = (what != Pattern::Large).then(PathBuf::new);
-                let Some(file) = image.largest.clone().or(none) else { continue };
+            let images = match runner.images_for(what, &self.of.peers.programs) {
+                Ok(images) => images,
+                Err(why) => {
+                    context.report.leave_out(title, why);
+                    continue;
+                }
+            };
+            for image in &images {
+                let file = image.largest.clone().unwrap_or_default();
                 let mut reader = Reader { jobs, file, ..Reader::new(what) };
                 if context.is_quick {
                     (reader.files, reader.bytes) = (QUICK_FILES, QUICK_BYTES);
@@ -424,7 +450,7 @@ mod tests {
             Measured::new(name, vec![("files", 1.0), ("bytes", bytes)])
         };
         let mut all = [("kernel", 7.0), ("erofsfuse", 8.0), ("ferrofs", 7.0)].map(measured).into();
-        let message = "it read 8 bytes of 1 files where ours read 7 of 1";
+        let message = "it read 8 bytes of 1 files, ours 7 of 1";
         assert_eq!(agree(&mut all), [("erofsfuse".to_owned(), message.to_owned())]);
         assert_eq!(all.len(), 2);
     }

@@ -88,12 +88,8 @@ impl Plot {
     }
 
     /// Adds the samples of a candidate. Without a case its own name stands first.
-    pub(crate) fn add(
-        &mut self,
-        [first, second]: [&str; 2],
-        samples: &Samples,
-        statistic: Statistic,
-    ) {
+    pub(crate) fn add(&mut self, names: [&str; 2], samples: &Samples, statistic: Statistic) {
+        let [first, second] = names;
         let name = if self.kind.is_cdf() && second.is_empty() { first } else { second };
         let rows: usize = self.series.iter().map(|series| series.bars.len()).sum();
         let place = self.series.iter().position(|series| series.name == name);
@@ -276,26 +272,17 @@ impl Axis {
 
 #[cfg(test)]
 mod tests {
-    use super::{Axis, Plot, PlotKind};
+    use super::PlotKind::{Bars, BarsLog, CdfLog, Lines};
+    use super::{Axis, Plot};
     use crate::statistics::{Samples, Statistic};
 
     #[test]
     fn every_kind_shows_its_names_and_numbers_and_nothing_of_a_network() {
         for (kind, names, values, texts) in [
-            (
-                PlotKind::Lines,
-                ["64", "ours <&>"],
-                &[0.5][..],
-                &["ours &lt;&amp;&gt;", ">\n64\n<"][..],
-            ),
-            (
-                PlotKind::CdfLog,
-                ["ours", ""],
-                &[10.0, 1.0, 100.0],
-                &["share of samples, %", ">\n100\n<"],
-            ),
-            (PlotKind::Bars, ["lz4", "ours"], &[1.25, 1.0, 1.5], &[">\n1.25\n<", "lz4"]),
-            (PlotKind::BarsLog, ["lz4", "fsck.erofs"], &[], &[">\nnone\n<", "fsck.erofs"]),
+            (Lines, ["64", "ours <&>"], &[0.5][..], &["ours &lt;&amp;&gt;", ">\n64\n<"][..]),
+            (CdfLog, ["ours", ""], &[10.0, 1.0, 100.0], &["share of samples, %", ">\n100\n<"]),
+            (Bars, ["lz4", "ours"], &[1.25, 1.0, 1.5], &[">\n1.25\n<", "lz4"]),
+            (BarsLog, ["lz4", "fsck.erofs"], &[], &[">\nnone\n<", "fsck.erofs"]),
         ] {
             let mut plot = Plot::new(kind, "The title");
             assert!(plot.svg().unwrap().contains("</svg>"), "{kind:?}: an empty plot is drawn");

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Write, stdout};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::RwLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +39,11 @@ const SMALL_FILES: u64 = 3000;
 /// The random order is the same in every run.
 const RANDOM_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Below the root of an image.
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
+const IMPORTS: &str = "import json, re, asyncio, email, http.client, urllib.request, xml.etree.ElementTree, logging, unittest, \
+    argparse, subprocess, tempfile, multiprocessing, concurrent.futures, decimal, difflib, csv, zipfile, tarfile, ast";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Pattern {
     /// The largest file, front to back
@@ -50,6 +56,10 @@ pub(crate) enum Pattern {
     Sizes,
     /// The first 3,000 files of at most 16 KiB, one after the other
     Small,
+    /// 20 modules that python3 of the image imports (needs root)
+    Imports,
+    /// A repository of 1,600 files, as `git status` compares it with its index
+    Status,
     /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them
     Tree,
     /// Blocks of 4 KiB in random order, none twice
@@ -133,6 +143,8 @@ pub(crate) fn read(reader: &Reader) -> Result<()> {
         Pattern::Sizes => list(WalkDir::new("."), |entry| Ok(entry.metadata().map(drop)?))?,
         Pattern::Small => read_small(Path::new("."), reader.files.min(SMALL_FILES))?,
         Pattern::Large => read_front(&reader.file, reader.bytes, &mut vec![0; LARGE_BLOCK], false)?,
+        Pattern::Imports => run_program(&["chroot", ".", PYTHON, "-B", "-c", IMPORTS])?,
+        Pattern::Status => run_program(&["git", "-c", "safe.directory=*", "status", "--short"])?,
         Pattern::Random => read_random(reader)?,
     };
     Ok(writeln!(stdout(), "{}", serde_json::to_string(&observation)?)?)
@@ -160,12 +172,8 @@ pub(crate) fn read_front(
             Err(error) => return Err(error).with_context(what),
         }
     }
-    Ok(Observation {
-        files: 1,
-        bytes,
-        sum: if sums { hasher.finish() } else { 0 },
-        ..Observation::default()
-    })
+    let sum = if sums { hasher.finish() } else { 0 };
+    Ok(Observation { files: 1, bytes, sum, ..Observation::default() })
 }
 
 /// Reads all files of a tree: this thread lists, and others read batches of up to 64 files.
@@ -184,8 +192,8 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Observation> {
         };
         let readers: Vec<_> = (0..reader.jobs).map(start).collect();
         drop(inbox);
-        let (mut batch, mut left, mut observation) =
-            (Vec::new(), reader.files, Observation::default());
+        let (mut batch, mut left) = (Vec::new(), reader.files);
+        let mut observation = Observation::default();
         for entry in entries(WalkDir::new(tree)) {
             match entry? {
                 None => observation.refused += 1,
@@ -208,6 +216,12 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Observation> {
         }
         Ok(observation)
     })
+}
+
+/// Runs a program that reads: its output is what was read.
+fn run_program(words: &[&str]) -> Result<Observation> {
+    let (_, output) = process::run(Command::new(words[0]).args(&words[1..]))?;
+    Ok(Observation { files: 1, bytes: output.len() as u64, ..Observation::default() })
 }
 
 fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Observation> {
@@ -321,11 +335,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(10 * RANDOM_BLOCK as u64 + 17).unwrap();
         for (most, bytes) in [(u64::MAX, 10 * RANDOM_BLOCK as u64 + 17), (5, 5)] {
-            let observation = read_front(file.path(), most, &mut [0; 4096], true).unwrap();
-            assert_eq!(
-                (observation.files, observation.bytes, observation.sum == 0),
-                (1, bytes, false)
-            );
+            let got = read_front(file.path(), most, &mut [0; 4096], true).unwrap();
+            assert_eq!((got.files, got.bytes, got.sum == 0), (1, bytes, false));
         }
         read_front(Path::new("/no such file"), 1, &mut [0], false).unwrap_err();
         let random = |jobs, bytes, blocks| {

@@ -341,19 +341,12 @@ fn build_measures_every_case_of_a_small_tree() {
 #[test]
 fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
     let _caches = CACHES.lock();
+    let ways = "tree, 1 reader|tree, 2 readers|largest file|small files|find|du|ls -lR";
+    let orders = "dense, 1 job|dense, 2 jobs|sparse, 1 job|sparse, 2 jobs";
+    let random = "--systems ferrofs --jobs 1,2 --bytes 8192 --sparse 2";
     for (experiment, words, rows, cases) in [
-        (
-            "mount",
-            "--systems ferrofs,squashfuse_ll --readers 1,2",
-            "ferrofs",
-            "tree, 1 reader|tree, 2 readers|largest file|small files|find|du|ls -lR",
-        ),
-        (
-            "random",
-            "--systems ferrofs --jobs 1,2 --bytes 8192 --sparse 2",
-            "ferrofs",
-            "dense, 1 job|dense, 2 jobs|sparse, 1 job|sparse, 2 jobs",
-        ),
+        ("mount", "--systems ferrofs,squashfuse_ll --readers 1,2", "ferrofs", ways),
+        ("random", random, "ferrofs", orders),
         ("start", "--systems ferrofs", "ferrofs", ""),
         ("mount-memory", "--readers 4", "right after the mount|after the whole tree", ""),
     ] {
@@ -376,11 +369,14 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
                 _ => assert!(of("share of a CPU while idle") >= 0.0, "{row}"),
             }
         }
-        let missing = if experiment == "mount" { &["squashfuse_ll"][..] } else { &[] };
-        assert_eq!(
-            (left_out(&report), &report["peer_commands"][0]["words"][1]),
-            (missing.into(), &"mount".into())
-        );
+        let missing: &[&str] = match experiment {
+            "mount" => &["squashfuse_ll", "20 imports of python3", "git status"],
+            _ => &[],
+        };
+        // git may be there.
+        let left_out = left_out(&report);
+        assert!(missing.starts_with(&left_out) && missing.len() <= left_out.len() + 1);
+        assert_eq!(report["peer_commands"][0]["words"][1], "mount");
     }
 }
 
