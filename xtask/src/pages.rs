@@ -30,7 +30,8 @@ struct Page {
 fn commands() -> Vec<Page> {
     let page = |command, section| Page { command, section };
     vec![
-        page(Arguments::command(), "1"),
+        // The help of a verb is its page.
+        page(Arguments::command().disable_help_subcommand(true), "1"),
         page(ErofsfuseArguments::command(), "1"),
         // Helpers of mount(8).
         page(MountFuseArguments::command(), "8"),

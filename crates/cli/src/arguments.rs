@@ -27,7 +27,7 @@ pub(crate) use transfer::{PullArguments, PushArguments};
 /// EROFS in user space: build, mount, extract, check and inspect images without root.
 #[derive(Debug, Parser)]
 #[command(name = "ferrofs", version, after_help = help::FERROFS, max_term_width = 100)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 #[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
 pub(crate) struct Arguments {
     #[command(subcommand)]

@@ -16,7 +16,9 @@ fn the_help_of_every_verb_has_examples() {
     for verb in VERBS {
         let help = ferrofs().args([verb, "--help"]).succeeds().text();
         assert!(help.contains("Examples:") && help.contains("--offset"), "{help}");
+        assert_eq!(ferrofs().args(["help", verb]).succeeds().text(), help);
     }
+    ferrofs().args(["help", "no-verb"]).ends_with(2);
 }
 
 #[test]
