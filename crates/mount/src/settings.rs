@@ -39,14 +39,14 @@ pub struct MountSettings {
 }
 
 impl Default for MountSettings {
-    /// Two listeners at raised priority, a time limit of two minutes, 50 us of busy polling, everything shown.
+    /// Two listeners at raised priority, a time limit of two minutes, 100 us of busy polling, everything shown.
     fn default() -> Self {
         Self {
             listeners: 2,
             growth: ListenerGrowth::Never,
             priority: PriorityRequest::Raised,
             time_limit: Some(Duration::from_secs(120)),
-            busy_poll: Duration::from_micros(50),
+            busy_poll: Duration::from_micros(100),
             reserve_share: None,
             max_read: None,
             has_xattrs: true,

@@ -82,7 +82,7 @@ pub(crate) struct MountArguments {
     pub(crate) timeout: u64,
 
     /// Maximum time, up to 1000, for which a thread polls for the next request of a program before it
-    /// sleeps. Polling saves the time of a wake-up, and costs CPU time; 0 turns it off [default: 50]
+    /// sleeps. Polling saves the time of a wake-up, and costs CPU time; 0 turns it off [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 

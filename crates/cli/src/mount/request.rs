@@ -550,7 +550,7 @@ mod tests {
         assert_eq!(request.read.offset, 4096);
         assert_eq!(
             request.settings.busy_poll,
-            Duration::from_micros(50),
+            Duration::from_micros(100),
             "the default of the help"
         );
     }
