@@ -255,8 +255,9 @@ const SAME_CALLER: u32 = 16;
 ///
 /// It polls only where that pays, which it finds out as halt polling does (`virt/kvm/kvm_main.c`): after several requests of
 /// one caller, since with more callers there are requests in any case, and the callers need the CPUs; and after a short
-/// wait, so that an idle mount never polls. Where polling finds nothing it stops for a while, twice as long each time: the
-/// caller may need the very CPU on which the listener polls, which yields between two looks, but has a higher priority.
+/// wait, so that an idle mount never polls. Where polling finds nothing it stops for a while, twice as long each time, and
+/// takes half of the time after that: the caller may need the very CPU on which the listener polls, which yields between two
+/// looks, but has a higher priority.
 /// One listener polls at a time.
 ///
 /// This is what a listener knows about its waits for requests.
@@ -279,13 +280,15 @@ impl BusyPoll {
         if !pays || permit.longest.is_zero() {
             return Polled::No;
         }
+        // Half of the time where polling has found nothing lately.
+        let longest = permit.longest / if self.last_skips == 0 { 1 } else { 2 };
         let found = permit.with(|| {
             let started_at = Instant::now();
             loop {
                 let is_ready = is_ready();
                 // A message that comes late does not count: other threads had the CPU, and a listener that slept would have
                 // been woken before them.
-                match started_at.elapsed() < permit.longest {
+                match started_at.elapsed() < longest {
                     true if is_ready => return Polled::Found,
                     true => std::thread::yield_now(),
                     false => return Polled::Nothing,
@@ -524,6 +527,24 @@ mod tests {
         listener.record(&permit, Polled::Nothing, us(60));
         listener.record(&permit, Polled::No, us(10));
         assert_eq!(listener.poll(&permit, || true), Polled::Found, "it starts from the beginning");
+    }
+
+    #[test]
+    fn polling_takes_half_of_the_time_until_it_has_found_something_again() {
+        let flag = AtomicBool::new(false);
+        let permit = PollPermit::new(&flag, us(20_000));
+        let mut listener = ready(&permit);
+        listener.record(&permit, Polled::Nothing, us(60));
+        listener.record(&permit, Polled::No, us(10));
+        let late = || {
+            std::thread::sleep(us(10_000));
+            true
+        };
+        assert_eq!(listener.poll(&permit, late), Polled::Nothing);
+        listener.record(&permit, Polled::Found, us(5));
+        let started_at = Instant::now();
+        assert_eq!(listener.poll(&permit, || false), Polled::Nothing);
+        assert!(started_at.elapsed() >= us(20_000));
     }
 
     #[test]
