@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ impl<F> std::fmt::Debug for WatchedSource<F> {
 }
 
 impl<F: Fn() + Send + Sync> ImageSource for WatchedSource<F> {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         (self.hook)();
         // Few bytes at a time, so that there are many reads.
         let count = buffer.len().min(4 << 10);
@@ -81,7 +82,11 @@ fn published_files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
                 _ if is_staged(&path) => {}
                 Ok(kind) if kind.is_dir() => left.push(path),
                 Ok(kind) if kind.is_file() => {
-                    let contents = fs::read(&path).unwrap();
+                    let contents = match fs::read(&path) {
+                        // A directory has replaced it since it was listed.
+                        Err(error) if error.kind() == io::ErrorKind::IsADirectory => continue,
+                        read => read.unwrap(),
+                    };
                     files.insert(path.strip_prefix(root).unwrap().to_path_buf(), contents);
                 }
                 _ => {}
@@ -207,7 +212,7 @@ fn extract_with_hook(
 struct ShortReads<S>(S);
 
 impl<S: ImageSource> ImageSource for ShortReads<S> {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let count = buffer.len().min(4 << 10);
         self.0.read_at(offset, &mut buffer[..count])
     }
