@@ -44,7 +44,7 @@ impl WorkCounters {
     }
 }
 
-/// What a supervised operation can be told and asked.
+/// How a supervised operation reports and is cancelled.
 #[derive(Debug)]
 pub(crate) struct Supervision<'a> {
     pub(crate) phases: &'a [&'static str],
@@ -71,20 +71,20 @@ impl CallerLink {
     /// Reads at most `count` bytes of the stream, on the caller's thread: there a signal ends a read
     /// that waits, as in any program in Python.
     pub(crate) fn read(&self, count: usize) -> io::Result<Vec<u8>> {
-        let read = self.ask(|answer| Request::Read(count, answer));
+        let read = self.call(|reply| Request::Read(count, reply));
         read.unwrap_or_else(|| Err(io::Error::other("nobody reads the stream")))
     }
 
     /// Makes the last report. False if the work must not take effect. No report follows, so that
     /// nothing but a signal is raised for work that has succeeded.
     pub(crate) fn may_finish(&self) -> bool {
-        self.ask(Request::Finish).unwrap_or_default()
+        self.call(Request::Finish).unwrap_or_default()
     }
 
-    fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> Option<T> {
-        let (answer, answered) = sync_channel(1);
-        self.0.send(request(answer)).ok()?;
-        answered.recv().ok()
+    fn call<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> Option<T> {
+        let (reply, replied) = sync_channel(1);
+        self.0.send(request(reply)).ok()?;
+        replied.recv().ok()
     }
 }
 

@@ -12,9 +12,9 @@ use ferrofs_image::Image;
 
 use crate::support::{Installation, Language, data, here, skip, succeed};
 
-/// What an archive says of a path.
+/// The entry of an archive for a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Member {
+struct TarEntry {
     kind: u8,
     mode: u32,
     owner: (u64, u64),
@@ -26,9 +26,9 @@ struct Member {
     content: Vec<u8>,
 }
 
-/// The members by their names. A hard link is replaced by what it leads to, as the writers may choose
+/// The entries of an archive by their names. A hard link is replaced by what it leads to, as the writers may choose
 /// different first names.
-fn members(path: &Path) -> BTreeMap<Vec<u8>, Member> {
+fn tar_entries(path: &Path) -> BTreeMap<Vec<u8>, TarEntry> {
     let mut archive = tar::Archive::new(File::open(path).unwrap());
     let (mut found, mut links) = (BTreeMap::new(), Vec::new());
     let mut records = BTreeMap::new();
@@ -71,7 +71,7 @@ fn members(path: &Path) -> BTreeMap<Vec<u8>, Member> {
             }
             None => format!("{mtime}."),
         };
-        let member = Member {
+        let entry = TarEntry {
             kind: kind.as_byte(),
             mode: header.mode().unwrap() & 0o7777,
             owner: (
@@ -84,10 +84,10 @@ fn members(path: &Path) -> BTreeMap<Vec<u8>, Member> {
             xattrs: xattrs.collect(),
             content,
         };
-        found.insert(name, member);
+        found.insert(name, entry);
     }
     for (name, target) in links {
-        let first: &Member = &found[&target];
+        let first: &TarEntry = &found[&target];
         found.insert(name, first.clone());
     }
     found
@@ -145,16 +145,16 @@ fn a_copy_by_libarchive_has_the_same_tree() {
         let opened = Image::open(data(image)).unwrap();
         let summary = write_tar(&opened, &mut output, &options, &mut |_| {}).unwrap();
         assert_eq!(summary.failures, 0);
-        let (theirs, ours) = (members(&theirs), members(&ours));
+        let (theirs, ours) = (tar_entries(&theirs), tar_entries(&ours));
         assert!(theirs.len() > 3, "{image}");
-        let names = |found: &BTreeMap<Vec<u8>, Member>| {
+        let names = |found: &BTreeMap<Vec<u8>, TarEntry>| {
             found.keys().map(|name| name.escape_ascii().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(names(&theirs), names(&ours), "{image}");
-        for (name, member) in &theirs {
-            let names = |member: &Member| member.xattrs.keys().cloned().collect::<Vec<_>>();
-            assert_eq!(names(member), names(&ours[name]), "{image}: {}", name.escape_ascii());
-            assert!(*member == ours[name], "{image}: {}", name.escape_ascii());
+        for (name, entry) in &theirs {
+            let names = |entry: &TarEntry| entry.xattrs.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(entry), names(&ours[name]), "{image}: {}", name.escape_ascii());
+            assert!(*entry == ours[name], "{image}: {}", name.escape_ascii());
         }
         fs::remove_file(installation.path("theirs.tar")).unwrap();
     }

@@ -64,13 +64,13 @@ impl<'a> Call<'a> {
     }
 
     /// How the verbs of ferrofs open the image that this call makes.
-    fn read_options(&self, side: &str) -> Vec<String> {
+    fn read_options(&self, tools: &str) -> Vec<String> {
         let mut options = Vec::new();
         if self.has("--tar=i") || self.has("--tar=0") {
             options.push("--device=t.tar".to_owned());
         }
         if self.has("--blobdev=BLOB") {
-            options.push(format!("--device=blob.{side}"));
+            options.push(format!("--device=blob.{tools}"));
         }
         if !self.has("--clean") && !self.has("--incremental") {
             let images = self.words.split(' ').filter(|word| word.ends_with(".erofs"));
@@ -101,14 +101,14 @@ fn originals() -> Option<PathBuf> {
     })
 }
 
-/// One of the two programs that are compared.
-struct Side<'a> {
+/// One of the two sets of programs that are compared.
+struct ToolSet<'a> {
     name: &'static str,
     programs: PathBuf,
     dir: &'a Dir,
 }
 
-impl Side<'_> {
+impl ToolSet<'_> {
     fn output(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.{}", self.name))
     }
@@ -254,10 +254,10 @@ fn facts_in_kernel(image: &Path, place: &Path) -> Option<TreeFacts> {
 }
 
 /// The digest of the tar of an image.
-fn tar_digest(side: &Side<'_>, image: &Path, options: &[String]) -> Result<String, String> {
+fn tar_digest(tools: &ToolSet<'_>, image: &Path, options: &[String]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
     command.args(["extract", "-q", "--tar", "-"]).args(options).arg(image);
-    let output = command.current_dir(side.dir.path()).output().unwrap();
+    let output = command.current_dir(tools.dir.path()).output().unwrap();
     match output.status.success() {
         true => Ok(format!("{:x?}", Sha256::digest(&output.stdout))),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -265,10 +265,10 @@ fn tar_digest(side: &Side<'_>, image: &Path, options: &[String]) -> Result<Strin
 }
 
 /// What differs between the images of both sides.
-fn image_difference(call: &Call<'_>, theirs: &Side<'_>, ours: &Side<'_>) -> Option<String> {
+fn image_difference(call: &Call<'_>, theirs: &ToolSet<'_>, ours: &ToolSet<'_>) -> Option<String> {
     let name = if call.has("OLD") { "old" } else { "out" };
     let digests = [theirs, ours]
-        .map(|side| tar_digest(side, &side.output(name), &call.read_options(side.name)));
+        .map(|tools| tar_digest(tools, &tools.output(name), &call.read_options(tools.name)));
     match &digests {
         [Ok(one), Ok(other)] if one == other => {}
         _ => return Some(format!("the trees differ: {digests:?}")),
@@ -285,18 +285,18 @@ fn image_difference(call: &Call<'_>, theirs: &Side<'_>, ours: &Side<'_>) -> Opti
 }
 
 /// Standard output without what must differ: the folder of the program, and our own version.
-fn comparable(output: &Output, side: &Side<'_>) -> String {
+fn comparable(output: &Output, tools: &ToolSet<'_>) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let text = text.replace(&format!(".{}", side.name), ".x");
+    let text = text.replace(&format!(".{}", tools.name), ".x");
     let lines = text.lines().filter(|line| !line.starts_with("ferrofs "));
     lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// What differs between the two programs in one call.
-fn difference(call: &Call<'_>, theirs: &Side<'_>, ours: &Side<'_>) -> Option<String> {
-    let [their_output, our_output] = [theirs, ours].map(|side| {
-        side.reset();
-        side.run(call)
+fn difference(call: &Call<'_>, theirs: &ToolSet<'_>, ours: &ToolSet<'_>) -> Option<String> {
+    let [their_output, our_output] = [theirs, ours].map(|tools| {
+        tools.reset();
+        tools.run(call)
     });
     let error = String::from_utf8_lossy(&our_output.stderr).into_owned();
     assert!(our_output.status.code().is_some() && !error.contains("panicked"), "{call:?}: {error}");
@@ -320,7 +320,7 @@ fn difference(call: &Call<'_>, theirs: &Side<'_>, ours: &Side<'_>) -> Option<Str
             &facts_of_tree(&ours.output("dir")),
         ),
         "fuse" | "mount" => {
-            let places = [theirs, ours].map(|side| side.output("mnt"));
+            let places = [theirs, ours].map(|tools| tools.output("mnt"));
             let are_mounted = [&places[0], &places[1]].map(|place| is_mounted(place));
             match are_mounted {
                 [true, true] if call.program == "mount" => {
@@ -352,8 +352,8 @@ fn compare(program: &str) {
     for (_, name) in PROGRAMS {
         symlink(env!("CARGO_BIN_EXE_ferrofs"), own.join(name)).unwrap();
     }
-    let theirs = Side { name: "theirs", programs: originals, dir: &dir };
-    let ours = Side { name: "ours", programs: own, dir: &dir };
+    let theirs = ToolSet { name: "theirs", programs: originals, dir: &dir };
+    let ours = ToolSet { name: "ours", programs: own, dir: &dir };
     let (mut wrong, mut count) = (Vec::new(), 0);
     for call in calls().filter(|call| call.program == program) {
         count += 1;
@@ -364,8 +364,8 @@ fn compare(program: &str) {
             _ => {}
         }
     }
-    for side in [&theirs, &ours] {
-        side.reset();
+    for tools in [&theirs, &ours] {
+        tools.reset();
     }
     assert!(wrong.is_empty(), "{} of {count} calls differ:\n{}", wrong.len(), wrong.join("\n"));
 }
