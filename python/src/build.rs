@@ -95,8 +95,7 @@ pub(crate) fn build(
     let report = supervise(py, &supervision, progress.as_ref(), |caller| {
         let observer = CountingObserver { counters: &counters, caller };
         let tree = import(source, &given, store, &observer, &cancel)?;
-        let outputs = BuildOutputs { image, blob: None, chunk_index: None };
-        Ok(build_into(&tree, &options, outputs, &observer, &cancel)?)
+        Ok(build_into(&tree, &options, BuildOutputs::new(image), &observer, &cancel)?)
     })?;
     Ok(figures(&report))
 }

@@ -23,6 +23,7 @@ use crate::{
 
 /// The places that a build writes to.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct BuildOutputs {
     /// The image.
     pub image: OutputTarget,
@@ -33,6 +34,26 @@ pub struct BuildOutputs {
 }
 
 impl BuildOutputs {
+    /// A build that writes an image and nothing else.
+    #[must_use]
+    pub fn new(image: OutputTarget) -> Self {
+        Self { image, blob: None, chunk_index: None }
+    }
+
+    /// Sets where chunks are written.
+    #[must_use]
+    pub fn blob(mut self, blob: Option<OutputTarget>) -> Self {
+        self.blob = blob;
+        self
+    }
+
+    /// Sets where the chunk index is written.
+    #[must_use]
+    pub fn chunk_index(mut self, chunk_index: Option<OutputTarget>) -> Self {
+        self.chunk_index = chunk_index;
+        self
+    }
+
     /// Opens the places that the options name.
     fn open(options: &BuildOptions, target: &Path) -> Result<Self> {
         let open = |path: &Path, is_in_place| {

@@ -109,11 +109,7 @@ fn build(
         true => ExistingOutput::Replace,
         false => ExistingOutput::Refuse,
     };
-    let outputs = BuildOutputs {
-        image: OutputTarget::open(output, existing)?,
-        blob: None,
-        chunk_index: None,
-    };
+    let outputs = BuildOutputs::new(OutputTarget::open(output, existing)?);
     let cancel = CancelToken::new();
     let monitor = CallerMonitor {
         callbacks: Mutex::new(SendCallbacks(Callbacks {

@@ -117,9 +117,7 @@ fn run_request(
     let image = escape(request.image.as_os_str().as_bytes());
     let mut targets = (!request.is_dry_run).then(|| outputs::open(&request, hints)).transpose()?;
     let resources = Resources::of_machine(&request.machine)?;
-    request.options.jobs = Some(resources.threads);
-    request.options.memory_bytes = resources.build_bytes();
-    memory::limit_import(&mut request, &resources, std::env::var_os("TMPDIR"));
+    memory::limit(&mut request, &resources, std::env::var_os("TMPDIR"));
     request.options.check().map_err(usage_error)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     if let Some(targets) = &targets {

@@ -1,11 +1,10 @@
 //! EROFS images as a library: open, look up, list, read, verify.
 //!
-//! ```
+//! ```no_run
 //! use ferrofs_image::{FileType, Image, WalkEvent};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
-//! let image = Image::open(path)?;
+//! let image = Image::open("system.erofs")?;
 //! for visit in image.walk(b"/")? {
 //!     match visit {
 //!         WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {

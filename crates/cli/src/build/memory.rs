@@ -25,12 +25,14 @@ const WINDOW_SHARE: u64 = 8;
 /// Bytes of a data range of a sparse file while an archive is imported.
 const SPARSE_EXTENT_BYTES: u64 = 48;
 
-/// Sets the options of the import that depend on the memory. `temporary` is `TMPDIR`.
-pub(super) fn limit_import(
+/// Sets the options of the import and of the build that depend on the threads and their memory. `temporary` is `TMPDIR`.
+pub(super) fn limit(
     request: &mut BuildRequest,
     resources: &Resources,
     temporary: Option<OsString>,
 ) {
+    request.options.jobs = Some(resources.threads);
+    request.options.memory_bytes = resources.build_bytes();
     let bytes = resources.memory.budget().limit_bytes();
     let directory = temporary_directory(&request.image, temporary);
     let options = SpillOptions::default()
@@ -49,14 +51,6 @@ pub(super) fn limit_import(
     tar.sparse_extents_max = tar.sparse_extents_max.min(extents);
 }
 
-/// The most memory that the process has had resident, as the kernel counts it.
-pub(super) fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 /// The directory of temporary files: `TMPDIR`, else that of the image, which has room for as many
 /// bytes as the image has. A device has no such directory.
 fn temporary_directory(image: &Path, temporary: Option<OsString>) -> PathBuf {
@@ -73,7 +67,30 @@ fn temporary_directory(image: &Path, temporary: Option<OsString>) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::arguments::{Arguments, MachineArguments, Verb};
+    use crate::build::arguments::request;
+    use crate::build::request::tests::test_environment;
+
+    #[test]
+    fn a_build_without_an_option_has_the_memory_that_help_names() {
+        let limited = |memory: Option<u64>| {
+            let words = ["ferrofs", "build", "image", "tree"];
+            let Verb::Build(typed) = Arguments::parse_from(words).verb else { unreachable!() };
+            let machine = MachineArguments { memory, ..MachineArguments::default() };
+            let mut request = request(&typed, &test_environment()).unwrap();
+            limit(&mut request, &Resources::of_machine(&machine).unwrap(), None);
+            request.options.memory_bytes
+        };
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let kib: u64 = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
+        if kib / 8 >= 256 << 10 {
+            assert_eq!(limited(None), limited(Some(256 << 20)));
+        }
+        assert!(limited(Some(256 << 20)) < 256 << 20, "the process has memory of its own");
+    }
 
     #[test]
     fn temporary_files_lie_beside_the_image_unless_tmpdir_is_set() {

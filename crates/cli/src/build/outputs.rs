@@ -43,11 +43,10 @@ pub(super) fn open(request: &BuildRequest, hints: Option<&Path>) -> anyhow::Resu
         Some(ChunkIndexOutput::NewFile(path)) => Some(path),
         Some(ChunkIndexOutput::Embedded) | None => None,
     };
-    let outputs = BuildOutputs {
-        image: main(&request.image)?,
-        blob: request.options.blob.as_ref().map(|blob| main(blob.path())).transpose()?,
-        chunk_index: chunk_index.map(|path| main(path)).transpose()?,
-    };
+    let blob = request.options.blob.as_ref().map(|blob| main(blob.path()));
+    let outputs = BuildOutputs::new(main(&request.image)?)
+        .blob(blob.transpose()?)
+        .chunk_index(chunk_index.map(|path| main(path)).transpose()?);
     let text = |path: Option<&PathBuf>, existing| {
         path.map(|path| TextFile::target(path, existing).map_err(refused)).transpose()
     };

@@ -492,7 +492,7 @@ impl OverlayMerge {
                 }
                 WalkEvent::Leaf(node) => {
                     if let Some(Some(parent)) = open.last() {
-                        let added = self.leaf(*parent, &node, (number, layer));
+                        let added = self.leaf(*parent, &node, layer, number);
                         added.map_err(|error| with_path(&error, &node.path))?;
                     }
                 }
@@ -528,7 +528,8 @@ impl OverlayMerge {
         &mut self,
         parent: NodeId,
         node: &ferrofs_image::WalkEntry,
-        (number, layer): (usize, &LayerImage),
+        layer: &LayerImage,
+        number: usize,
     ) -> Result<()> {
         let (name, inode) = (name(&node.path), &node.inode);
         if layer.is_aufs && AufsName::of(name) != AufsName::Plain {

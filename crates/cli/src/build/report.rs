@@ -24,6 +24,7 @@ use super::request::{BuildRequest, OutputFormat, Verify};
 use crate::amount::{counted, human_bytes};
 use crate::metadata_text::{format_percent, format_uuid};
 use crate::output::{JsonBytes, Output, escape, hex};
+use crate::read_stats::process_peak_bytes;
 
 /// Read of the image at a time for its digest.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -132,7 +133,7 @@ impl BuildSummary<'_> {
             Verify::No => "not verified",
         };
         write!(output, ", {verified}")?;
-        if let Some(peak) = super::memory::peak_bytes() {
+        if let Some(peak) = process_peak_bytes() {
             write!(output, ", peak memory {}", human_bytes(peak))?;
         }
         if report.spilled_bytes > 0 {
@@ -206,7 +207,7 @@ impl BuildSummary<'_> {
             packed_bytes: report.packed_bytes,
             tree_memory_bytes: report.store_bytes,
             temporary_bytes: report.spilled_bytes,
-            peak_memory_bytes: super::memory::peak_bytes(),
+            peak_memory_bytes: process_peak_bytes(),
             verified: self.request.verify == Verify::Yes,
             warnings: self.warnings,
             seconds: self.elapsed.as_secs_f64(),

@@ -315,7 +315,7 @@ impl ItemComparer<'_> {
         let mut known = None;
         let covered = self.image.for_each_piece_in(&pair.inode, range, |piece| match piece {
             FilePiece::Data { offset, bytes } => {
-                compare_bytes(&mut source, (offset, bytes), &of_source, pair)
+                compare_bytes(&mut source, offset, bytes, &of_source, pair)
             }
             FilePiece::Hole { offset, length } => {
                 let ranges = match &known {
@@ -370,7 +370,8 @@ fn unreadable(pair: &InodePair, error: &ferrofs_image::Error) -> Difference {
 
 fn compare_bytes(
     source: &mut BufferedSource<'_>,
-    (offset, bytes): (u64, &[u8]),
+    offset: u64,
+    bytes: &[u8],
     of_source: &dyn Fn(ferrofs_builder::Error) -> CompareError,
     pair: &InodePair,
 ) -> Result<(), CompareError> {
@@ -398,7 +399,7 @@ fn compare_zeros(
     while at < range.end {
         let count =
             usize::try_from(range.end - at).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-        compare_bytes(source, (at, &ZEROS[..count]), of_source, pair)?;
+        compare_bytes(source, at, &ZEROS[..count], of_source, pair)?;
         at = at.saturating_add(count as u64);
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::mounted::{MountPoint, has_fuse};
-use crate::support::{Dir, TestCommand, data, ferrofs};
+use crate::support::{Dir, TestCommand, data, ferrofs, skip};
 
 /// The command under another name.
 fn named(name: &str) -> TestCommand {
@@ -71,7 +71,7 @@ fn what_lists_and_shows_ends_well_when_its_reader_has_gone() {
 #[test]
 fn a_full_standard_output_is_named_and_a_failure() {
     if !Path::new("/dev/full").exists() {
-        return;
+        return skip("no /dev/full");
     }
     #[track_caller]
     fn assert_named(command: TestCommand) {
@@ -111,7 +111,7 @@ fn a_full_standard_output_is_named_and_a_failure() {
 #[test]
 fn a_full_standard_output_stops_mkfs_before_it_rewrites_an_image() {
     if !Path::new("/dev/full").exists() {
-        return;
+        return skip("no /dev/full");
     }
     let dir = Dir::new();
     let image = dir.write("image", b"old");

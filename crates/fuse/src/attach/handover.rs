@@ -393,7 +393,7 @@ impl OfferedMount {
         }
         let PeerCredentials { user, group, .. } = holder.peer;
         let handover = HandoverSocket { socket: holder.socket, number, server };
-        let offered = Self::of_descriptors(descriptors, (user, group), Some(handover))?;
+        let offered = Self::of_descriptors(descriptors, user, group, Some(handover))?;
         match offered.record.identity == identity {
             true => Ok(offered),
             false => Err(HandoverError::OtherNamespace),
@@ -407,13 +407,14 @@ impl OfferedMount {
     pub fn kept(descriptors: Vec<OwnedFd>) -> Result<Option<Self>, HandoverError> {
         let user = rustix::process::geteuid().as_raw();
         let group = rustix::process::getegid().as_raw();
-        let kept = Self::of_descriptors(descriptors, (user, group), None)?;
+        let kept = Self::of_descriptors(descriptors, user, group, None)?;
         Ok(Some(kept).filter(|kept| kept.channels.iter().all(super::direct::is_connected)))
     }
 
     fn of_descriptors(
         descriptors: Vec<OwnedFd>,
-        (user, group): (u32, u32),
+        user: u32,
+        group: u32,
         handover: Option<HandoverSocket>,
     ) -> Result<Self, HandoverError> {
         let mut descriptors = descriptors.into_iter();
