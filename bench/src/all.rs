@@ -46,17 +46,17 @@ const INPUTS: [(&str, &str); 7] = [
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AllArguments {
-    /// Image of a Debian system with perl, git, gcc and python3; without it launches are left out, and others use an
-    /// image of the source
+    /// Image of a Debian system with perl, git, gcc and python3. Without it, the launches are left out, and other
+    /// experiments use an image of the source
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
-    /// Tree that images are built from; copies of parts of /usr, 300 MB at most, if none is named
+    /// Directory to build images from [default: copies of parts of /usr, at most 300 MB]
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
-    /// Folder with peers, such as erofsfuse and mkfs.erofs
+    /// Folder with the programs of others, such as erofsfuse and mkfs.erofs
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Only these experiments
+    /// Run only these experiments
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = experiment_names())]
     only: Vec<String>,
 }

@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Clone, Args)]
 struct CommandArguments {
-    /// Threads of every program; their defaults if not given
+    /// Number of threads of every program [default: that of each program]
     #[arg(short, long, value_name = "N", value_parser = up_to(512))]
     jobs: Option<u16>,
     #[command(flatten)]
@@ -56,16 +56,16 @@ pub(crate) struct CheckArguments {
 pub(crate) struct ExtractArguments {
     #[command(flatten)]
     check: CheckArguments,
-    /// A squashfs image of the same tree, for unsquashfs; made of the first image if none is named
+    /// A squashfs image of the same tree, for unsquashfs [default: one that is made from the first IMAGE]
     #[arg(long, value_name = "FILE")]
     squashfs: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArguments {
-    /// The tree
+    /// The directory to build images from
     source: PathBuf,
-    /// Use only so much of the tree, copied beside the images; 4 MiB at most with --quick
+    /// Use only a part of the directory, up to this size, which is copied beside the images; at most 4 MiB with --quick
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     most_bytes: Option<u64>,
     #[command(flatten)]

@@ -147,11 +147,12 @@ impl<'a> Context<'a> {
 /// How often an experiment measures, for `#[command(flatten)]` in its arguments.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct RoundOptions {
-    /// Rounds; the number of the experiment's case (`describe`) if not given, and fewer with --quick
+    /// Number of rounds [default: that in cases/EXPERIMENT.toml, which also has a smaller one for --quick]
     #[arg(short = 'c', short_alias = 'i', long, value_name = "N", alias = "iterations")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: Option<u16>,
-    /// Start nothing new after this many seconds; every part gets its share, and something is measured of each
+    /// Begin no further measurement after this number of seconds. All parts of the experiment share this time; a part
+    /// that gets none of it is left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: Option<u32>,
 }

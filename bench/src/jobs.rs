@@ -50,10 +50,11 @@ pub(crate) struct JobsArguments {
     /// Memory to fault in, in GiB; an eighth of one with --quick
     #[arg(short, long, value_name = "GIB", default_value_t = 4, value_parser = up_to(u16::MAX))]
     gib: u16,
-    /// Threads, one line for each number; 1, 2, 4 and so on up to what the system runs at once if none is named
+    /// Numbers of threads; one line for each number [default: 1, 2, 4 and so on, up to the number that the system runs
+    /// at once]
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = up_to(u16::MAX))]
     threads: Vec<u16>,
-    /// An image, to see what it saves when a mount of it starts (needs root)
+    /// Also measure what several threads save when a mount of this image starts (needs root)
     #[arg(long, value_name = "IMAGE")]
     image: Option<PathBuf>,
     #[command(flatten)]

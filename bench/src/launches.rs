@@ -68,7 +68,7 @@ pub(crate) struct LaunchesArguments {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     load: u16,
-    /// Folder with erofsfuse: launches from it, and from the kernel's EROFS, stand beside ours
+    /// Also measure launches from mounts of erofsfuse, which is in this folder, and of the kernel's EROFS
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     #[command(flatten)]

@@ -46,8 +46,8 @@ use report::Report;
 
 /// The exit status of a run that was too noisy.
 const TOO_NOISY: u8 = 3;
-const EXIT_STATUS: &str = "Exit status: 0 when figures were printed, 1 when the experiment failed, 2 for a wrong \
-command line, 3 when the run was too noisy and is refused";
+const EXIT_STATUS: &str = "Exit status: 0 figures were printed, 1 the experiment failed, 2 wrong usage, \
+3 the run was too noisy, so its figures are not printed";
 
 macro_rules! experiments {
     ($($name:literal: $variant:ident($arguments:ty),)+) => {
@@ -95,18 +95,18 @@ experiments! {
     "decodes": Decodes(reads::DecodesArguments),
 }
 
-/// Experiments that measure ferrofs beside its peers
+/// Measure ferrofs and programs with the same purpose, and judge the figures by thresholds
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_STATUS)]
 struct CommandLine {
-    /// Fewer and smaller runs: shows that it works, proves no figure
+    /// Make fewer and smaller runs, to see whether an experiment works; their figures prove nothing
     #[arg(long, global = true)]
     quick: bool,
     /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
     /// folder
     #[arg(long, global = true, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print figures even if repetitions spread too far
+    /// Print figures even if they differ too much between repetitions
     #[arg(long, global = true)]
     noisy_ok: bool,
     #[command(subcommand)]
@@ -121,7 +121,7 @@ enum Verb {
     All(all::AllArguments),
     /// Prints what an experiment measures, the expected result and its thresholds
     Describe {
-        /// All if none is named
+        /// The experiments to describe [default: all]
         #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
         experiments: Vec<String>,
     },

@@ -40,15 +40,15 @@ pub(crate) struct MountArguments {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::value_variants().to_vec())]
     systems: Vec<System>,
-    /// What is read; the longest comes last: it has what the others leave of their shares
+    /// What is read. With --seconds, the last one also gets the time that the others do not need
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = Pattern::value_variants().to_vec())]
     what: Vec<Pattern>,
-    /// Threads that read a tree, one run for each number
+    /// Numbers of threads that read a tree; one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
     #[arg(value_parser = up_to(256))]
     readers: Vec<u16>,
-    /// A squashfs image of the same tree; made of the first image if none is named
+    /// A squashfs image of the same tree [default: one that is made from the first IMAGE]
     #[arg(long, value_name = "FILE")]
     squashfs: Option<PathBuf>,
     #[command(flatten)]
@@ -59,14 +59,15 @@ pub(crate) struct MountArguments {
 pub(crate) struct RandomArguments {
     #[command(flatten)]
     mounts: StartArguments,
-    /// Bytes at the front of the largest file that are read; 4 MiB at most with --quick
+    /// Read this number of bytes from the start of the largest file; at most 4 MiB with --quick
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
     bytes: u64,
-    /// Blocks that each thread reads in a second run, spread over the whole file; 0 for none, 512 at most with --quick
+    /// Number of blocks that each thread reads in a second run, spread over the whole file; 0 leaves this run out; at
+    /// most 512 with --quick
     #[arg(long, value_name = "BLOCKS", default_value_t = 8192)]
     sparse: u64,
-    /// Threads that read, each its own part, one run for each number
+    /// Numbers of threads, each of which reads a part of its own; one run for each number
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
     #[arg(value_parser = up_to(256))]
     jobs: Vec<u16>,
@@ -84,10 +85,10 @@ pub(crate) struct StartArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountMemoryArguments {
-    /// Threads that read the whole tree together
+    /// Number of threads that read the whole tree together
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = up_to(256))]
     readers: u16,
-    /// Seconds that an idle mount is watched; 2 with --quick
+    /// Watch the idle mount for this number of seconds; 2 with --quick
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = up_to(3600))]
     idle: u16,
     #[command(flatten)]

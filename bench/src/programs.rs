@@ -36,11 +36,11 @@ const SQUASHFS_OPTIONS: [&str; 7] =
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ProgramArguments {
-    /// Our own program. If none is named it is the one beside this program, which `cargo run` builds if need be, or one on
-    /// PATH
+    /// The program ferrofs [default: the one beside this program, which `cargo run` builds if necessary, or the one on
+    /// PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) ferrofs: Option<PathBuf>,
-    /// Use peers from this folder only, instead of PATH
+    /// Look for the programs of others in this folder only, not on PATH
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
 }

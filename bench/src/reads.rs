@@ -42,14 +42,14 @@ pub(crate) struct ReadsArguments {
 /// What is read, and by how many.
 #[derive(Debug, Clone, Args)]
 struct FileArguments {
-    /// Readers, one run for each number
+    /// Numbers of readers; one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64")]
     #[arg(value_parser = up_to(1024))]
     readers: Vec<u16>,
-    /// Only files of at least so many bytes
+    /// Read only files of at least this size
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     at_least: u64,
-    /// The first files only, until they have so many bytes together
+    /// Read only the first files, until they have this size together
     #[arg(long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true)]
     most_bytes: u64,
 }

@@ -53,11 +53,11 @@ const FAULTING_HERE: &str = "time here";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArguments {
-    /// What runs, both if nothing is named: one submitter and a worker on every other CPU, as in the workqueue experiment;
-    /// or faulting memory in on several threads, as in the jobs experiment
+    /// What is simulated: workqueue is one submitter and a worker on every other CPU, as in the experiment of this
+    /// name; jobs is the faulting in of memory by several threads, as in the experiment of this name [default: both]
     #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "jobs"])]
     subjects: Vec<String>,
-    /// workqueue: numbers of CPUs; the submitter has one of them
+    /// For workqueue: numbers of CPUs, of which the submitter has one; one run for each number
     #[arg(
         long,
         value_name = "N",
@@ -66,7 +66,8 @@ pub(crate) struct ModelArguments {
     )]
     #[arg(value_parser = up_to(u16::try_from(CPUS_MAX).unwrap_or(u16::MAX)))]
     cpus: Vec<u16>,
-    /// workqueue: requests that count for each queue and number of CPUs, after as many that do not; a tenth with --quick
+    /// For workqueue: number of requests that are measured for each queue and number of CPUs, after the same number for
+    /// warm-up; a tenth with --quick
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     count: u32,

@@ -33,17 +33,17 @@ const COMPRESSION: &str = "compression";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WorkqueueArguments {
-    /// Worker threads, one run for each number; the submitter is extra
+    /// Numbers of worker threads, without the submitter; one run for each number
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,16,64")]
     #[arg(value_parser = up_to(512))]
     threads: Vec<u16>,
-    /// Requests that each worker may have before it
+    /// Maximum number of requests that wait for each worker
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = up_to(1024))]
     requests: u16,
     /// Memory to compress, in GiB, or in MiB with the suffix M; an eighth of a GiB with --quick
     #[arg(short, long = "memory", value_name = "GIB", default_value = "1", value_parser = mebibytes)]
     mebibytes: u32,
-    /// Rows to run; all if none is named
+    /// The rows of the table to measure [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = row_values())]
     rows: Vec<String>,
     #[command(flatten)]
@@ -187,7 +187,7 @@ const ROWS: [(&str, &str); 11] = [
     ),
     ("round-robin", "QEMU's version 3: the same without batching"),
     ("rayon", "rayon: one spawn a page from one submitter"),
-    ("rayon-iter", "rayon: a parallel iterator; no stream, shown for scale"),
+    ("rayon-iter", "rayon: a parallel iterator, for comparison: it has no stream of requests"),
     ("crossbeam", "crossbeam-channel: a bounded queue there, another one back"),
     (
         "ours-waiting",

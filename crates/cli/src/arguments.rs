@@ -66,7 +66,7 @@ pub(crate) struct ReadArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Read this partition of IMAGE, which is a super image of Android
+    /// Name of the partition that holds the EROFS image, if IMAGE is a super image of Android
     #[arg(long, value_name = "NAME")]
     pub(crate) partition: Option<String>,
 
@@ -121,7 +121,7 @@ pub(crate) struct ConnectionArguments {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) fetch_timeout: Option<u64>,
 
-    /// Registry that speaks HTTP without TLS; may be repeated
+    /// Connect to this registry with HTTP instead of HTTPS (repeatable)
     #[arg(long = "insecure-registry", value_name = "HOST[:PORT]")]
     pub(crate) insecure_registries: Vec<String>,
 }
@@ -157,18 +157,18 @@ const STATS_WITHOUT_JSON: &str = "Print statistics of the decoder, cache and mem
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct MachineArguments {
-    /// Number of threads, at most the number of CPUs available to the process [default: that
-    /// number]
+    /// Number of threads. A number above that of the CPUs available to the process means one thread
+    /// for each of these CPUs [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 
-    /// Memory limit of the whole process; the suffixes k, m and g mean KiB, MiB and GiB. At the
-    /// limit, threads wait, or fewer threads run [default: 256m, or an eighth of the system's
-    /// memory if that is less]
+    /// Memory limit of the whole process; the suffixes k, m and g mean KiB, MiB and GiB. The
+    /// minimum is 27m, for a mount 28m. At the limit, threads wait, or fewer threads run [default:
+    /// 256m, or an eighth of the system's memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// CPUs to run on, such as 0-3,6
+    /// CPUs to run on, such as 0-3,6 [default: all CPUs available to the process]
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub(crate) cpus: Option<String>,
 
@@ -182,9 +182,9 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work; at the limit, the verb ends with an error. In a damaged image, many
-    /// inodes can refer to the same data, and ferrofs reads it again for each of them. One byte of
-    /// the limit allows about a nanosecond of such work; undamaged images cause almost none
+    /// Limit of repeated work, of which one byte takes about a nanosecond; at the limit, the verb
+    /// ends with an error. Work is repeated if many inodes of a damaged image refer to the same
+    /// data, which ferrofs reads again for each of them. Undamaged images cause almost none
     /// [default: 256m plus 512 bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
@@ -194,10 +194,11 @@ pub(crate) struct WorkLimitArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages for decoding that stay resident even while nothing is read; 0 keeps
-    /// none. All other pages are returned to the system at once. Each read is limited to what fits
-    /// into the reserved pages, so with fewer than 128 pages per thread, long files are read more
-    /// slowly [default: up to an eighth of --memory, for a few seconds]
+    /// Number of 4 KiB pages for decoding that stay resident even while nothing is read, less than
+    /// half of --memory; 0 keeps none. All other pages are returned to the system at once. Each
+    /// read is limited to what fits into the reserved pages, so with fewer than 128 pages per
+    /// thread, long files are read more slowly [default: pages of up to an eighth of --memory,
+    /// which stay until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
@@ -379,8 +380,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) sidecar: Option<PathBuf>,
 
-    /// Print a summary as one JSON object; on standard error if a tar archive goes to standard
-    /// output, a FIFO or a device
+    /// Print a summary as one JSON object. If a tar archive goes to standard output, a FIFO or a
+    /// device, the summary goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -441,7 +442,7 @@ pub(crate) struct BuildArguments {
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
-    /// Replace an existing image
+    /// Replace existing files: IMAGE, and the other files that the options name as outputs
     #[arg(short, long)]
     pub(crate) force: bool,
 
@@ -453,7 +454,7 @@ pub(crate) struct BuildArguments {
     #[arg(long)]
     pub(crate) no_verify: bool,
 
-    /// Leave out files that cannot be read, with a warning, instead of failing
+    /// If a file cannot be read, leave it out with a warning instead of failing (directories only)
     #[arg(long)]
     pub(crate) keep_going: bool,
 
@@ -500,9 +501,11 @@ pub(crate) struct BuildArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Compression")]
 pub(crate) struct BuildCompression {
-    /// Algorithm and level, with the default level in parentheses: lz4, lz4hc 0-12 (9), lzma 0-9 or
-    /// 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1), zstd 0-22 (3). Files use the first
-    /// algorithm, unless --hints selects another one [default: no compression]
+    /// Algorithms, separated by colons, each with its levels and, in parentheses, its default
+    /// level: lz4, lz4hc 0-12 (9), lzma 0-9 or 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1),
+    /// zstd 0-22 (3). Files use the first algorithm, unless --hints selects another one. dictsize
+    /// is the size of the dictionary: up to 8m for lzma, and a power of two up to 1m for zstd
+    /// [default: no compression]
     #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES][:...]")]
     pub(crate) compress: Option<String>,
 
@@ -511,24 +514,25 @@ pub(crate) struct BuildCompression {
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) pcluster: Option<u64>,
 
-    /// Compress some files differently. Each line of FILE has three fields: the size of a pcluster
-    /// in bytes (0 for no compression); the number of an algorithm of --compress, counted from 0
-    /// (optional); and a POSIX extended regular expression. The first line whose expression matches
-    /// a part of the path applies
+    /// Compress some files differently. Each line of FILE has three fields, separated by blanks:
+    /// the size of a pcluster in bytes (0 for no compression); the number of an algorithm of
+    /// --compress, counted from 0 (optional); and a POSIX extended regular expression. The first
+    /// line whose expression matches a part of the path applies
     #[arg(long, value_name = "FILE")]
     pub(crate) hints: Option<PathBuf>,
 
-    /// Maximum uncompressed size of a pcluster: whole blocks, up to 12m
+    /// Maximum uncompressed size of a pcluster: whole blocks, up to 12m [default: 4m]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_extent: Option<u64>,
 
-    /// Maximum match distance of LZ4, in bytes. A shorter distance reduces the memory needed to
-    /// decode
+    /// Maximum match distance of LZ4, in bytes, 4096 to 65535. A shorter distance reduces the
+    /// memory needed to decode
     #[arg(long, value_name = "BYTES", default_value_t = u16::MAX)]
     #[arg(value_parser = clap::value_parser!(u16).range(4096..))]
     pub(crate) max_distance: u16,
 
-    /// Compress the tails of files, or whole files, together in one special inode (packed inode)
+    /// Compress the tails of files, or whole files, together in one special inode (packed inode).
+    /// Without a value, it means tails
     #[arg(long, value_name = "tails|all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "tails", value_enum)]
     pub(crate) fragments: Option<FragmentChoice>,
@@ -593,8 +597,9 @@ pub(crate) struct BuildLayout {
     #[arg(default_value = "4096")]
     pub(crate) block_size: u64,
 
-    /// Store files as uncompressed chunks of this size, a power of two, with holes. With
-    /// --compress, this applies only to files that cannot be compressed
+    /// Store files as uncompressed chunks of this size, a power of two of at least a block. Chunks
+    /// of zeros become holes. With --compress, this applies only to files of up to 8 MiB that
+    /// cannot be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
@@ -603,9 +608,9 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
 
-    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size, with the
-    /// algorithm of --compress or with ALG. This needs Linux 6.17 or later. Extended attributes are
-    /// not shared then
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of at most BYTES. This
+    /// needs Linux 6.17 or later. Extended attributes are not shared then [default ALG: the first
+    /// algorithm of --compress]
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
 
@@ -614,18 +619,21 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) metadata_first: bool,
 
-    /// Write a chunk index (EROFS image specification) after the last block of IMAGE, or to FILE.
-    /// With it, readers of a remote image verify each part that they read. On a web server, put
-    /// FILE beside the image, with the name IMAGE.chunk-index. Not with --offset
+    /// Write a chunk index, a list of digests that the EROFS specification defines, to FILE. With
+    /// embedded, or without a value, write it after the last block of IMAGE. With the index,
+    /// readers of a remote image verify each part that they read. On a web server, put FILE beside
+    /// the image, with the name IMAGE.chunk-index. Cannot be used with --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
 
-    /// Alignment of the data of each file, in bytes: whole blocks
+    /// Alignment of the data of each file, in bytes: a multiple of the block size, up to 1g
+    /// [default: one block]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) align_data: Option<u64>,
 
-    /// Alignment of the image size, in bytes: whole blocks
+    /// Alignment of the image size, in bytes: a multiple of the block size, up to 1g [default: one
+    /// block]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) align_image: Option<u64>,
 
@@ -643,11 +651,13 @@ pub(crate) struct BuildLayout {
     #[arg(short = 'L', long, value_name = "TEXT")]
     pub(crate) label: Option<OsString>,
 
-    /// The UUID, or clear, or random [default: random]
+    /// The UUID; or clear, which means all zeros; or random [default: random, with --reproducible
+    /// clear]
     #[arg(short = 'U', long, value_name = "UUID")]
     pub(crate) uuid: Option<String>,
 
-    /// The build time of the image, in seconds since 1970 [default: now]
+    /// The build time of the image, in seconds since 1970 [default: SOURCE_DATE_EPOCH if it is set,
+    /// otherwise now; see --reproducible]
     #[arg(short = 'T', long, value_name = "SECONDS")]
     pub(crate) time: Option<u64>,
 
@@ -660,7 +670,7 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// A prefix of extended attribute names, such as user.app., that is stored only once
+    /// Store this prefix of extended attribute names, such as user.app., only once (repeatable)
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
@@ -689,12 +699,13 @@ pub(crate) struct BuildLayout {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Content")]
 pub(crate) struct BuildContent {
-    /// Exclude this path below SOURCE and everything below it; a slash before it has no effect
-    /// (directories only)
+    /// Exclude this path and everything below it. The path is relative to SOURCE, even if it begins
+    /// with a slash (directories only; repeatable)
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude: Vec<OsString>,
 
-    /// Exclude paths that match this POSIX extended regular expression (directories only)
+    /// Exclude paths that match this POSIX extended regular expression (directories only;
+    /// repeatable)
     #[arg(long, value_name = "REGEX")]
     pub(crate) exclude_regex: Vec<String>,
 
@@ -702,8 +713,8 @@ pub(crate) struct BuildContent {
     #[arg(long)]
     pub(crate) separate_hard_links: bool,
 
-    /// How whiteouts are handled: entries of a layer that hide files of the layers below (archives
-    /// only)
+    /// What to do with whiteouts, the entries of a layer that hide files of the layers below
+    /// (archives only; a container image always has them applied)
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
@@ -740,7 +751,8 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gid_offset: u32,
 
-    /// Modification time of all files, in seconds since 1970
+    /// Modification time of all files, in seconds since 1970 [default: those of SOURCE; times after
+    /// SOURCE_DATE_EPOCH become that time if it is set]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) mtime: Option<u64>,
 
@@ -804,7 +816,7 @@ pub(crate) struct DemoArguments {
     /// An image to use instead of the built-in one
     pub(crate) image: Option<PathBuf>,
 
-    /// The directory that IMAGE was built from, to compare with
+    /// The directory from which IMAGE was built; the mount is compared with it
     pub(crate) source: Option<PathBuf>,
 
     #[command(flatten)]

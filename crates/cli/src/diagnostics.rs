@@ -125,7 +125,7 @@ pub(crate) fn is_about_magic(error: &ferrofs_image::Error) -> bool {
 pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {
     match error.kind() {
         ErrorKind::Checksum { .. } => "; --no-checksum opens it anyway",
-        ErrorKind::OpenDevice { .. } => "; --device names the file of a device",
+        ErrorKind::OpenDevice { .. } => "; --device must name the file of a device",
         ErrorKind::DeviceCount { .. } => {
             "; name each device with --device=FILE, in the order of the device table"
         }

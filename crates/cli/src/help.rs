@@ -174,7 +174,7 @@ inode numbers; `find DIR -inum N -print -quit` prints the path.
 
 --all queries the mounts of this user in this mount namespace. It prints their sum; a quantile of
 the sum is the largest quantile of any mount. With --prometheus, it prints the samples of each mount
-instead. Mounts that do not answer within two seconds are only counted.
+instead. Mounts that do not answer within two seconds are left out; the sum states their number.
 
 Exit status: 0 success, 1 DIR is no mount of ferrofs or does not answer, 2 wrong usage.
 
@@ -203,8 +203,8 @@ limits its size, so pruning is seldom needed. An image that a mount or a running
 not removed, but --to may evict parts of it, which are fetched again when they are read. The process
 ferrofs-fetch removes the files; this verb starts it if it is not running.
 
-verify reads all cached chunks and exits with 1 if any was damaged. Damaged chunks are never used;
-they are fetched again when they are read.
+`ferrofs cache verify` reads all cached chunks, and exits with 1 if one of them is damaged. Damaged
+chunks are never used; they are fetched again when they are read.
 
 Exit status: 0 success, 1 an error of the cache, or verify has found damage, 2 wrong usage.
 
@@ -218,8 +218,8 @@ Examples:
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
-process unmounts it. While the mount is in use, `umount` and `fusermount3 -u` fail. A signal then
-detaches the mount from the directory tree at once, and the process ends when the mount is no longer
+process unmounts it. While the mount is in use, `umount` and `fusermount3 -u` fail, but a signal
+detaches the mount from the directory tree at once; the process ends when the mount is no longer
 used. A second signal ends the process immediately. If SIGKILL ends the process, a helper process
 unmounts. With -o noauto_unmount, a mount that root made stays after SIGKILL: every access fails
 with \"transport endpoint is not connected\" until `umount DIR` removes it.
@@ -233,15 +233,15 @@ process unmounts.
 
 --replace DIR takes over a mount of --keep: from then on this program serves it, for example after
 an upgrade. No call fails, and open files stay valid. Only root and the user who made the mount may
-do this. It needs Linux 6.9 or later, and a mount without --foreground. A version of ferrofs that
-cannot serve the mount refuses, and the mount stays as it was. If the process that serves the mount
-cannot be started, the process that holds the mount waits before the next attempt; --reattach DIR
-makes it try at once.
+do this. --replace needs Linux 6.9 or later. It refuses a mount that was made with --foreground, and
+one that this version of ferrofs cannot serve; then the mount stays as it was. If the process that
+serves the mount cannot be started, the process that holds the mount waits before the next attempt;
+--reattach DIR makes it try at once.
 
 The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
 capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
-describes the sandbox. With --user NAME, root makes the mount, and a process of the user NAME, who
-owns the mount, serves it.
+describes the sandbox. With --user NAME, root makes the mount, the user NAME owns it, and a process
+of this user serves it.
 
 Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
 nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (use
@@ -254,7 +254,7 @@ succeeds only if it changes nothing that /proc/mounts shows. Options that only m
 ones) are accepted without effect, because an image has no access times. Every other option is an
 error, including rw, because an EROFS image cannot be written.
 
-/etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
+Lines of /etc/fstab (ferrofs must be in /usr/bin, or linked as /sbin/mount.fuse.ferrofs):
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
   https://example.org/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail,_netdev  0 0
 
@@ -298,10 +298,10 @@ This is ferrofs, called as mount.erofs. It mounts with FUSE, so it needs neither
 of Linux. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax, which are for
 the driver of Linux, have no effect.
 
-With oci.layer=, oci.blob=, oci.platform= or oci.insecure, SOURCE is an image of a registry, as in
-ubuntu:20.04, and with s3.endpoint=, s3.region=, s3.urlstyle= or s3.sig=4 it is BUCKET/KEY.
-oci.username=, oci.password= and s3.passwd_file= are refused: logins are those of docker, podman and
-skopeo, and the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+With oci.layer=, oci.blob=, oci.platform= or oci.insecure, SOURCE is the name of an image in a
+registry, such as ubuntu:20.04. With s3.endpoint=, s3.region=, s3.urlstyle= or s3.sig=4, SOURCE is
+BUCKET/KEY. oci.username=, oci.password= and s3.passwd_file= are refused. Log in to a registry with
+docker, podman or skopeo; for S3, set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 
 Exit status: 0 success, 1 everything else.
 
@@ -348,9 +348,9 @@ pub(crate) const DUMP_EROFS: &str = "\
 This is ferrofs, called as dump.erofs. `ferrofs info`, `ls`, `stat` and `cat` show the same data in
 another form; all but `cat` can also print JSON. Times are in UTC.
 
-Exit status: 0 success, even if there is no such path or inode. If the image cannot be opened, 256
-minus the error number of the system, for example 254 if the file does not exist. 234 if the file is
-not an EROFS image, or for wrong usage.
+Exit status: 0 success, even if there is no such path or inode. If the image cannot be opened, the
+status is 256 minus the error number of the system, for example 254 if the file does not exist. It
+is 234 if the file is not an EROFS image, or for wrong usage.
 
 Examples:
   dump.erofs app.erofs
@@ -364,16 +364,18 @@ This is ferrofs, called as mkfs.erofs. Options have the names, meanings and defa
 Options without effect are accepted with a warning, which --quiet and -d0 suppress. Options that are
 not supported are refused with a message. `ferrofs build` has more options.
 
-Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608, lc (3), lp (0)
-and pb (2) up to 4, and lc + lp up to 4; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22 (3),
-dictsize up to 1048576. Defaults are in parentheses. The level can be given alone, as in -zlzma,9.
+Algorithms of -z with their levels and parameters, and in parentheses the defaults: lz4; lz4hc 0-12
+(9); lzma 0-9, 100-109 (6), dictsize up to 8388608, lc (3), lp (0) and pb (2) up to 4, and lc + lp
+up to 4; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The word
+level= can be left out, as in -zlzma,9.
 
 Extended options of -E (a ^ in front switches one off): fragments, all-fragments,
 fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (^inline_data or noinline_data),
 legacy-compress, force-inode-compact, force-inode-extended, force-inode-blockmap,
 force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted.
 
-If SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that time as well.
+If the environment variable SOURCE_DATE_EPOCH is set, it is the build time, newer files get that
+time as well, and -T, --all-time and --mkfs-time have no effect.
 
 A new FILE is created when the new image is complete and verified. Without --incremental, an
 existing FILE is emptied first and written in place: it stays the same file, with its mode, owner
@@ -396,22 +398,22 @@ IMAGE is created (with --force: replaced) when the new image is complete, verifi
 storage. With --force, it keeps the mode and owner of the replaced file. To verify the image, every
 file in it is read and compared with the source: contents, names, types, owners, times, links and
 attributes. No image is created if a file differs, if a source file changes during the build, or if
-the disk is full. Then the exit status is 1, and the message names the path and the byte.
---no-verify skips the comparison.
+the disk is full. Then the exit status is 1, and the message names the cause; for a file that
+differs, the path and the byte. --no-verify skips the comparison.
 
 The bytes of an image depend only on the source and the options, never on --jobs, the order of
 directory entries, or the host's clock. There are two exceptions by default: the UUID is random, and
 the build time is the current time. --reproducible fixes both. The UUID is then all zeros, unless
 --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the newest time in the
-source. Owners, permissions and times of files are still those of the source; see Content for
-options that change them. If --memory is small, the bytes depend on it, too, because fewer equal
+source. Owners, permissions and times of files are still those of the source, unless options of the
+section Content change them. If --memory is small, the bytes depend on it, too, because fewer equal
 parts, chunks and extended attributes are found. With --reproducible, the default of --memory is
 256m on every host.
 
 Data that does not fit into --memory goes to an unnamed temporary file, in the directory that TMPDIR
-names, or else in that of IMAGE. The summary has the size of the file. Archives that are compressed
-with a window of more than about 5/8 of --memory are refused: zstd --long=27 needs --memory=212m,
-and xz -9 needs 109m.
+names, or else in that of IMAGE. The summary states the size of this file. Archives that are
+compressed with a window of more than about 5/8 of --memory are refused: zstd --long=27 needs
+--memory=212m, and xz -9 needs 109m.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
 --reproducible, and files that are newer get that time, too. --time always sets the build time.
@@ -437,4 +439,4 @@ Examples:
   ferrofs build -z zstd --metadata-first --chunk-index app.erofs tree/      for remote readers
   zcat rootfs.tar.gz | ferrofs build -z lz4 --json app.erofs -
   ferrofs build -z zstd app.erofs oci-layout:images:v1         a container image of umoci or skopeo
-  ferrofs build -z zstd app.erofs oci://ghcr.io/owner/app:v1   one of a registry";
+  ferrofs build -z zstd app.erofs oci://ghcr.io/owner/app:v1   one in a registry";

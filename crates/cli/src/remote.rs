@@ -71,7 +71,7 @@ impl OpenedLocation {
         let state = source.state();
         let verification = match state.verification {
             Verification::ChunkIndex => "each chunk, with a chunk index",
-            Verification::WholeDigest => "the whole object had its digest",
+            Verification::WholeDigest => "the whole object, when it was downloaded",
             Verification::WholeDigestLater => {
                 "not yet: there is only a digest of the whole object, and no chunk index"
             }
@@ -264,10 +264,10 @@ pub(crate) fn parse_publication(argument: &Path) -> anyhow::Result<RemoteLocatio
     match parse(argument.as_os_str())? {
         Location::Remote(location) => match &location.object {
             RemoteObject::Oci { digest: None, .. } if location.layer.is_none() => Ok(location),
-            RemoteObject::Oci { .. } => Err(refused("a digest or a layer")),
-            _ => Err(refused("not a registry")),
+            RemoteObject::Oci { .. } => Err(refused("it names a digest or a layer")),
+            _ => Err(refused("it is not a registry")),
         },
-        _ => Err(refused("a path")),
+        _ => Err(refused("it is a path")),
     }
 }
 
@@ -294,7 +294,7 @@ pub(crate) fn open_object(
     if location.is_layout() {
         let text = terminal_form(argument);
         return Err(usage_error(format_args!(
-            "{text}: it is on this machine; copy its blob instead"
+            "{text}: the image is on this machine; copy its blob instead"
         )));
     }
     let client = Arc::new(connect(&arguments.connection)?);

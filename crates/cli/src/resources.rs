@@ -204,12 +204,12 @@ fn split_memory(
 ) -> anyhow::Result<(usize, u64)> {
     let min = overhead.min_bytes();
     if bytes < min {
-        let verb = match overhead {
-            ProcessOverhead::OfVerb => "reading",
-            ProcessOverhead::OfMount => "mounting",
+        let what = match overhead {
+            ProcessOverhead::OfVerb => "this verb",
+            ProcessOverhead::OfMount => "a mount",
         };
         let min = human_bytes(min);
-        return Err(usage_error(format_args!("--memory: {verb} an image needs at least {min}")));
+        return Err(usage_error(format_args!("--memory: {what} needs at least {min}")));
     }
     let left = bytes.saturating_sub(overhead.bytes(bytes));
     let spare = left.saturating_sub(MemoryPool::MIN_BYTES);
@@ -256,7 +256,7 @@ mod tests {
         let split = |bytes, wanted| split_memory(bytes, wanted, ProcessOverhead::OfMount);
         let min = ProcessOverhead::OfMount.min_bytes();
         let error = split(min - 1, 1).unwrap_err();
-        assert!(error.to_string().contains("mounting an image needs at least 28.0 MiB"), "{error}");
+        assert!(error.to_string().contains("a mount needs at least 28.0 MiB"), "{error}");
         for mebibytes in 28..=512 {
             let bytes = mebibytes << 20;
             for wanted in [1, 2, 16] {

@@ -109,8 +109,8 @@ fn open_on(
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
-            "{} in the device table, but none was given with --device=FILE",
-            counted(image.device_slots().len() as u64, "device is", "devices are")
+            "the device table has {}, but no --device=FILE was given",
+            counted(image.device_slots().len() as u64, "device", "devices")
         ));
     }
     Ok(image)
@@ -143,7 +143,7 @@ fn foreign_text(
             Some(length) => {
                 let bytes = counted(length, "byte", "bytes");
                 format!(
-                    "this is no EROFS image, or only the start of one: it has {bytes} ({error})"
+                    "this is not an EROFS image, or only the start of one: the file has {bytes} ({error})"
                 )
             }
             None => format!("{error}{}", diagnostics::for_image_error(error)),

@@ -106,7 +106,7 @@ impl TextFile {
     ) -> Result<OutputTarget, ferrofs_builder::Error> {
         let target = OutputTarget::open(path, existing)?;
         if target.is_in_place() {
-            let what = "a text is not written to a device".to_owned();
+            let what = "this output must be a file, not a device".to_owned();
             return Err(ferrofs_builder::Error::new(ErrorKind::InvalidOptions(what)).at(path));
         }
         Ok(target)

@@ -67,21 +67,23 @@ const THREADS: usize = 2;
 /// Fetch remote EROFS images for ferrofs
 ///
 /// ferrofs starts this program when it needs it. All ferrofs processes of a user that use the same
-/// cache share it.
+/// cache share one process of this program.
 #[derive(Debug, Parser)]
 #[command(version, name = "ferrofs-fetch")]
 struct FetcherArguments {
-    /// The cache directory. Without --uncached it is required, and it is created with mode 0700
+    /// The cache directory. Without --uncached, this option is required, and a directory that does
+    /// not exist is created with mode 0700
     #[arg(long, value_name = "DIR", required_unless_present = "uncached")]
     cache: Option<PathBuf>,
-    /// Serve the socket on standard input until it is closed. Keep a part of the fetched data in
-    /// memory. Read the cache of --cache, but do not write to it
+    /// Write to no cache: serve the socket on standard input until it is closed, and keep a part of
+    /// the fetched data in memory. With --cache, read that cache as well
     #[arg(long)]
     uncached: bool,
-    /// Time for which a failed request is repeated, in seconds
+    /// Repeat a failed request for at most this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// End when no process has used this program for this number of seconds
+    /// End when no process has used this program for this number of seconds. No effect with
+    /// --uncached
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     idle: u64,
 }

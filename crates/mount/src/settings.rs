@@ -186,7 +186,9 @@ impl fmt::Display for MountLogEvent<'_> {
                 if let Some(path) = path {
                     write!(f, " ({})", String::from_utf8_lossy(path))?;
                 }
-                f.write_str(": processes have died in a request for it, which gets EIO from now on")
+                f.write_str(
+                    ": requests for it get EIO from now on, because processes have died in such a request",
+                )
             }
             Self::Session(event) => write!(f, "{event}"),
         }

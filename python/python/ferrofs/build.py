@@ -22,7 +22,7 @@ class Entry:
 
     Without ``mode``, an entry with ``target`` is a symlink, one with ``data`` or ``file`` is a
     regular file with the permissions 0o644, and any other is a directory. Only one of ``data``,
-    ``file`` and ``target`` can be given, and only with a ``mode`` that has it.
+    ``file`` and ``target`` can be given. It must match the type in ``mode``.
 
     >>> Entry("bin/sh", target="dash").mode == 0o120777
     True
@@ -35,13 +35,13 @@ class Entry:
     """The content of a regular file."""
 
     file: StrPath | None = None
-    """The file of the host that has the content. It is read when the image is built."""
+    """The path of a file that has the content. The file is read when the image is built."""
 
     target: StrPath | None = None
-    """The target of a symlink; for a hard link the path of an earlier entry."""
+    """The target of a symlink. For a hard link, the path of an earlier entry."""
 
     hard_link: bool = False
-    """Whether it is another name of the entry ``target``."""
+    """Whether this entry is another name of the entry ``target``."""
 
     mode: int | None = None
     """Type and permissions, as in ``st_mode``."""
@@ -75,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What :func:`build` made."""
+    """The sizes of an image that :func:`build` has made."""
 
     size: int
     """Bytes of the image."""
@@ -112,28 +112,36 @@ def build(
     memory: int | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Builds the image ``output`` and returns what it has.
+    """Builds the image ``output``, and returns its sizes.
 
     ``source`` is a directory, a tar file (compressed with gzip, xz or zstd, or not), a file object
     from which a tar archive is read, or an iterable of entries: :class:`Entry`, or pairs of a path
     and its content (``bytes``; ``None`` for a directory).
 
     ``compression`` is as for the command: ``lz4``, ``lz4hc``, ``lzma``, ``deflate``, ``libdeflate``
-    or ``zstd`` with ``,level=N`` and ``,dictsize=N``; several are separated by colons; ``None``
-    stores files as they are. ``pcluster_size`` is the size of a compressed cluster in bytes;
-    ``fragments`` (``"none"``, ``"tails"``, ``"all"``) what is packed together; ``dedupe`` stores
-    equal parts of files once; ``ztailpacking`` puts ends of files behind their inodes. ``exclude``
-    are paths of a directory that are left out, ``exclude_regex`` POSIX expressions for such paths;
-    with any other source, :class:`ferrofs.BuildError` is raised (``EINVAL``).
+    or ``zstd`` with ``,level=N`` and ``,dictsize=N``. Several algorithms are separated by colons.
+    ``None`` stores files without compression. ``pcluster_size`` is the maximum size of a compressed
+    cluster in bytes. ``fragments`` says what is packed together: ``"none"``, the ``"tails"`` of
+    files, or ``"all"`` files. ``dedupe`` stores equal parts of files only once. ``ztailpacking``
+    stores the last cluster of a file next to its inode if it fits.
 
-    ``progress`` is called about ten times a second with the phase, entries and bytes, once before
-    all and once at the end, when the image is complete and has no name yet. If it raises, the build
-    ends and the exception is raised; if it returns ``False``, that is
-    :class:`ferrofs.CancelledError`. A build that fails leaves no file. Only a signal that comes
-    while the complete image gets its name (``KeyboardInterrupt``) is raised though the image exists.
+    ``uuid`` is all zeros by default. ``timestamp`` is the build time in seconds since 1970; by
+    default, it is the newest time in the source. ``memory`` limits the memory of the build, in
+    bytes (default: 512 MiB), and ``jobs`` the number of its threads (default: the number of CPUs).
 
-    A file object is read by the thread that calls this function, so that Ctrl-C ends a ``read`` that
-    waits; progress is not reported meanwhile.
+    ``exclude`` has paths of a directory that are left out, and ``exclude_regex`` POSIX extended
+    regular expressions for such paths. If they are given and the source is not a directory,
+    :class:`ferrofs.BuildError` is raised (``EINVAL``).
+
+    ``progress`` is called about ten times a second with the phase, and the numbers of entries and
+    bytes so far. It is also called once before the build, and once at the end, when the image is
+    complete but has no name yet. If it raises an exception, the build ends, and the exception is
+    raised. If it returns ``False``, :class:`ferrofs.CancelledError` is raised. A build that fails
+    leaves no file. There is one exception: if a signal arrives while the complete image gets its
+    name, ``KeyboardInterrupt`` is raised, although the image exists.
+
+    The thread that calls this function reads a file object, so that Ctrl-C ends a ``read`` that
+    waits. Progress is not reported during such a ``read``.
 
     >>> report = build([("a", b"x" * 100000)], "a.erofs", "zstd,level=3")
     >>> report.content_size, report.size < 20000

@@ -1,7 +1,7 @@
 """The exceptions of this package.
 
 Each of them is an :class:`OSError`: ``errno``, ``strerror`` and ``filename`` are set as for the
-system's own errors, and ``path``, ``nid`` and ``byte`` say where in the image it is.
+system's own errors, and ``path``, ``nid`` and ``byte`` say where in the image the error is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ErofsError(OSError):
 
 
 class NotFoundError(ErofsError, FileNotFoundError, KeyError):
-    """The image has no such name. It is a ``KeyError``, too, as zipfile raises one.
+    """The image has no such name. It is also a ``KeyError``, which zipfile raises for this.
 
     >>> issubclass(NotFoundError, FileNotFoundError)
     True
@@ -67,7 +67,7 @@ class IsADirectoryInImageError(ErofsError, IsADirectoryError):
 
 
 class NotADirectoryInImageError(ErofsError, NotADirectoryError):
-    """Something other than a directory was to be listed, or lies within a path."""
+    """A name that is not a directory was to be listed, or is in the middle of a path."""
 
 
 class CorruptImageError(ErofsError):
@@ -90,7 +90,7 @@ class NotAnImageError(CorruptImageError):
 
 
 class ExistsError(ErofsError, FileExistsError):
-    """The output of a build or of an extraction exists, and is not to be replaced."""
+    """The output of a build or of an extraction exists, and must not be replaced."""
 
 
 class RemoteError(ErofsError):
@@ -106,7 +106,7 @@ class CancelledError(ErofsError):
 
 
 class BuildError(ErofsError):
-    """An image cannot be built: of this source, or with these options."""
+    """An image cannot be built from this source, or with these options."""
 
 
 class MountError(ErofsError):

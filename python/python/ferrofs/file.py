@@ -20,8 +20,8 @@ class ErofsFile(io.RawIOBase):
     """A regular file of an image, open for reading (:meth:`ferrofs.Image.open`).
 
     ``read`` decodes into the ``bytes`` that it returns; ``readinto`` and ``pread_into`` copy once.
-    Any number of threads may call ``pread`` and ``pread_into``; the position of the file belongs to
-    ``read``, ``readinto`` and ``seek``.
+    Any number of threads may call ``pread`` and ``pread_into``, which do not use the position of
+    the file; ``read``, ``readinto`` and ``seek`` do.
     """
 
     def __init__(self, image: Image, path: bytes, opened: _native.NativeFile) -> None:
@@ -57,7 +57,7 @@ class ErofsFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Whether the file can be read anywhere: it can."""
+        """Whether the file can be read at any position: it can."""
         return True
 
     def tell(self) -> int:
@@ -78,7 +78,8 @@ class ErofsFile(io.RawIOBase):
         return position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Reads at most ``size`` bytes; all that are left without it, or if it is negative."""
+        """Reads at most ``size`` bytes; without ``size``, or if it is negative, all bytes that are
+        left."""
         self._check_open()
         if size is None or size < 0:
             size = max(self._opened.size - self._position, 0)
@@ -91,19 +92,19 @@ class ErofsFile(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: Any, /) -> int:
-        """Reads into a writable buffer; returns how many bytes."""
+        """Reads into a writable buffer; returns the number of bytes."""
         count = self.pread_into(buffer, self._position)
         self._position += count
         return count
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Reads at most ``size`` bytes from byte ``offset`` on. The position stays."""
+        """Reads at most ``size`` bytes from byte ``offset`` on. The position does not change."""
         self._check_open()
         return self._opened.pread(size, offset)
 
     def pread_into(self, buffer: Any, offset: int) -> int:
-        """Reads into a writable buffer from byte ``offset`` on; returns how many bytes. The
-        position stays."""
+        """Reads into a writable buffer from byte ``offset`` on; returns the number of bytes. The
+        position does not change."""
         self._check_open()
         filled = 0
         with memoryview(buffer) as view, view.cast("B") as target:

@@ -44,8 +44,9 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     ``ZipFileSystem``; ``offset``, ``devices`` and ``memory`` as for :class:`ferrofs.Image`.
 
     Each call reads the directories that it names, and no others; no listing of the whole image is
-    made or kept. A symlink has the type of what it leads to (``link`` if that is nothing), and
-    ``islink`` and ``destination``; ``walk`` and ``find`` do not enter symlinks to directories.
+    made or kept. The ``type`` of a symlink is that of its target, or ``link`` if it leads nowhere;
+    ``islink`` is true, and ``destination`` is the target. ``walk`` and ``find`` do not enter
+    symlinks to directories.
 
     Instances are pickled by their arguments, may be used by many threads, and open the image again
     in a forked child.
@@ -120,7 +121,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         return fo, None
 
     def close(self) -> None:
-        """Closes the image. What reads it afterwards raises ``ValueError``."""
+        """Closes the image. Later reads raise ``ValueError``."""
         self._is_closed = True
         self._close_image()
 
@@ -137,7 +138,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         return stripped.lstrip("/") if isinstance(stripped, str) else stripped
 
     def ukey(self, path: str) -> str:
-        """A name of a file's content, which never changes."""
+        """A text that identifies the content of a file. The content never changes."""
         return str(tokenize(path, str(self.fo), self.protocol, self.info(path)["ino"]))
 
     def _get_dirs(self) -> None:
@@ -146,7 +147,7 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     # One path.
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """What the image says about a path. Symlinks are followed."""
+        """The metadata of a path. Symlinks are followed."""
         path = self._strip_protocol(path)
         native = self.image._native
         encoded = image_path(path)
@@ -244,8 +245,8 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         detail: bool = False,
         **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Walks a tree, as ``AbstractFileSystem.walk``: path, directories and files, which are
-        names, or with ``detail`` dictionaries of names and what the image says about them."""
+        """Walks a tree, as ``AbstractFileSystem.walk``: path, directories and files. The latter two
+        are lists of names; with ``detail``, dictionaries from names to their metadata."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         top = self._strip_protocol(path)
@@ -328,12 +329,12 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         detail: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """All files below a path, sorted; with ``withdirs`` the directories, too. With ``detail``
-        a dictionary of paths and what the image says about them.
+        """All files below a path, sorted; with ``withdirs`` the directories, too. With ``detail``,
+        a dictionary from paths to their metadata.
 
-        A path that does not exist has no files. If a directory cannot be read, that is raised, as in
-        ``glob``, ``get``, ``du`` and whatever else uses them: files that are left out without a word
-        would be missing in a copy. ``walk`` has ``on_error``."""
+        A path that does not exist has no files. If a directory cannot be read, the error is raised,
+        also by ``glob``, ``get``, ``du`` and everything else that uses this method; otherwise,
+        files would be missing in a copy without a message. ``walk`` has ``on_error`` instead."""
         path = self._strip_protocol(path)
         if detail:
             found: dict[str, Any] = {}
@@ -361,7 +362,8 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
 
     def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:
         """The paths that match a pattern, as ``AbstractFileSystem.glob``, sorted. Only directories
-        below the part without pattern are listed, and only inodes of matches are read."""
+        below the fixed first part of the pattern are listed, and only inodes of matches are
+        read."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         detail = kwargs.pop("detail", False)
@@ -408,7 +410,8 @@ class ErofsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes:
-        """The bytes of a file from ``start`` to ``end``; negative numbers count from its end."""
+        """The bytes of a file from ``start`` to ``end``; negative numbers count from the end of the
+        file."""
         path = self._strip_protocol(path)
         if start is None and end is None:
             return self.image.read(path)

@@ -21,10 +21,11 @@ from ferrofs.info import ErofsDirEntry, ErofsInfo, ScandirIterator, stat_result
 __all__ = ["CheckResult", "Image", "Progress", "Superblock"]
 
 Progress = Callable[[str, int, int], Any]
-"""Called now and then with what is done: the phase, entries and bytes. To cancel, it returns
-``False`` (:class:`ferrofs.CancelledError` is raised then) or raises an exception of its own. After
-:meth:`Image.check` and :meth:`Image.extractall` have done all, it is called once more; then an
-exception is raised, and ``False`` is ignored, as nothing is left to cancel."""
+"""A function that is called at intervals with the phase, and the numbers of entries and bytes so
+far. To cancel, it returns ``False``, and :class:`ferrofs.CancelledError` is raised; or it raises an
+exception of its own. When :meth:`Image.check` and :meth:`Image.extractall` have done everything,
+they call it once more. An exception is raised even then, but ``False`` is ignored, because nothing
+is left to cancel."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class Superblock:
     """Label."""
 
     timestamp: int
-    """The time of the image: seconds since 1970."""
+    """The build time of the image: seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What :meth:`Image.check` found. It is true if there are no problems."""
+    """What :meth:`Image.check` found. As a ``bool``, it is true if there are no problems."""
 
     inodes: int
     """Inodes that were checked."""
@@ -83,12 +84,13 @@ class Image:
     """An EROFS image, open for reading.
 
     ``source`` is a path, a file object, the bytes of an image, or a URL; a URL is read through the
-    program ``ferrofs-fetch``, as by the command. The image starts at byte ``offset`` of it.
+    program ``ferrofs-fetch``, as by the command. The image starts at byte ``offset`` of the source.
     ``devices`` are the sources of its extra devices, in the order of its device table. ``memory``
-    is the most bytes of memory that reading uses.
+    limits the memory for reading, in bytes (default: 256 MiB, or an eighth of the system's memory
+    if that is less).
 
-    Any number of threads may use an image. It can be pickled if its source can, and it can be used
-    in a forked child, which opens it again.
+    Any number of threads may use an image. It can be pickled if its source can be pickled, and it
+    can be used in a forked child, which opens it again.
 
     >>> import ferrofs
     >>> _ = ferrofs.build([("docs/hello.txt", b"hello")], "a.erofs")
@@ -178,7 +180,7 @@ class Image:
     # Names, as in zipfile.
 
     def namelist(self) -> list[str]:
-        """The paths of all entries but the root; those of directories end with a slash."""
+        """The paths of all entries except the root; those of directories end with a slash."""
         names: list[str] = []
         for folder, entries in self._walk_entries():
             prefix = f"{folder}/" if folder else ""
@@ -189,7 +191,7 @@ class Image:
         return sorted(names)
 
     def infolist(self) -> list[ErofsInfo]:
-        """What the image says about all entries but the root."""
+        """The metadata of all entries except the root."""
         found: list[ErofsInfo] = []
         folders: list[tuple[str, int | None]] = [("", None)]
         entered: set[int] = set()
@@ -206,7 +208,7 @@ class Image:
         return sorted(found, key=_filename)
 
     def getinfo(self, name: StrPath) -> ErofsInfo:
-        """What the image says about an entry. Symlinks are not followed."""
+        """The metadata of an entry. Symlinks are not followed."""
         path = os.fsdecode(image_path(name)).strip("/")
         return ErofsInfo._of(path, self._native.stat(image_path(name), False), self._identity)
 
@@ -223,7 +225,7 @@ class Image:
         return self._native.read(path, None)
 
     def read_range(self, name: StrPath, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes of a file from byte ``offset`` on."""
+        """At most ``size`` bytes of a file from byte ``offset`` on. Symlinks are followed."""
         return self._native.read(image_path(name), (offset, size))
 
     @overload
@@ -248,9 +250,9 @@ class Image:
     ) -> ErofsFile | io.BufferedReader:
         """Opens a file for reading. Symlinks are followed.
 
-        The result is an :class:`io.RawIOBase`. With ``buffering`` other than 0 it is an
-        :class:`io.BufferedReader` with a buffer of so many bytes (-1: of the usual size), which is
-        what a program needs that reads a few bytes or lines at a time.
+        The result is an :class:`io.RawIOBase`. If ``buffering`` is not 0, it is an
+        :class:`io.BufferedReader` with a buffer of this number of bytes; a negative number means
+        ``io.DEFAULT_BUFFER_SIZE``. Use it to read lines, or a few bytes at a time.
         """
         if mode not in ("r", "rb"):
             raise ValueError(f"files of an image are read with mode 'r' or 'rb', not {mode!r}")
@@ -261,7 +263,8 @@ class Image:
         return io.BufferedReader(file, buffering if buffering > 0 else io.DEFAULT_BUFFER_SIZE)
 
     def extract(self, member: StrPath | ErofsInfo, path: StrPath | None = None) -> str:
-        """Extracts an entry, and what is below it, to the directory ``path`` (the current one).
+        """Extracts an entry, and what is below it, to the directory ``path`` (default: the current
+        directory).
 
         Returns the path of what was extracted.
         """
@@ -282,20 +285,23 @@ class Image:
         progress: Progress | None = None,
     ) -> int:
         """Extracts all entries, or ``members`` and what is below them, to the directory ``path``
-        (the current one). Returns how many entries. Files that exist are replaced; nothing is
-        written outside of the directory. In ``members`` no character is special.
+        (default: the current directory). Returns the number of extracted entries. Files that exist
+        are replaced; nothing is written outside of the directory. In ``members``, no character is
+        special.
 
-        Entries belong to the caller and have neither set-id bits nor extended attributes, and
-        device nodes are left out, unless ``preserve`` is set: then all of that is as in the image,
-        as far as the caller may.
+        Without ``preserve``, the caller owns all entries, they have neither set-id bits nor
+        extended attributes, and device nodes are left out. With ``preserve``, all of these are
+        preserved, as far as the caller has the right.
 
-        A directory ``path`` that exists keeps its mode, owner and times; one that is made gets those
-        of the root, by the same rules. With ``root_metadata``, both get them; with ``False``, neither
-        does, and a new directory is for its owner only (0o700).
+        By default, a directory ``path`` that exists keeps its mode, owner and times, and a new one
+        gets those of the root of the image, by the same rules. With ``root_metadata=True``, one
+        that exists gets them as well. With ``False``, neither gets them, and only its owner has
+        access to a new directory (0o700).
 
-        ``max_output`` is the most bytes to write, without holes (16 GiB and 8 KiB for each byte of
-        the image), and ``max_work`` the most bytes of repeated work (256 MiB and 512 bytes for each
-        byte of the image). Beyond a limit the extraction ends with a :class:`ferrofs.ErofsError`.
+        ``max_output`` is the maximum number of bytes to write, without holes (default: 16 GiB plus
+        8 KiB for each byte of the image). ``max_work`` limits repeated work, of which one byte
+        takes about a nanosecond (default: 256 MiB plus 512 bytes for each byte of the image).
+        Beyond a limit, the extraction ends with a :class:`ferrofs.ErofsError`.
         """
         target = os.fsdecode(path) if path is not None else os.getcwd()
         chosen = [] if members is None else [image_path(member) for member in members]
@@ -333,7 +339,7 @@ class Image:
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """Walks a tree as :func:`os.walk`: path, names of directories, names of other entries.
 
-        With ``topdown`` the caller may remove names of directories that are not to be entered.
+        With ``topdown``, the caller can remove the names of directories that should not be entered.
         """
         path = os.fsdecode(image_path(top))
         folder = path.rstrip("/") or ("/" if path.startswith("/") else "")
@@ -412,11 +418,11 @@ class Image:
                     folders.append((visit.prefix + name, nid))
 
     def stat(self, path: StrPath, *, follow_symlinks: bool = True) -> os.stat_result:
-        """What the inode at a path says. The nid is ``st_ino``."""
+        """The metadata of the inode at a path. ``st_ino`` is its nid."""
         return stat_result(self._native.stat(image_path(path), follow_symlinks))
 
     def lstat(self, path: StrPath) -> os.stat_result:
-        """As :meth:`stat`, of a symlink itself."""
+        """As :meth:`stat`, but symlinks at the end of the path are not followed."""
         return self.stat(path, follow_symlinks=False)
 
     def _stat_nid(self, nid: int) -> os.stat_result:
@@ -434,7 +440,8 @@ class Image:
     def getxattr(
         self, path: StrPath, attribute: StrPath, *, follow_symlinks: bool = True
     ) -> bytes:
-        """The value of an extended attribute. ``OSError`` with ``ENODATA`` if it is not there."""
+        """The value of an extended attribute. If it does not exist, ``OSError`` with ``ENODATA`` is
+        raised."""
         name = image_path(attribute)
         return self._native.getxattr(image_path(path), name, follow_symlinks)
 

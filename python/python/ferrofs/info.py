@@ -1,4 +1,4 @@
-"""What an image says about its entries."""
+"""The metadata of the entries of an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NativeInode = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 
 def stat_result(inode: NativeInode) -> os.stat_result:
-    """An inode as :func:`os.stat` returns it. EROFS has one time for all of them."""
+    """An inode as :func:`os.stat` returns it. An inode of EROFS has only one time, so all three
+    times are the same."""
     nid, mode, nlink, uid, gid, size, seconds, nanoseconds, major, minor, stored = inode
     whole = seconds * 1_000_000_000 + nanoseconds
     exact = seconds + nanoseconds / 1e9
@@ -32,13 +33,13 @@ def stat_result(inode: NativeInode) -> os.stat_result:
 
 @dataclass(frozen=True)
 class ErofsInfo:
-    """An entry of an image, with zipfile's names where zipfile has one."""
+    """An entry of an image. Attributes that ``zipfile.ZipInfo`` has, too, have the same names."""
 
     filename: str
     """The path without a leading slash; that of a directory ends with a slash, as in zipfile."""
 
     file_size: int
-    """Bytes of the content; of the target, for a symlink."""
+    """Bytes of the content; for a symlink, of its target."""
 
     compress_size: int
     """Bytes that the content takes in the image, as far as its inode says."""
@@ -127,7 +128,7 @@ class ErofsDirEntry:
     """The name in its directory."""
 
     path: str
-    """The path in the image: that of the directory, and the name."""
+    """The path in the image: the path of the directory, followed by the name."""
 
     def __init__(self, image: Image, folder: str, entry: tuple[str, int, int]) -> None:
         self._image = image
@@ -156,7 +157,7 @@ class ErofsDirEntry:
         return False
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """What its inode says. A symlink that leads nowhere raises ``FileNotFoundError``."""
+        """The metadata of its inode. A symlink that leads nowhere raises ``FileNotFoundError``."""
         if follow_symlinks and self.is_symlink():
             return self._image.stat(self.path)
         if self._status is None:

@@ -31,14 +31,15 @@ def mount(
 ) -> Iterator[str]:
     """Mounts the image file ``source`` with FUSE for the time of a ``with`` block.
 
-    The value is the mount point: the directory ``mountpoint``, or a temporary one. ``options`` are
-    further arguments of ``ferrofs mount``. If the image cannot be unmounted at the end, as a file of
-    it is still open, :class:`ferrofs.MountError` is raised, and a temporary directory stays.
+    The value is the mount point: the directory ``mountpoint``, or a temporary directory.
+    ``memory`` is the limit of ``--memory`` in bytes, and ``options`` are further arguments of
+    ``ferrofs mount``. If the image cannot be unmounted at the end, for example because a file of it
+    is still open, :class:`ferrofs.MountError` is raised, and a temporary directory stays.
 
-    The mount is served by the program ``ferrofs`` (the environment's ``FERROFS``, or the one in
-    ``PATH``) and not by this process: a process that serves a mount and waits for a file of it
-    while it holds the interpreter's lock would wait for itself, and the program serves in a
-    sandbox. Without the program, :class:`ferrofs.MountError` is raised.
+    The program ``ferrofs`` serves the mount, in a sandbox. It is the program that the environment
+    variable ``FERROFS`` names, or the one in ``PATH``. If there is none,
+    :class:`ferrofs.MountError` is raised. This process does not serve the mount itself: if it
+    waited for a file of the mount while it holds the interpreter's lock, it would wait for itself.
 
     .. code-block:: python
 

@@ -36,8 +36,8 @@ pub(crate) struct FsckArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Extract the image into DIR, whose parent must exist. Without DIR, read all data, as without
-    /// this option (with one exception, see below)
+    /// Extract the image into DIR, whose parent must exist. Without DIR, read all data but extract
+    /// nothing, as without this option, except in one case (see below)
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

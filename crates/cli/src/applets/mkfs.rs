@@ -26,11 +26,16 @@ const FEATURE_BITS: u32 = 8;
 /// The largest number of threads.
 const JOBS_MAX: usize = 8192;
 
+/// The help of `--block-list-file`: there is no `--force` as in `ferrofs build`.
+const BLOCK_LIST_FILE: &str = "Write to this file which blocks of the image hold the data of each file. An existing file is \
+                               replaced";
+
 /// Build an EROFS image.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mkfs.erofs", version = help::MKFS_VERSION)]
 #[command(after_help = help::MKFS_EROFS, max_term_width = 100, infer_long_args = true)]
 #[command(args_override_self = true, disable_version_flag = true)]
+#[command(mut_arg("block_list_file", |arg| arg.help(BLOCK_LIST_FILE)))]
 pub(crate) struct MkfsArguments {
     /// The image file, or a block device
     #[arg(value_name = "FILE")]
@@ -41,13 +46,13 @@ pub(crate) struct MkfsArguments {
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
-    /// Block size in bytes: a power of two from 512 to 65536; other numbers are rounded down to
-    /// the next power of two [default: 4096]
+    /// Block size in bytes: a power of two from 512 to 65536; other numbers are rounded down to a
+    /// power of two. With --tar=i, the block size is always 512 [default: 4096]
     #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 prints only errors, 1 or more also a summary; 1 and 2 also the name of each
-    /// file
+    /// Verbosity: 0 prints only errors; 1 and 2 also a summary and the name of each file; 3 to 9 a
+    /// summary without names
     #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
@@ -62,8 +67,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'z', value_name = "X[,level=Y][,dictsize=Z][:...]")]
     pub(crate) algorithms: Option<String>,
 
-    /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m; the suffixes k and m
-    /// mean KiB and MiB
+    /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m; the suffixes k and
+    /// m mean KiB and MiB [default: one block]
     #[arg(short = 'C', value_name = "#", value_parser = parse_size)]
     pub(crate) pcluster_bytes: Option<u64>,
 
@@ -75,28 +80,29 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'L', value_name = "LABEL")]
     pub(crate) label: Option<OsString>,
 
-    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size. Then -x
-    /// shares no extended attributes, because Linux loses shared attributes of such inodes
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size. X is the
+    /// algorithm, or the number of an algorithm of -z, counted from 0. Then -x shares no extended
+    /// attributes, because Linux loses shared attributes of such inodes
     #[arg(short = 'm', value_name = "#[:X]")]
     pub(crate) metabox: Option<String>,
 
-    /// The build time, in seconds since 1970
+    /// The build time, in seconds since 1970. SOURCE_DATE_EPOCH overrides it [default: now]
     #[arg(short = 'T', value_name = "#", value_parser = parse_number)]
     pub(crate) time: Option<u64>,
 
-    /// Use the time of -T for all files as well (the default)
+    /// Use the build time for all files as well (the default if -T is given)
     #[arg(long, overrides_with = "mkfs_time")]
     all_time: bool,
 
-    /// Use the time of -T for the build time only
+    /// Use the time of -T as the build time only
     #[arg(long, overrides_with = "all_time")]
     mkfs_time: bool,
 
-    /// The UUID, or clear, or random (the default)
+    /// The UUID; or clear, which means all zeros; or random (the default)
     #[arg(short = 'U', value_name = "UUID")]
     pub(crate) uuid: Option<String>,
 
-    /// Compress directories: 1 yes, 0 no (the default)
+    /// Compress directories. With 0, leave them uncompressed, as without this option
     #[arg(long = "zD", value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1")]
     compress_directories: Option<String>,
@@ -112,18 +118,18 @@ pub(crate) struct MkfsArguments {
     all_root: bool,
 
     /// Store files as uncompressed chunks of this size, a power of two. With -z, this applies only
-    /// to files that cannot be compressed
+    /// to files of up to 8 MiB that cannot be compressed
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
-    /// Write the chunks of --chunksize to FILE, a new file or a block device. FILE becomes device 1
+    /// Write the chunks of --chunksize to FILE, which can be a block device. FILE becomes device 1
     /// of the image
     #[arg(long, value_name = "FILE", requires = "chunk_bytes")]
     pub(crate) blobdev: Option<PathBuf>,
 
-    /// Compress some files differently. Each line of FILE has three fields: the size of a pcluster
-    /// in bytes (0 for no compression); the number of an algorithm of -z, counted from 0
-    /// (optional); and a regular expression
+    /// Compress some files differently. Each line of FILE has three fields, separated by blanks:
+    /// the size of a pcluster in bytes (0 for no compression); the number of an algorithm of -z,
+    /// counted from 0 (optional); and a regular expression
     #[arg(long, value_name = "FILE")]
     pub(crate) compress_hints: Option<PathBuf>,
 
@@ -145,8 +151,8 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = crate::arguments::DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
-    /// Copy the data of source images into the new image: data (the default) or rvsp yes, 0 no.
-    /// With 0 or without this option, the new image refers to the source images as devices 1, 2
+    /// Copy the data of source images into the new image. data, rvsp and no value are the same.
+    /// With 0, or without this option, the new image refers to the source images as devices 1, 2
     /// and so on. For other sources, no effect
     #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "data")]
@@ -158,7 +164,8 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "data", overrides_with = "clean")]
     incremental: Option<String>,
 
-    /// Exclude this path and everything below it; relative, without a leading slash
+    /// Exclude this path and everything below it. The path is relative to SOURCE, without a leading
+    /// slash
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude_path: Vec<OsString>,
 
@@ -192,12 +199,12 @@ pub(crate) struct MkfsArguments {
     #[arg(long, overrides_with = "preserve_mtime")]
     pub(crate) ignore_mtime: bool,
 
-    /// Preserve the times of files (the default)
+    /// Switch --ignore-mtime off (the default)
     #[arg(long, overrides_with = "ignore_mtime")]
     preserve_mtime: bool,
 
-    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number
-    /// has the same effect without its sign, but needs -E48bit
+    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number has
+    /// the same effect as without its sign, but needs -E48bit [default: 4194304]
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 
@@ -210,25 +217,25 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     pub(crate) aufs: bool,
 
-    /// The order of data from archives; no effect: data is always sorted by path
+    /// No effect: the data of an archive is always sorted by path
     #[arg(long, value_name = "path|none")]
     sort: Option<String>,
 
-    /// Build from a tar archive: f copies contents into the image; i leaves them in the archive,
-    /// which becomes device 1; i,MAP copies them, and writes to MAP where each of them is in the
-    /// image and in the archive; headerball reads an archive without contents and creates files of
-    /// zeros
+    /// Build from a tar archive. f, which is the same as no value, copies the contents of files
+    /// into the image. i leaves them in the archive, which becomes device 1. i,MAP copies them, and
+    /// writes their places in the image and in the archive to the file MAP. headerball reads an
+    /// archive without contents and creates files of zeros
     #[arg(long, value_name = "f|i[,MAP]|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarSelection>,
 
-    /// Exclude whiteouts of overlayfs, and the attributes that mark opaque directories and those with
-    /// whiteouts: 1 yes, 0 no (the default)
+    /// Exclude whiteouts of overlayfs, and the attributes that mark opaque directories and those
+    /// with whiteouts. With 0, keep them, as without this option
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1")]
     ovlfs_strip: Option<String>,
 
-    /// Print nothing on standard output
+    /// Print errors only: no warnings, and nothing on standard output
     #[arg(long)]
     quiet: bool,
 
@@ -274,7 +281,7 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "#", value_parser = parse_feature_bits)]
     pub(crate) zfeature_bits: Option<u64>,
 
-    /// A prefix of extended attribute names that is stored only once
+    /// Store this prefix of extended attribute names only once
     #[arg(long, value_name = "X")]
     pub(crate) xattr_prefix: Vec<OsString>,
 

@@ -20,7 +20,8 @@ pub(crate) struct CacheArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) to: Option<u64>,
 
-    /// For prune: remove images that were not used for TIME, such as 30d, 12h or 90m
+    /// For prune: remove images that were not used for TIME: a number of seconds, or with the
+    /// suffix m, h or d of minutes, hours or days, such as 90m, 12h or 30d
     #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "to")]
     pub(crate) older_than: Option<u64>,
 
@@ -40,9 +41,9 @@ pub(crate) struct CacheArguments {
 /// What to do with the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CacheAction {
-    /// Show each image with its space and its last use
+    /// Show each image with its size, its space on the disk, and the time since its last use
     List,
-    /// Remove images that are not in use: all of them, or those that --to or --older-than selects
+    /// Remove all images that are not in use, or only what --to or --older-than selects
     Prune,
     /// Compare every chunk with its checksum, and remove those that are damaged
     Verify,

@@ -81,8 +81,9 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
     pub(crate) timeout: u64,
 
-    /// Maximum time, up to 1000, for which a thread polls for the next request of a program before it
-    /// sleeps. Polling saves the time of a wake-up, and costs CPU time; 0 turns it off [default: 100]
+    /// Maximum time for which a thread polls for the next request of a program before it sleeps, up
+    /// to 1000; 0 turns polling off. Polling saves the time of a wake-up, and costs CPU time
+    /// [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
@@ -95,7 +96,7 @@ pub(crate) struct MountArguments {
     pub(crate) no_acl: bool,
 
     /// Keep the mount when the process that serves it is killed or crashes: a second process holds
-    /// the mount and starts the first one again. With Linux 6.9 or later, no call fails
+    /// the mount, and starts a process that serves it again. With Linux 6.9 or later, no call fails
     #[arg(long)]
     pub(crate) keep: bool,
 

@@ -137,7 +137,7 @@ fn extent_bytes(
     let bytes = given.unsigned_abs();
     if given < 0 {
         warnings.push(format!(
-            "{option}: pclusters stay aligned to blocks; extents have {bytes} bytes at most"
+            "{option}: the minus sign has no effect: pclusters stay aligned to blocks; extents have {bytes} bytes at most"
         ));
     }
     let whole = bytes.checked_div(block_bytes).unwrap_or(0) * block_bytes;

@@ -184,7 +184,7 @@ fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
             (layer.image.device_slots().len(), layers[0].image.device_slots().len());
         if devices > 1 || devices != first {
             let what = format!(
-                "it has {devices} devices; give images that all have no device, or all one device"
+                "it has {devices} devices; give only images without a device, or only images with one device"
             );
             return Err(refused(&what).at(&layer.source.path));
         }

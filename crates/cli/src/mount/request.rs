@@ -216,7 +216,7 @@ fn takes_word_of_original(
                 let (word, why) = (word.to_owned(), "not a number of threads".to_owned());
                 return Err(MountOptionError::Value { word, why });
             }
-            "the number of threads does not depend on idle ones"
+            "the number of threads does not depend on how many are idle"
         }
         b"nosymfollow" if is_fuse => {
             let why = "ferrofs cannot stop the kernel from following symlinks; leave it out";

@@ -138,7 +138,7 @@ fn prune(arguments: &CacheArguments, client: &FetchClient) -> anyhow::Result<Com
             .and_then(|()| output.flush());
     } else if !arguments.quiet {
         output::print_message(format_args!(
-            "removed {} and {} of others: {} freed, {} left",
+            "removed {} and {} of other images: {} freed, {} left",
             counted(objects, "image", "images"),
             counted(chunks, "chunk", "chunks"),
             human_bytes(freed_bytes),

@@ -480,17 +480,22 @@ fn report_skipped(request: &ExtractRequest, skipped: &SkippedMetadata) {
         }
         ExtractTarget::Directory { .. } => skipped.special,
     };
-    report(skipped.owners, "entry", "entries", "without their owners: setting owners needs root");
-    let why = "without set-id bits, because their owner is not preserved";
+    report(
+        skipped.owners,
+        "entry",
+        "entries",
+        "did not get their owners: setting owners needs root",
+    );
+    let why = "got no set-id bits, because their owner is not preserved";
     report(skipped.set_id_bits, "file", "files", why);
-    let why = "without capabilities, because their owner is not preserved";
+    let why = "got no capabilities, because their owner is not preserved";
     report(skipped.capabilities, "file", "files", why);
     report(special, "special file", "special files", "left out: creating them needs root");
     let xattr = ("extended attribute", "extended attributes");
     report(skipped.xattrs_denied, xattr.0, xattr.1, "left out: permission denied");
     let why = "left out: the file system of DEST does not support them";
     report(skipped.xattrs_unsupported, xattr.0, xattr.1, why);
-    let why = "with the nearest time that the file system of DEST can store";
+    let why = "got the nearest time that the file system of DEST can store";
     report(skipped.times, "entry", "entries", why);
     report(skipped.copied_links, "hard link", "hard links", "became copies");
 }

@@ -140,7 +140,7 @@ fn check_part(
         if inode.file_type() == FileType::Directory {
             // Sound images have no such directory, and the check follows names.
             output::print_message(format_args!(
-                "{}, so what is below this directory cannot be checked; without --nid, the image is checked",
+                "{}, so the entries below this directory cannot be checked; leave out --nid to check the image",
                 without_path(&inode)
             ));
             return Ok(CommandStatus::from_failures(1));

@@ -324,7 +324,9 @@ fn info_says_what_a_foreign_file_is() {
     let start = &fs::read(data("plain.erofs")).unwrap()[..1000];
     for (name, bytes, length) in [("start", start, "1,000 bytes"), ("text", b"<xml/>", "6 bytes")] {
         let text = info(&dir.write(name, bytes));
-        let part = format!("this is no EROFS image, or only the start of one: it has {length} (");
+        let part = format!(
+            "this is not an EROFS image, or only the start of one: the file has {length} ("
+        );
         assert!(text.contains(&part), "{text}");
     }
     let text = info(&dir.write("page", b"<html>"));

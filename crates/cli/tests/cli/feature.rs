@@ -39,7 +39,7 @@ fn a_device_that_cannot_be_opened_is_named() {
     for image in ["chunk-blob.erofs", "plain.erofs"] {
         let text = ferrofs().args(["info", &device]).arg(data(image)).ends_with(1).stderr;
         let part = format!("cannot open the device {}: ", dir.join("none.blob").display());
-        assert!(text.contains(&part) && text.contains("--device names"), "{text}");
+        assert!(text.contains(&part) && text.contains("--device must name"), "{text}");
     }
 }
 

@@ -156,7 +156,10 @@ fn an_image_with_an_archive_stands_for_the_archive() {
     assert_shows(&merged, &[&archives[0], &archives[1]], &both, &dir);
     built(&one, &lower, &["-b512"]);
     let stderr = stderr_of(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
-    assert!(stderr.contains("all have no device, or all one device"), "{stderr}");
+    assert!(
+        stderr.contains("only images without a device, or only images with one device"),
+        "{stderr}"
+    );
 }
 
 #[test]

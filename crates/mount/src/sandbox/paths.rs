@@ -63,7 +63,7 @@ impl fmt::Display for PathConfinement {
                 write!(f, "confined to /proc, /sys and the program (Landlock {version}")?;
                 for (is_on, what) in [(network, "network"), (abstract_sockets, "abstract sockets")]
                 {
-                    let denied = if *is_on { "denied" } else { "left to the filter" };
+                    let denied = if *is_on { "denied" } else { "left to the system call filter" };
                     write!(f, "; {what} {denied}")?;
                 }
                 f.write_str(")")
