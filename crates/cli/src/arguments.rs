@@ -107,7 +107,7 @@ pub(crate) struct RemoteArguments {
 #[command(next_help_heading = "Remote images")]
 pub(crate) struct ConnectionArguments {
     /// Directory of the cache, which keeps fetched parts of remote images [default: ferrofs in
-    /// $XDG_CACHE_HOME or ~/.cache]
+    /// $XDG_CACHE_HOME or ~/.cache; for root without a home directory, /var/cache/ferrofs]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 

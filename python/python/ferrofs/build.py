@@ -116,7 +116,8 @@ def build(
 
     ``source`` is a directory, a tar file (compressed with gzip, xz or zstd, or not), a file object
     from which a tar archive is read, or an iterable of entries: :class:`Entry`, or pairs of a path
-    and its content (``bytes``; ``None`` for a directory).
+    and its content (``bytes``; ``None`` for a directory). ``FileExistsError`` is raised if
+    ``output`` exists, unless ``overwrite`` is true.
 
     ``compression`` is as for the command: ``lz4``, ``lz4hc``, ``lzma``, ``deflate``, ``libdeflate``
     or ``zstd`` with ``,level=N`` and ``,dictsize=N``. Several algorithms are separated by colons.

@@ -25,7 +25,8 @@ pub(crate) struct CacheArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "to")]
     pub(crate) older_than: Option<u64>,
 
-    /// Directory of the cache [default: ferrofs in $XDG_CACHE_HOME or ~/.cache]
+    /// Directory of the cache [default: ferrofs in $XDG_CACHE_HOME or ~/.cache; for root
+    /// without a home directory, /var/cache/ferrofs]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 
