@@ -163,7 +163,7 @@ impl ImageFs {
         }
         match self.image.lookup(&dir, name) {
             Ok(Some(inode)) => {
-                self.note_lookup(&inode);
+                self.note_lookup(&dir, &inode);
                 Ok(self.entry(&inode))
             }
             Ok(None) => Ok(NodeEntry::default()),

@@ -1,8 +1,8 @@
 //! Prefetch: a table that predicts which files will be read next, and a queue of tasks that make later reads faster.
 //!
 //! After files that were read in the order in which a directory listed them, the next ones of that order are predicted. The
-//! table has a fixed size; a file that it has forgotten is not predicted. It reads nothing itself. `readdir` and lookups
-//! fill it, `read` queries it.
+//! table has a fixed size; a file that it has forgotten is not predicted. It reads nothing itself. `readdir` fills it, also for
+//! directories in which files are looked up without a listing, and `read` queries it.
 //!
 //! The queue is bounded, and has threads of its own. It knows no file system: a closure of `image_fs` runs the tasks. Best
 //! effort: a task that finds the queue full is dropped.
@@ -46,7 +46,13 @@ struct PredictorTable {
     listed: usize,
     /// For each bucket of inode numbers, positions in the ring at which its files may be: a set-associative cache.
     index: Vec<[u16; WAYS]>,
+    /// Directories of files that were looked up last and are not in the ring.
+    unlisted: VecDeque<Nid>,
 }
+
+/// So many directories are remembered: more than a program with several threads uses at a time, and so few that lookups all
+/// over a tree list none.
+const UNLISTED: usize = 8;
 
 /// Positions in a bucket.
 const WAYS: usize = 4;
@@ -92,14 +98,25 @@ impl ReadPredictor {
         }
     }
 
-    /// The kernel knows this file from now on.
-    pub(super) fn mark_known(&self, nid: Nid) {
+    /// A file of this directory was looked up, so the kernel knows it from now on. Returns whether to list the directory for
+    /// the table, which does not have the file: a lookup before was of such a file, too.
+    pub(super) fn on_lookup(&self, directory: Nid, file: Nid) -> bool {
         let mut table = lock(&self.table);
-        if let Some(position) = table.position(nid)
+        if let Some(position) = table.position(file)
             && let Some(entry) = table.ring.get_mut(position)
         {
             entry.state |= KNOWN;
+            return false;
         }
+        if let Some(place) = table.unlisted.iter().position(|known| *known == directory) {
+            table.unlisted.remove(place);
+            return true;
+        }
+        if table.unlisted.len() >= UNLISTED {
+            table.unlisted.pop_front();
+        }
+        table.unlisted.push_back(directory);
+        false
     }
 
     /// A file is read from its start. Returns the files to prefetch. One in their middle is left out: its read shows that
@@ -417,9 +434,24 @@ mod tests {
         );
         predictor.on_read(Nid::new(1));
         assert_eq!(raw(&predictor.on_read(Nid::new(2))), [3]);
-        predictor.mark_known(Nid::new(4));
+        assert!(!predictor.on_lookup(Nid::new(100), Nid::new(4)));
         predictor.on_read(Nid::new(3));
         assert_eq!(raw(&predictor.on_read(Nid::new(4))), [5]);
+    }
+
+    #[test]
+    fn the_second_lookup_in_a_directory_that_was_not_listed_asks_for_its_listing() {
+        let predictor = ReadPredictor::default();
+        let look_up = |directory, file| predictor.on_lookup(Nid::new(directory), Nid::new(file));
+        assert!(!look_up(100, 1) && !look_up(200, 11), "the first one of each");
+        assert!(look_up(100, 2));
+        let files = [1, 2, 3].map(|raw| ListedFile { nid: Nid::new(raw), is_known: raw == 2 });
+        predictor.record_listing(&files);
+        assert!(!look_up(100, 3) && !look_up(100, 3), "it is listed");
+        predictor.on_read(Nid::new(1));
+        assert_eq!(raw(&predictor.on_read(Nid::new(2))), [3]);
+        (300..308).for_each(|directory| assert!(!look_up(directory, directory + 1000)));
+        assert!(!look_up(200, 12), "forgotten");
     }
 
     #[test]

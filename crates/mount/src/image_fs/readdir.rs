@@ -82,11 +82,27 @@ impl ImageFs {
         }
     }
 
-    /// The kernel has looked an inode up, so a caller needs more than its name.
-    pub(super) fn note_lookup(&self, inode: &Inode) {
-        if inode.file_type() != FileType::Directory {
-            self.attribute_interest.raise();
-            self.predictor.mark_known(inode.nid());
+    /// The kernel has looked an inode up, so a caller needs more than its name. Callers that know names from elsewhere, as git
+    /// does, list no directory: after two lookups in a small one, it is listed for the predictor.
+    pub(super) fn note_lookup(&self, dir: &Inode, inode: &Inode) {
+        if inode.file_type() == FileType::Directory {
+            return;
+        }
+        self.attribute_interest.raise();
+        if inode.file_type() == FileType::Regular
+            && self.predictor.on_lookup(dir.nid(), inode.nid())
+            && dir.size() <= SMALL_DIRECTORY_BYTES
+        {
+            let mut files = Vec::new();
+            let listed = self.image.list(dir, 0, &mut |entry| {
+                if entry.type_hint == Some(FileType::Regular) {
+                    files.push(ListedFile { nid: entry.nid, is_known: entry.nid == inode.nid() });
+                }
+                ControlFlow::Continue(())
+            });
+            // The readable part of a damaged directory; a listing reports the error.
+            drop(listed);
+            self.predictor.record_listing(&files);
         }
     }
 

@@ -1,8 +1,10 @@
 //! Data that is in the page cache before it is requested, and requests that the kernel does not send.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ferrofs_image::{FileType, Image, WalkEvent};
 use ferrofs_mount::stats::{OperationKind, StatsSummary, query};
@@ -31,20 +33,39 @@ fn expected_files(image: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     files
 }
 
-/// Stored data must equal the data of a READ. Every byte is compared, several times, since the predictions depend on
-/// timing.
 #[test]
 fn files_read_in_order_are_right_and_not_all_requested() {
+    // Pages can be stored only for inodes that the kernel knows.
+    assert_not_all_requested(|mounted, _| drop(mounted.walked()));
+}
+
+/// As `git status` reads files: their names are known from an index, and no directory is listed.
+#[test]
+fn files_read_in_order_after_lookups_only_are_right_and_not_all_requested() {
+    assert_not_all_requested(|mounted, files| {
+        for (path, _) in files {
+            fs::symlink_metadata(below(mounted, path)).unwrap();
+        }
+        let listings = summary_of(mounted).operation(OperationKind::ReadDirPlus).time.count;
+        assert_eq!(listings, 0);
+    });
+}
+
+fn below(mounted: &TestMount, path: &[u8]) -> PathBuf {
+    mounted.path().join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap()))
+}
+
+/// Stored data must equal the data of a READ. Every byte is compared, several times, since the predictions depend on
+/// timing.
+fn assert_not_all_requested(prepare: impl Fn(&TestMount, &[(Vec<u8>, Vec<u8>)])) {
     let expected_files = expected_files("demo.erofs");
     let (mut requested, mut stores) = (0, 0);
     for _ in 0..5 {
         let Some(mounted) = TestMount::of("demo.erofs") else { return };
-        // Pages can be stored only for inodes that the kernel knows.
-        drop(mounted.walked());
+        prepare(&mounted, &expected_files);
         for (path, bytes) in &expected_files {
-            let path = String::from_utf8_lossy(path);
-            let read = fs::read(mounted.path().join(path.trim_start_matches('/'))).unwrap();
-            assert!(read == *bytes, "{path}");
+            let read = fs::read(below(&mounted, path)).unwrap();
+            assert!(read == *bytes, "{}", path.escape_ascii());
         }
         let summary = summary_of(&mounted);
         requested += summary.operation(OperationKind::Read).time.count;
