@@ -33,5 +33,7 @@ mod _native {
     #[pymodule_export]
     use crate::image::NativeImage;
     #[pymodule_export]
+    use crate::remote::display_form;
+    #[pymodule_export]
     use crate::source::{forget_parent_reads, is_url, stop_sources};
 }

@@ -1,5 +1,6 @@
 //! Images at URLs, as the command opens them: through the fetcher program and the cache on disk.
 
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use ferrofs_image::{ImageSource, RemoteStats};
 use ferrofs_remote::cache::CachePlace;
 use ferrofs_remote::protocol::RemoteOptions;
-use ferrofs_remote::{FetchClient, FetcherProgram, RemoteLocation, RemoteSource};
+use ferrofs_remote::{FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource};
 use pyo3::prelude::*;
 
 use crate::errors::{BindingResult, Failure, ServerError};
@@ -19,15 +20,23 @@ const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
 /// How long a fetch may take, as for the command.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How a text that names an image is shown in messages: of a URL, without what may be a password or a signature.
+#[pyo3::pyfunction]
+pub(crate) fn display_form(text: OsString) -> OsString {
+    Location::display_form(&text).map_or(text, OsString::from)
+}
+
 /// Opens the object at `url` as an image that begins at its byte `start`.
 ///
 /// What reads the environment of the process runs attached: `os.environ` of another thread may change
 /// it otherwise meanwhile. What may wait runs detached.
 pub(crate) fn open(py: Python<'_>, url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>> {
-    let refused = |error: io::Error| Failure::of_io(&error).at(url.as_bytes()).remote();
-    let location: RemoteLocation = url.parse().map_err(|error| {
-        Failure::new("RemoteError", "EINVAL", format!("{error}")).at(url.as_bytes())
-    })?;
+    let shown = display_form(url.into());
+    let shown = shown.as_encoded_bytes();
+    let refused = |error: io::Error| Failure::of_io(&error).at(shown).remote();
+    let location: RemoteLocation = url
+        .parse()
+        .map_err(|error| Failure::new("RemoteError", "EINVAL", format!("{error}")).at(shown))?;
     let folder = cache_directory();
     // A cache that cannot be used is no error: nothing is cached then.
     let cache = py.detach(|| match folder {

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import threading
+import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -53,6 +54,38 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", part)
         self.end_headers()
         self.wfile.write(body)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:s3cret@host/a.erofs", "https://…@host/a.erofs"),
+        ("https:///a.erofs?signature=s3cret", "https:///a.erofs"),
+        ("http://127.0.0.1:{port}/a.erofs?signature=s3cret", "http://127.0.0.1:{port}/a.erofs?…"),
+    ],
+)
+def test_an_error_repeats_no_password_and_no_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
+) -> None:
+    program = fetcher()
+    if program is None:
+        pytest.skip("ferrofs-fetch is not there")
+    monkeypatch.setenv("FERROFS_FETCH", program)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    handler = type("TheHandler", (Handler,), {"data": b"no image" * 1000})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        port = server.server_port
+        with pytest.raises(ferrofs.ErofsError) as raised:
+            ferrofs.Image(url.format(port=port))
+        assert raised.value.filename == shown.format(port=port)
+        assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_an_image_that_the_server_lost_has_no_missing_names(

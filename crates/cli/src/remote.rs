@@ -145,31 +145,16 @@ pub(crate) fn is_remote(argument: &Path) -> bool {
 
 /// How an argument is shown in messages. The query of a URL may contain a signature.
 pub(crate) fn terminal_form(argument: &Path) -> String {
-    match Location::parse(argument.as_os_str()) {
-        Ok(Location::Remote(location)) => escape(location.to_string().as_bytes()),
-        Ok(_) => escape(argument.as_os_str().as_encoded_bytes()),
-        Err(_) => escape(without_secrets(&argument.to_string_lossy()).as_bytes()),
+    match Location::display_form(argument.as_os_str()) {
+        Some(text) => escape(text.as_bytes()),
+        None => escape(argument.as_os_str().as_encoded_bytes()),
     }
 }
 
 fn parse(argument: &OsStr) -> anyhow::Result<Location> {
     Location::parse(argument).map_err(|error| {
-        let text = without_secrets(&argument.to_string_lossy());
-        usage_error(format_args!("{}: {error}", escape(text.as_bytes())))
+        usage_error(format_args!("{}: {error}", terminal_form(Path::new(argument))))
     })
-}
-
-/// What is shown of a text that is no location. It may have a password in front of its last `@`, which
-/// may contain all that separates the parts of a URL, and a signature in its query.
-fn without_secrets(text: &str) -> String {
-    let (scheme, rest) = text.split_once("://").unwrap_or_default();
-    match rest.rsplit_once('@') {
-        Some((_, behind)) => {
-            let behind = behind.split(['?', '#']).next().unwrap_or_default();
-            format!("{scheme}://…@{behind}")
-        }
-        None => text.split(['?', '#']).next().unwrap_or_default().to_owned(),
-    }
 }
 
 fn open_one(

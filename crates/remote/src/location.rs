@@ -133,6 +133,30 @@ impl Location {
             _ => Ok(Self::Local(PathBuf::from(argument))),
         }
     }
+
+    /// How what a user typed is shown in messages: without what may be a password or a signature. `None` for a
+    /// local path, which is shown as it is.
+    #[must_use]
+    pub fn display_form(argument: &std::ffi::OsStr) -> Option<String> {
+        match Self::parse(argument) {
+            Ok(Self::Remote(location)) => Some(location.to_string()),
+            Ok(Self::Local(_)) => None,
+            Err(_) => Some(without_secrets(&argument.to_string_lossy())),
+        }
+    }
+}
+
+/// What is shown of a text that is no location. It may have a password in front of its last `@`, which
+/// may contain all that separates the parts of a URL, and a signature in its query.
+fn without_secrets(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    match rest.rsplit_once('@') {
+        Some((_, behind)) => {
+            let behind = behind.split(['?', '#']).next().unwrap_or_default();
+            format!("{scheme}://…@{behind}")
+        }
+        None => text.split(['?', '#']).next().unwrap_or_default().to_owned(),
+    }
 }
 
 /// Whether a text begins like a URL: `scheme://`, or `oci-layout:`.
@@ -535,5 +559,9 @@ mod tests {
         }
         assert_eq!(display_form("https://host/x?X-Signature=secret"), "https://host/x?…");
         assert_eq!(display_form("https://host/x@v1"), "https://host/x@v1");
+        let shown = |text: &str| Location::display_form(text.as_ref());
+        assert_eq!(shown("https://host/x?s=secret").as_deref(), Some("https://host/x?…"));
+        assert_eq!(shown("https://a:secret@host/x?s=secret").as_deref(), Some("https://…@host/x"));
+        assert_eq!(shown("a@b?c"), None);
     }
 }

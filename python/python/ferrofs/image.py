@@ -121,7 +121,7 @@ class Image:
             self._native = _native.NativeImage(places, self._offset, self._memory)
         except ErofsError as error:
             if error.filename is None and places[0][0] in ("path", "url"):
-                error.filename = places[0][1]
+                error.filename = _native.display_form(places[0][1])
             raise
 
     # The image as a whole.
@@ -165,7 +165,9 @@ class Image:
         self._open(self._source)
 
     def __repr__(self) -> str:
-        name = self.filename or f"<{type(self._source).__name__}>"
+        name = self.filename
+        # A URL may have a signature, and what is printed may be kept in a log.
+        name = _native.display_form(name) if name else f"<{type(self._source).__name__}>"
         return f"<ferrofs.Image {name!r}{', closed' if self.closed else ''}>"
 
     def check(self, path: StrPath = "/", progress: Progress | None = None) -> CheckResult:

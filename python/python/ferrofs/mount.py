@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 
+from ferrofs import _native
 from ferrofs._paths import StrPath
 from ferrofs.errors import MountError
 
@@ -76,7 +77,7 @@ def _program(source: StrPath) -> str:
     program = shutil.which(os.environ.get(_PROGRAM_VARIABLE) or "ferrofs")
     if program is None:
         message = "a mount needs the program ferrofs: install it, or name it in FERROFS"
-        raise MountError(errno.ENOENT, message, os.fsdecode(source))
+        raise MountError(errno.ENOENT, message, _native.display_form(os.fsdecode(source)))
     return program
 
 
@@ -87,6 +88,7 @@ def _unmount(target: str) -> None:
 
 
 def _run(command: list[str], path: StrPath) -> None:
+    shown = _native.display_form(os.fsdecode(path))
     try:
         done = subprocess.run(
             command,
@@ -95,9 +97,10 @@ def _run(command: list[str], path: StrPath) -> None:
             stderr=subprocess.PIPE,
             timeout=_TIMEOUT_SECONDS,
         )
-    except subprocess.TimeoutExpired as error:
+    except subprocess.TimeoutExpired:
         message = f"{command[0]} did not end within {_TIMEOUT_SECONDS:.0f} s"
-        raise MountError(errno.ETIMEDOUT, message, os.fsdecode(path)) from error
+        # The exception of the timeout shows the command, with the whole URL.
+        raise MountError(errno.ETIMEDOUT, message, shown) from None
     if done.returncode:
         message = done.stderr.decode("utf-8", "replace").strip() or f"{command[0]} failed"
-        raise MountError(errno.EIO, message, os.fsdecode(path))
+        raise MountError(errno.EIO, message, shown)
