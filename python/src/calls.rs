@@ -1,7 +1,8 @@
-//! Calls of the library, detached from the interpreter. What a source object raises reaches the caller
-//! even where the library goes on without the bytes, as after readahead that failed.
+//! Calls of the library, detached from the interpreter. What a source object or a signal raises reaches the
+//! caller even where the library goes on without the bytes, as after readahead that failed.
 
 use std::cell::RefCell;
+use std::io;
 
 use pyo3::prelude::*;
 
@@ -41,4 +42,29 @@ pub(crate) fn keep_exit(exit: PyErr) {
             *slot = ExitSlot::Raised(exit);
         }
     });
+}
+
+/// Lets Python handle its signals while the call that runs on this thread waits for a server. What a handler
+/// raises, such as `KeyboardInterrupt`, is kept for the call.
+///
+/// # Errors
+/// Something was raised.
+pub(crate) fn handle_signals() -> io::Result<()> {
+    let interrupted = || io::Error::other("interrupted");
+    match EXIT.with_borrow(|slot| match slot {
+        ExitSlot::NoCall => None,
+        ExitSlot::Empty => Some(false),
+        ExitSlot::Raised(_) => Some(true),
+    }) {
+        // Threads of the library never attach for this, and see no signals.
+        None => Ok(()),
+        Some(true) => Err(interrupted()),
+        Some(false) => match Python::try_attach(|py| py.check_signals()) {
+            Some(Err(raised)) => {
+                keep_exit(raised);
+                Err(interrupted())
+            }
+            _ => Ok(()),
+        },
+    }
 }

@@ -13,7 +13,8 @@ use ferrofs_remote::protocol::RemoteOptions;
 use ferrofs_remote::{FetchClient, FetcherProgram, Location, RemoteLocation, RemoteSource};
 use pyo3::prelude::*;
 
-use crate::errors::{BindingResult, Failure, ServerError};
+use crate::calls::{detached, handle_signals};
+use crate::errors::{Failure, ServerError};
 
 /// Names the program that fetches, as for the command.
 const FETCHER_VARIABLE: &str = "FERROFS_FETCH";
@@ -30,13 +31,13 @@ pub(crate) fn display_form(text: OsString) -> OsString {
 ///
 /// What reads the environment of the process runs attached: `os.environ` of another thread may change
 /// it otherwise meanwhile. What may wait runs detached.
-pub(crate) fn open(py: Python<'_>, url: &str, start: u64) -> BindingResult<Arc<dyn ImageSource>> {
+pub(crate) fn open(py: Python<'_>, url: &str, start: u64) -> PyResult<Arc<dyn ImageSource>> {
     let shown = display_form(url.into());
     let shown = shown.as_encoded_bytes();
     let refused = |error: io::Error| Failure::of_io(&error).at(shown).remote();
-    let location: RemoteLocation = url
-        .parse()
-        .map_err(|error| Failure::new("RemoteError", "EINVAL", format!("{error}")).at(shown))?;
+    let location: RemoteLocation = url.parse().map_err(|error| {
+        Failure::new("RemoteError", "EINVAL", format!("{error}")).at(shown).raise(py)
+    })?;
     let folder = cache_directory();
     // A cache that cannot be used is no error: nothing is cached then.
     let cache = py.detach(|| match folder {
@@ -51,11 +52,12 @@ pub(crate) fn open(py: Python<'_>, url: &str, start: u64) -> BindingResult<Arc<d
     );
     let connector = FetcherProgram::new(cache, program, Vec::new());
     let options = RemoteOptions::default();
-    let source = py.detach(|| {
-        let client = Arc::new(FetchClient::new(Box::new(connector))?);
-        RemoteSource::open(&client, &location, &options, TIMEOUT)
-    });
-    Ok(Arc::new(ServedSource(source.map_err(refused)?.starting_at(start))))
+    let source = detached(py, || {
+        let client = Arc::new(FetchClient::new(Box::new(connector)).map_err(refused)?);
+        client.set_interruption(handle_signals);
+        RemoteSource::open(&client, &location, &options, TIMEOUT).map_err(refused)
+    })?;
+    Ok(Arc::new(ServedSource(source.starting_at(start))))
 }
 
 /// The object at a URL. Its errors are told apart from those of files and of the format.

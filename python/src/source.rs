@@ -70,7 +70,7 @@ impl Place {
             Self::File(source) => Ok(Arc::clone(source) as Arc<dyn ImageSource>),
             Self::Bytes(source) => Ok(Arc::clone(source) as Arc<dyn ImageSource>),
             Self::Object(object) => Ok(Arc::new(ObjectSource::new(py, object, start)?)),
-            Self::Url(url) => remote::open(py, url, start).map_err(|failure| failure.raise(py)),
+            Self::Url(url) => remote::open(py, url, start),
         }
     }
 }

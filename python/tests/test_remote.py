@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import shutil
+import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,6 +85,62 @@ def test_an_error_repeats_no_password_and_no_signature(
         assert raised.value.filename == shown.format(port=port)
         assert "s3cret" not in "".join(traceback.format_exception(raised.value))
     finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Interrupted(BaseException):
+    """What the handler of a signal raises in the test below."""
+
+
+def test_a_signal_ends_a_wait_for_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = fetcher()
+    if program is None:
+        pytest.skip("ferrofs-fetch is not there")
+    monkeypatch.setenv("FERROFS_FETCH", program)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ferrofs.build([("big", os.urandom(4 << 20))], tmp_path / "a.erofs", None)
+    answers = threading.Event()
+    answers.set()
+
+    class Slow(Handler):
+        data = (tmp_path / "a.erofs").read_bytes()
+
+        def answer(self, body: bytes, part: str | None = None) -> None:
+            if answers.wait(30):
+                super().answer(body, part)
+
+    def raises(*_: object) -> None:
+        raise Interrupted
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/a.erofs"
+        image = ferrofs.Image(url)
+        answers.clear()
+        calls: list[Callable[[], object]] = [
+            lambda: image.read_range("big", 3 << 20, 10),
+            lambda: image.read("big"),
+            lambda: ferrofs.Image(f"{url}?other"),
+        ]
+        for call in calls:
+            started = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupted):
+                call()
+            assert time.monotonic() - started < 20
+        answers.set()
+        assert len(image.read("big")) == 4 << 20
+        image.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        answers.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,9 @@ const RETRY_MAX: Duration = Duration::from_secs(3);
 /// How much longer than the fetcher a client waits for what a server is asked, so that it hears why
 /// the request failed.
 const REPLY_GRACE: Duration = Duration::from_secs(2);
+
+/// How often a thread that waits for a reply looks whether it should go on.
+const INTERRUPTION_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest document that is taken from the fetcher, which has the same limit.
 const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
@@ -95,6 +98,8 @@ struct ClientInner {
     state: Mutex<ClientState>,
     /// Notified when the client is dropped, so that a pause ends.
     closed: Condvar,
+    /// See [`FetchClient::set_interruption`].
+    interruption: OnceLock<fn() -> io::Result<()>>,
 }
 
 #[derive(Default)]
@@ -165,8 +170,12 @@ impl FetchClient {
     /// # Errors
     /// The fetcher cannot be reached or has another version.
     pub fn without_thread(connector: Box<dyn Connector>) -> io::Result<Self> {
-        let inner =
-            Arc::new(ClientInner { connector, state: Mutex::default(), closed: Condvar::new() });
+        let inner = Arc::new(ClientInner {
+            connector,
+            state: Mutex::default(),
+            closed: Condvar::new(),
+            interruption: OnceLock::new(),
+        });
         let connection = inner.connect()?;
         lock(&inner.state).connection = Some(connection);
         Ok(Self { inner, receiver: Mutex::default() })
@@ -190,6 +199,12 @@ impl FetchClient {
             .spawn(move || receiving.receive(connection))?;
         *lock(&self.receiver) = Some(receiver);
         Ok(())
+    }
+
+    /// From now on, a thread that waits for a reply calls `check` ten times a second, and gives up with its error: a
+    /// program sees its signals so. Only the first call of this function counts.
+    pub fn set_interruption(&self, check: fn() -> io::Result<()>) {
+        self.inner.interruption.get_or_init(|| check);
     }
 
     /// The connection now; `None` while there is none.
@@ -302,13 +317,13 @@ impl FetchClient {
             connection.shut_down();
         }
         let reply = if has_receiver {
-            slot.wait(timeout)
+            slot.wait(timeout, self.inner.interruption.get().copied())
         } else {
-            self.inner.receive_until(&slot, timeout)
+            Ok(self.inner.receive_until(&slot, timeout))
         };
         let mut state = lock(&self.inner.state);
         state.pending.remove(&id);
-        reply.ok_or_else(|| {
+        reply?.ok_or_else(|| {
             let diagnostic = state.diagnostic.clone();
             let text = diagnostic.unwrap_or_else(|| "no reply from the fetcher in time".to_owned());
             io::Error::new(io::ErrorKind::TimedOut, text)
@@ -464,18 +479,30 @@ impl ReplySlot {
         Self { waiting: Mutex::new(waiting), done: Condvar::new() }
     }
 
-    fn wait(&self, timeout: Duration) -> Option<FetcherReply> {
+    /// `None` if the time is over.
+    fn wait(
+        &self,
+        timeout: Duration,
+        interruption: Option<fn() -> io::Result<()>>,
+    ) -> io::Result<Option<FetcherReply>> {
         let mut waiting = lock(&self.waiting);
         loop {
             if let Some(reply) = waiting.reply.take() {
-                return Some(reply);
+                return Ok(Some(reply));
             }
             let rest = timeout.saturating_sub(waiting.since.elapsed());
             if rest.is_zero() {
-                return None;
+                return Ok(None);
             }
-            let waited = self.done.wait_timeout(waiting, rest);
+            let pause = interruption.map_or(rest, |_| rest.min(INTERRUPTION_PAUSE));
+            let waited = self.done.wait_timeout(waiting, pause);
             waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if let (Some(check), None) = (interruption, &waiting.reply) {
+                // It may wait, and the receiver must not.
+                drop(waiting);
+                check()?;
+                waiting = lock(&self.waiting);
+            }
         }
     }
 
@@ -841,6 +868,17 @@ mod tests {
         client.call(|id| open_message(id, failed), LIMIT).unwrap();
         client.unregister(failed);
         assert!(lock(&client.inner.state).openings.is_empty());
+    }
+
+    /// Python saw Ctrl-C when the time limit was over.
+    #[test]
+    fn a_wait_for_a_reply_can_be_interrupted() {
+        let (client, _) = scripted();
+        client.set_interruption(|| Err(io::Error::other("a signal")));
+        // It has no reply here.
+        let error = client.discard("", &[], Duration::MAX).unwrap_err();
+        assert_eq!(error.to_string(), "a signal");
+        assert!(lock(&client.inner.state).pending.is_empty());
     }
 
     /// A stopped fetcher, or one that hung at its start, held its clients for ever.
