@@ -462,10 +462,11 @@ impl Drop for FetchClient {
             state.is_closed = true;
             state.connection.take()
         };
-        if let Some(connection) = connection {
-            connection.shut_down();
-        }
         self.inner.closed.notify_all();
+        // Without a connection it makes one, which can take as long as a fetcher may take to start. It sees then
+        // that nobody waits for it.
+        let Some(connection) = connection else { return };
+        connection.shut_down();
         if let Some(receiver) = lock(&self.receiver).take() {
             // It has no result.
             receiver.join().ok();

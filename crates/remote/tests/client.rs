@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -323,4 +323,44 @@ fn an_object_that_has_changed_is_not_served() {
     let error = source.read_at(1 << 20, &mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StaleNetworkFileHandle, "{error}");
     source.read_at(0, &mut [0]).unwrap_err();
+}
+
+/// Its first fetcher ends, and the next one never starts.
+struct Stuck {
+    connections: AtomicU64,
+    begins: mpsc::Sender<()>,
+    ends: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Connector for Stuck {
+    fn connect(&self) -> io::Result<Connection> {
+        if self.connections.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.begins.send(()).ok();
+            self.ends.lock().unwrap().recv().ok();
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let (ours, theirs) = Connection::pair()?;
+        thread::Builder::new().spawn(move || {
+            theirs.receive::<ClientMessage>().unwrap();
+            theirs.send(&FetcherMessage::Hello { version: PROTOCOL_VERSION }, &[]).unwrap();
+        })?;
+        Ok(ours)
+    }
+}
+
+/// It waited for the fetcher: Python, which drops an image with its lock, stood still for 10 s.
+#[test]
+fn dropping_a_client_waits_for_no_connection() {
+    let (begins, begun) = mpsc::channel();
+    let (_end, ends) = mpsc::channel();
+    let stuck = Stuck { connections: AtomicU64::new(0), begins, ends: Mutex::new(ends) };
+    let client = FetchClient::new(Box::new(stuck)).unwrap();
+    begun.recv_timeout(TIMEOUT).unwrap();
+    let (dropped, is_dropped) = mpsc::channel();
+    let dropping = thread::Builder::new().spawn(move || {
+        drop(client);
+        dropped.send(()).unwrap();
+    });
+    dropping.unwrap();
+    is_dropped.recv_timeout(TIMEOUT).unwrap();
 }
