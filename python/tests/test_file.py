@@ -29,6 +29,9 @@ def test_a_file_is_a_raw_file(image: ferrofs.Image, files: dict[str, bytes]) -> 
             file.seek(-1)
         with pytest.raises(ValueError):
             file.seek(0, 9)
+        with pytest.raises(TypeError):
+            file.seek(0.5)  # type: ignore[arg-type]
+        assert type(file.tell()) is int
         with pytest.raises(io.UnsupportedOperation):
             file.fileno()
     with pytest.raises(ValueError, match="closed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,8 @@ class ErofsFile(io.RawIOBase):
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._opened.size}
         if whence not in bases:
             raise ValueError(f"whence is 0, 1 or 2, not {whence}")
-        position = bases[whence] + offset
+        # A fraction is refused, and a number of another library has no arithmetic of its own here.
+        position = bases[whence] + operator.index(offset)
         if position < 0:
             raise ValueError(f"a position before the start of the file: {position}")
         self._position = position
