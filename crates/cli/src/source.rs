@@ -3,12 +3,14 @@
 
 pub(crate) mod foreign;
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::anyhow;
 use ferrofs_image::android::{PartitionSource, SparseSource};
-use ferrofs_image::{FileSource, Image, ImageSource, OpenOptions};
+use ferrofs_image::{Error, FileSource, Image, ImageSource, OpenOptions};
 use ferrofs_ondisk::DeviceSlot;
 
 use crate::amount::counted;
@@ -21,6 +23,46 @@ use crate::resources::Resources;
 
 /// Up to the end of the superblock.
 const MIN_IMAGE_BYTES: u64 = ferrofs_ondisk::SUPERBLOCK_OFFSET + 128;
+
+/// The files of a local image that are open already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenedFiles<'a> {
+    pub(crate) image: &'a File,
+    pub(crate) devices: &'a [File],
+}
+
+/// Where the files of a local image come from.
+#[derive(Clone, Copy)]
+enum LocalFiles<'a> {
+    ByName(&'a Path, &'a ReadArguments),
+    Opened(OpenedFiles<'a>),
+}
+
+impl LocalFiles<'_> {
+    fn image(self, start: u64) -> io::Result<FileSource> {
+        match self {
+            Self::ByName(path, _) => FileSource::open(path, start),
+            Self::Opened(files) => FileSource::of_file(files.image.try_clone()?, start),
+        }
+    }
+
+    fn devices(self) -> Result<Vec<Arc<dyn ImageSource>>, Error> {
+        let mut devices: Vec<Arc<dyn ImageSource>> = Vec::new();
+        match self {
+            Self::ByName(_, read) => {
+                for device in &read.devices {
+                    devices.push(Arc::new(FileSource::open_device(device)?));
+                }
+            }
+            Self::Opened(files) => {
+                for device in files.devices {
+                    devices.push(Arc::new(FileSource::of_file(device.try_clone()?, 0)?));
+                }
+            }
+        }
+        Ok(devices)
+    }
+}
 
 /// Opens an image to read its metadata.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
@@ -56,20 +98,41 @@ pub(crate) fn open_for_mount(
     // Capabilities and users belong to threads, so the sandbox comes first.
     let options = options.defer_threads(true);
     // The kernel keeps what it reads in its page cache.
-    let image = open_on(path, read, options.caller_caches(true), remote.as_ref())?;
-    let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
-    root.map_err(|error| anyhow!("{}: the root: {error}", remote::terminal_form(path)))?;
+    let files = LocalFiles::ByName(path, read);
+    let image = open_on(path, read, options.caller_caches(true), files, remote.as_ref())?;
+    check_root(&image, path)?;
     Ok((image, remote))
 }
 
+/// The same for a local image whose files are open: names, and permissions to open them, may be gone by now. `path` is for
+/// messages.
+pub(crate) fn open_opened_for_mount(
+    path: &Path,
+    files: OpenedFiles<'_>,
+    read: &ReadArguments,
+    resources: &Resources,
+) -> anyhow::Result<Image> {
+    let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
+    let options = options.defer_threads(true).caller_caches(true);
+    let image = open_on(path, read, options, LocalFiles::Opened(files), None)?;
+    check_root(&image, path)?;
+    Ok(image)
+}
+
+fn check_root(image: &Image, path: &Path) -> anyhow::Result<()> {
+    let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
+    root.map_err(|error| anyhow!("{}: the root: {error}", remote::terminal_form(path)))
+}
+
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {
-    open_on(path, read, options, None)
+    open_on(path, read, options, LocalFiles::ByName(path, read), None)
 }
 
 fn open_on(
     path: &Path,
     read: &ReadArguments,
     options: OpenOptions,
+    files: LocalFiles<'_>,
     mount: Option<&RemoteMount>,
 ) -> anyhow::Result<Image> {
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
@@ -88,22 +151,22 @@ fn open_on(
                     "--verify=require is for remote images, but {terminal_form} is a local file; leave it out"
                 )));
             }
-            let options = read.devices.iter().fold(options, OpenOptions::device);
-            match special_file(path, read).map_err(with_path)? {
-                None => (options.open(path), None),
-                Some(source) => {
-                    let devices = open_devices(read);
-                    let open = |devices| options.open_sources(Arc::clone(&source), devices);
-                    (devices.and_then(open), Some(source))
-                }
-            }
+            let special = special_file(files, read).map_err(with_path)?;
+            let source = match &special {
+                Some(source) => Ok(Arc::clone(source)),
+                None => files.image(read.offset).map(|file| Arc::new(file) as _),
+            };
+            let opened = source
+                .map_err(Error::from)
+                .and_then(|source| options.open_sources(source, files.devices()?));
+            (opened, special)
         }
     };
     let image = opened.map_err(|error| {
         if !diagnostics::is_about_magic(&error) {
             return anyhow!("{terminal_form}: {error}{}", diagnostics::for_image_error(&error));
         }
-        let file = || Some(Arc::new(FileSource::open(path, read.offset).ok()?) as _);
+        let file = || Some(Arc::new(files.image(read.offset).ok()?) as _);
         let text = foreign_text(source.or_else(file).as_deref(), read, &error);
         anyhow!("{terminal_form}: {text}")
     })?;
@@ -117,11 +180,7 @@ fn open_on(
 }
 
 /// What is wrong with a file or a partition that holds no image, and what to do about it.
-fn foreign_text(
-    source: Option<&dyn ImageSource>,
-    read: &ReadArguments,
-    error: &ferrofs_image::Error,
-) -> String {
+fn foreign_text(source: Option<&dyn ImageSource>, read: &ReadArguments, error: &Error) -> String {
     let length = source.map(ImageSource::length);
     if read.offset > 0 && length == Some(0) {
         return format!("--offset={} is past the end of the file", read.offset);
@@ -152,9 +211,12 @@ fn foreign_text(
 }
 
 /// The image in a sparse image or in a partition; `None` for a file that is an image itself.
-fn special_file(path: &Path, read: &ReadArguments) -> Result<Option<Arc<dyn ImageSource>>, String> {
+fn special_file(
+    files: LocalFiles<'_>,
+    read: &ReadArguments,
+) -> Result<Option<Arc<dyn ImageSource>>, String> {
     // What cannot be opened or read is reported as every image is.
-    let Ok(file) = FileSource::open(path, 0) else { return Ok(None) };
+    let Ok(file) = files.image(0) else { return Ok(None) };
     if read.partition.is_none() && SparseSource::is_sparse(&file).is_err() {
         return Ok(None);
     }
@@ -185,14 +247,6 @@ fn special_source(
     let partition = PartitionSource::find(whole, name)
         .map_err(|error| format!("--partition={name}: {error}"))?;
     Ok(Some(Arc::new(partition)))
-}
-
-fn open_devices(read: &ReadArguments) -> Result<Vec<Arc<dyn ImageSource>>, ferrofs_image::Error> {
-    let mut devices: Vec<Arc<dyn ImageSource>> = Vec::with_capacity(read.devices.len());
-    for device in &read.devices {
-        devices.push(Arc::new(FileSource::open_device(device)?));
-    }
-    Ok(devices)
 }
 
 /// Whether the image has extra devices that are not appended to it.

@@ -140,7 +140,14 @@ impl FileSource {
     /// # Errors
     /// As [`FileSource::open_file`], or its length cannot be found.
     pub fn open(path: &Path, start: u64) -> io::Result<Self> {
-        let mut file = Self::open_file(path)?;
+        Self::of_file(Self::open_file(path)?, start)
+    }
+
+    /// The same for a file that [`FileSource::open_file`] has opened. Its offset changes, and is not used.
+    ///
+    /// # Errors
+    /// Its length cannot be found.
+    pub fn of_file(mut file: File, start: u64) -> io::Result<Self> {
         // Seeking finds the length of block devices, too.
         let end = file.seek(SeekFrom::End(0))?;
         Ok(Self { file, start, length: end.saturating_sub(start) })

@@ -39,8 +39,7 @@ pub enum SandboxRole {
     /// It serves an image: no capability; files can be opened in a few directories of `/proc` and `/sys` only.
     #[default]
     Server,
-    /// It holds a mount and starts servers, which enter the sandbox as [`SandboxRole::Server`] (docs/survival.md). It may
-    /// open the files of the images again, too ([`Sandbox::reopen`]).
+    /// It holds a mount and starts servers, which enter the sandbox as [`SandboxRole::Server`] (docs/survival.md).
     Holder,
     /// The same for a mount that this user made without `fusermount3`: it unmounts, too, so it keeps `CAP_SYS_ADMIN`, and
     /// paths are not confined.
@@ -68,7 +67,6 @@ pub struct Sandbox<'fd> {
     may_receive_descriptors: bool,
     streams: StandardStreams,
     kept: Vec<BorrowedFd<'fd>>,
-    reopened: Vec<BorrowedFd<'fd>>,
 }
 
 impl Default for Sandbox<'_> {
@@ -89,7 +87,6 @@ impl<'fd> Sandbox<'fd> {
             may_receive_descriptors: false,
             streams: StandardStreams::None,
             kept: Vec::new(),
-            reopened: Vec::new(),
         }
     }
 
@@ -143,14 +140,6 @@ impl<'fd> Sandbox<'fd> {
     #[must_use]
     pub fn keep(mut self, descriptor: BorrowedFd<'fd>) -> Self {
         self.kept.push(descriptor);
-        self
-    }
-
-    /// Keeps a file open, and lets the process open it again for reading, through `/proc/self/fd`. For holders.
-    #[must_use]
-    pub fn reopen(mut self, file: BorrowedFd<'fd>) -> Self {
-        self.kept.push(file);
-        self.reopened.push(file);
         self
     }
 
@@ -230,8 +219,8 @@ impl<'fd> Sandbox<'fd> {
 
     fn confine_paths(&self) -> io::Result<PathConfinement> {
         match (self.role, self.is_filtered) {
-            (SandboxRole::Server, true) => paths::confine(&[], &[]),
-            (SandboxRole::Holder, true) => paths::confine(&paths::OF_HOLDERS, &self.reopened),
+            (SandboxRole::Server, true) => paths::confine(&[]),
+            (SandboxRole::Holder, true) => paths::confine(&paths::OF_HOLDERS),
             (SandboxRole::Unmounter | SandboxRole::UnmountingHolder, _) | (_, false) => {
                 Ok(PathConfinement::Off)
             }

@@ -31,14 +31,15 @@ use crate::output::escape;
 use crate::remote::{self, RemoteImage};
 use crate::resources::Resources;
 use crate::signals::{Signal, SignalHandlers};
-use crate::source;
+use crate::source::{self, OpenedFiles};
 
 /// The name of the process.
 const NAME: &std::ffi::CStr = c"ferrofs-holder";
 /// The name of servers, which they have from the program otherwise.
 const SERVER_NAME: &std::ffi::CStr = c"ferrofs";
 
-/// The files of an image, which servers open again by their descriptors: names may be gone by then.
+/// The files of an image, which servers read by these descriptors: names, and permissions to open the files again, may be gone
+/// by then. A holder of root has no capability to open files of other users.
 struct HeldFiles {
     image: File,
     devices: Vec<File>,
@@ -54,7 +55,7 @@ impl HeldFiles {
         Ok(Self { image: open(&request.image)?, devices: devices.collect::<Result<_, _>>()? })
     }
 
-    /// The same request with paths that lead to the descriptors.
+    /// The same request with paths of the descriptors, for messages.
     fn request(&self, request: &MountRequest) -> MountRequest {
         let mut held = request.clone();
         held.image = path_of(&self.image);
@@ -62,6 +63,10 @@ impl HeldFiles {
         // A missing device is reported by the check.
         held.read.quiet = true;
         held
+    }
+
+    fn opened(&self) -> OpenedFiles<'_> {
+        OpenedFiles { image: &self.image, devices: &self.devices }
     }
 
     fn count(&self) -> usize {
@@ -354,7 +359,7 @@ fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedIma
     held.read.quiet = request.read.quiet;
     let checked = run_in_child(|| {
         fault_point("check", 1);
-        match open_and_describe(&held) {
+        match open_and_describe(&held, files) {
             Ok(numbers) => numbers.into_bytes(),
             Err(error) => {
                 let status = CommandStatus::of_error(&error).code();
@@ -389,9 +394,9 @@ fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedIma
 }
 
 /// Opens the image, and tells the number of listeners, the most there may be, and the share of the memory reserve.
-fn open_and_describe(held: &MountRequest) -> anyhow::Result<String> {
+fn open_and_describe(held: &MountRequest, files: &HeldFiles) -> anyhow::Result<String> {
     let resources = resources(&held.machine, &held.reserve)?;
-    source::open_for_mount(&held.image, &held.read, &resources)?;
+    source::open_opened_for_mount(&held.image, files.opened(), &held.read, &resources)?;
     let share = resources.memory.reserve_share().map_or(String::new(), |share| share.to_string());
     Ok(format!("{} {} {share}", resources.listeners(), resources.listeners_max()))
 }
@@ -461,7 +466,7 @@ impl Kept<'_> {
         let kept = kept.chain([self.record.as_fd(), self.journal.descriptor()]);
         let sandbox = Sandbox::new().role(role).streams(streams).may_raise_priority(true);
         let sandbox = kept.fold(sandbox, Sandbox::keep);
-        let sandbox = self.files.descriptors().fold(sandbox, Sandbox::reopen);
+        let sandbox = self.files.descriptors().fold(sandbox, Sandbox::keep);
         let entered =
             sandbox.enter().context("cannot enter the sandbox (--no-sandbox mounts without it)")?;
         Ok(Some(entered))
@@ -475,8 +480,8 @@ impl Kept<'_> {
         output: Option<File>,
     ) -> anyhow::Result<CommandStatus> {
         let resources = resources(&self.request.machine, &self.request.reserve)?;
-        let (image, remote) =
-            source::open_for_mount(&self.request.image, &self.request.read, &resources)?;
+        let MountRequest { image, read, .. } = &self.request;
+        let image = source::open_opened_for_mount(image, self.files.opened(), read, &resources)?;
         fault_point("opened", start.number);
         let handlers = SignalHandlers::new(self.is_foreground)?;
         let ready = self.ready.take().context("the mount is served already")?;
@@ -492,7 +497,7 @@ impl Kept<'_> {
             log: Arc::clone(&self.log),
             attachment,
             readahead: self.readahead.clone(),
-            remote,
+            remote: None,
             output,
             is_foreground: self.is_foreground,
             mounted_at: self.mounted_at,

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -395,6 +395,33 @@ fn a_successor_that_dies_at_any_step_is_replaced() {
         }
         load.stop_without_failure(&format!("{point}: {}", scene.log()));
         assert_eq!(kept.restarts(&scene), restarts, "{point}");
+    }
+}
+
+/// In its sandbox root has no capability to open the file of another user, and permissions may change while it is mounted.
+#[test]
+fn servers_need_no_permission_to_open_the_image() {
+    if !has_fuse() || !has_resend() {
+        return;
+    }
+    let set_mode = |scene: &Scene, mode| {
+        fs::set_permissions(&scene.image, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for is_ordinary in [false, true] {
+        if if is_ordinary { !has_ordinary_mounts() } else { !is_root() } {
+            continue;
+        }
+        let scene = Scene::new(is_ordinary);
+        if !is_ordinary {
+            std::os::unix::fs::chown(&scene.image, Some(NOBODY), Some(NOBODY)).unwrap();
+            set_mode(&scene, 0o600);
+        }
+        let kept = scene.mount(&[]);
+        set_mode(&scene, 0);
+        let load = scene.load();
+        kept.kill_servers(2);
+        load.stop_without_failure(&scene.log());
+        assert_eq!(kept.restarts(&scene), 2, "{}", scene.log());
     }
 }
 

@@ -1,7 +1,6 @@
 //! Paths: which files the process may still open by name, enforced by Landlock, a security module of Linux that every
 //! process may use. Descriptors that are open already keep working. Used by [`super::Sandbox::enter`].
 
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::{fmt, io};
 
@@ -75,15 +74,12 @@ impl fmt::Display for PathConfinement {
 }
 
 /// Confines the calling thread and the threads and processes that it starts later to the files of the table in
-/// docs/trust.md, those of `others`, and `files`, which are open.
+/// docs/trust.md and those of `others`.
 ///
 /// # Errors
 /// The kernel has Landlock, but refuses the rules. A kernel without it is not an error.
-pub(super) fn confine(
-    others: &[(&'static str, PathUse)],
-    files: &[BorrowedFd<'_>],
-) -> io::Result<PathConfinement> {
-    let restricted = restrict(others, files).map_err(io::Error::other)?;
+pub(super) fn confine(others: &[(&'static str, PathUse)]) -> io::Result<PathConfinement> {
+    let restricted = restrict(others).map_err(io::Error::other)?;
     Ok(match (restricted.ruleset, restricted.landlock) {
         (RulesetStatus::NotEnforced, LandlockStatus::NotImplemented) => {
             unavailable("the kernel has no Landlock (5.13 and later can have it)")
@@ -108,7 +104,6 @@ fn unavailable(reason: &str) -> PathConfinement {
 
 fn restrict(
     others: &[(&'static str, PathUse)],
-    files: &[BorrowedFd<'_>],
 ) -> Result<RestrictionStatus, landlock::RulesetError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
@@ -130,9 +125,6 @@ fn restrict(
         // What is not there is not needed: containers hide parts of /sys.
         let Ok(place) = PathFd::new(Path::new(path)) else { continue };
         ruleset = ruleset.add_rule(PathBeneath::new(place, access))?;
-    }
-    for opened in files {
-        ruleset = ruleset.add_rule(PathBeneath::new(opened, file))?;
     }
     ruleset.restrict_self()
 }
