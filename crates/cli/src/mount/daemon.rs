@@ -163,7 +163,9 @@ pub(super) fn serve(
     let is_new = server.start.as_ref().is_none_or(|start| start.predecessor.is_none());
     if let Some(start) = server.start.take() {
         fault_point("ready", start.number);
+        let number = start.number;
         start.ready.send();
+        fault_point("reported", number);
     }
     if let Err(error) = server.notify_ready(notifier.take())
         && is_new

@@ -118,6 +118,11 @@ impl ReadyNotifier {
         self.0.as_fd()
     }
 
+    /// Whether the starter still waits for a report.
+    pub(super) fn is_awaited(&self) -> bool {
+        has_hung_up(self.descriptor()).is_ok_and(|has_ended| !has_ended)
+    }
+
     /// Reports that the mount is ready.
     ///
     /// # Errors

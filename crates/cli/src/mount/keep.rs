@@ -536,12 +536,13 @@ impl HeldMount for Kept<'_> {
     fn serve(&mut self, attachment: Attachment, start: ServerStart) -> i32 {
         rustix::thread::set_name(SERVER_NAME).ok();
         fault_point("start", start.number);
-        // What the first server prints and reports, later ones do not.
+        // What the first server prints and reports, later ones do not. But it may have died before it has told the command.
         let is_first = start.is_first;
-        let mut notifier = self.notifier.take().filter(|_| is_first);
+        let mut notifier = self.notifier.take().filter(|one| is_first || one.is_awaited());
         let output = self.output.take().filter(|_| is_first);
         let served = self.run_server(attachment, start, &mut notifier, output);
-        self.exit_code(served, notifier)
+        // A later one that fails is followed by another one, which the command waits for.
+        self.exit_code(served, notifier.filter(|_| is_first))
     }
 
     fn cannot_serve(&mut self, is_first: bool, cause: std::io::Error) -> i32 {

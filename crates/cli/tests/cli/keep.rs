@@ -447,6 +447,28 @@ fn a_first_server_that_dies_before_it_is_ready_leaves_no_mount() {
     }
 }
 
+/// The command waited for ever: the second server did not tell it that the mount is ready.
+#[test]
+fn a_first_server_that_dies_before_it_has_told_the_command_is_replaced() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new(false);
+    let mount = scene.command().env("FERROFS_FAULT", "reported:1-2");
+    let kept = std::thread::scope(|scope| {
+        let mounting = scope.spawn(|| mount.succeeds());
+        let until = Instant::now() + LIMIT;
+        while !mounting.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let has_ended = mounting.is_finished();
+        let kept = Kept { holder: holder_of(&scene.point), point: scene.point.clone() };
+        assert!(has_ended, "{}", scene.log());
+        kept
+    });
+    assert_eq!(kept.restarts(&scene), 2);
+}
+
 #[test]
 fn a_server_outlives_its_holder() {
     if !has_fuse() {
