@@ -606,6 +606,8 @@ impl MountHolder<'_> {
                 // The mount is another process's.
                 Some(taking) => {
                     taking.failure = format!("ended by signal {signal}");
+                    // Nobody looks at it any more, and a time that has passed would end every wait at once.
+                    taking.deadline = None;
                     kill_process(server.process, Signal::KILL).ok();
                 }
                 None => self.unmount(signal, held),
@@ -636,7 +638,8 @@ impl MountHolder<'_> {
                     self.commit();
                 }
                 forked::PREPARED => {
-                    if let Some(taking) = &mut self.taking {
+                    // After a signal the former holder must not end its server for this one.
+                    if let Some(taking) = self.taking.as_mut().filter(|one| !one.has_failed()) {
                         fault_point("go", self.number);
                         taking.deadline = Some(Instant::now() + TURN_LIMIT);
                         sockets::send(taking.from.socket.as_fd(), sockets::GO, 0, "").ok();
