@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(
             on.to_string(),
             "confined to /proc, /sys and the program (Landlock 4; network denied; abstract sockets left to the \
-             filter)"
+             system call filter)"
         );
         assert_eq!(unavailable("x").to_string(), "not confined: x");
     }
