@@ -233,7 +233,8 @@ impl LayerImage {
             _ => OverlayMarks::default(),
         };
         let (linked, read) = (HashMap::new(), ReadBytes { limit, left: 0 });
-        let mut merge = OverlayMerge { tree, opaque, linked, parts: 0, read, policy };
+        let covering = HashSet::new();
+        let mut merge = OverlayMerge { tree, opaque, covering, linked, parts: 0, read, policy };
         merge.add(0, self).map_err(|error| error.at(&self.source.path))?;
         let mut tree = merge.finish();
         marks.strip(&mut tree);
@@ -421,6 +422,8 @@ struct OverlayMerge {
     tree: Tree,
     /// Directories that hide the images below.
     opaque: HashSet<NodeId>,
+    /// Directories in place of which an image has a file: overlayfs does not look below the file. They get no mark.
+    covering: HashSet<NodeId>,
     /// Regular files and inodes with several links, by image and nid. A file may have more names than it says, all of
     /// which are links of one file in the tree: its extents are read once.
     linked: HashMap<(usize, Nid), NodeId>,
@@ -461,9 +464,9 @@ impl ReadBytes {
 
 impl OverlayMerge {
     fn new(root: Metadata, limit: ContentLimit) -> Self {
-        let (opaque, linked) = (HashSet::new(), HashMap::new());
+        let (opaque, covering, linked) = (HashSet::new(), HashSet::new(), HashMap::new());
         let (policy, read) = (OverlayPolicy::Keep, ReadBytes { limit, left: 0 });
-        Self { tree: Tree::new(root), opaque, linked, parts: 0, read, policy }
+        Self { tree: Tree::new(root), opaque, covering, linked, parts: 0, read, policy }
     }
 
     /// Adds the visible part of an image that lies below the images added before.
@@ -516,8 +519,8 @@ impl OverlayMerge {
     ) -> Result<Option<NodeId>> {
         let Some(parent) = parent else { return Ok(None) };
         if let Some(above) = self.tree.child(parent, name) {
-            let shows = self.tree.is_directory(above) && !self.opaque.contains(&above);
-            return Ok(shows.then_some(above));
+            let hides = self.opaque.contains(&above) || self.covering.contains(&above);
+            return Ok(Some(above).filter(|above| self.tree.is_directory(*above) && !hides));
         }
         let id = self.tree.add(Node::directory(layer.metadata(&node.inode)?))?;
         self.tree.link(parent, name, id)?;
@@ -539,8 +542,9 @@ impl OverlayMerge {
         }
         let hides = inode.file_type() == FileType::CharDevice && inode.device() == Some((0, 0));
         if let Some(above) = self.tree.child(parent, name) {
-            if hides && self.tree.is_directory(above) {
-                self.opaque.insert(above);
+            if self.tree.is_directory(above) {
+                let hiding = if hides { &mut self.opaque } else { &mut self.covering };
+                hiding.insert(above);
             }
             return Ok(());
         }

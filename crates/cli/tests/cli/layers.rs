@@ -90,6 +90,32 @@ fn clean_copies_the_data() {
 
 /// An image of a few kilobytes can claim a file of terabytes: encoding or hashing its zeros took hours.
 #[test]
+fn a_file_between_two_directories_hides_the_lower_one() {
+    let dir = Dir::new();
+    let trees = ["lower", "middle", "upper"].map(|name| dir.join(name));
+    for tree in [&trees[0], &trees[2]] {
+        fs::create_dir_all(tree.join("a/deep")).unwrap();
+    }
+    fs::write(trees[0].join("a/old"), "1").unwrap();
+    fs::write(trees[0].join("a/deep/old"), "2").unwrap();
+    fs::create_dir(&trees[1]).unwrap();
+    fs::write(trees[1].join("a"), "a file").unwrap();
+    fs::write(trees[2].join("a/deep/new"), "3").unwrap();
+    let images = ["0", "1", "2"].map(|name| dir.join(name));
+    for (image, tree) in images.iter().zip(&trees) {
+        built(image, tree, &["-Enoinline_data"]);
+    }
+    let devices = images.each_ref().map(PathBuf::as_path);
+    for (name, options, devices) in
+        [("copied", &["--clean=data"][..], &[][..]), ("referred", &[], &devices)]
+    {
+        let merged = dir.join(name);
+        mkfs().args(options).arg(&merged).args(&images).succeeds();
+        assert_shows(&merged, devices, &trees[2], &dir);
+    }
+}
+
+#[test]
 fn a_hole_of_terabytes_is_neither_encoded_nor_hashed() {
     let dir = Dir::new();
     let (tree, one, merged) = (dir.join("tree"), dir.join("one"), dir.join("merged"));

@@ -7,7 +7,7 @@ is_root() { [ "$(id -u)" = 0 ]; }
 if [ "$step" = tree ]; then
     cp "$images/lz4.erofs" "$images/lz4-fragments.erofs" "$images/chunk-blob.erofs" "$images/chunk-blob.blob" .
     chmod u+w ./*.erofs ./*.blob
-    mkdir -p tree/sub/deeper upper/sub little/d
+    mkdir -p tree/sub/deeper upper/sub little/d between
     seq 1 20000 >tree/text
     cp tree/text tree/sub/copy
     echo hi >tree/small
@@ -28,6 +28,7 @@ if [ "$step" = tree ]; then
     echo new >upper/new
     echo changed >upper/small
     echo y >upper/sub/y
+    echo file >between/sub
     mkdir odd nothing
     truncate -s 300M odd/hole
     seq 1 3000 >odd/data
@@ -43,13 +44,14 @@ if [ "$step" = tree ]; then
     printf '/(/.*)?  u:object_r:x:s0\n/text u:object_r:text:s0\n/vendor(/.*)?  u:object_r:v:s0\n/vendor/sub -d u:object_r:d:s0\n' >contexts
     head -c 20000 /dev/zero >nonsense
 else
-    find tree upper little -exec touch -h -d @1600000000 {} +
+    find tree upper little between -exec touch -h -d @1600000000 {} +
     touch -d @1500000000.123456789 tree/text
     tar --xattrs --format=pax -cf t.tar -C tree ./
     gzip -nk t.tar
     xz -k t.tar
     $mkfs -Enoinline_data a.erofs tree
     $mkfs -Enoinline_data b.erofs upper
+    $mkfs -Enoinline_data between.erofs between
     $mkfs -L 'a b' label.erofs tree
     $mkfs --offset=4096 offset.erofs little
     $mkfs --xattr-inode-digest digest.erofs upper
