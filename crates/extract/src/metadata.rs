@@ -104,7 +104,7 @@ impl MetadataPolicy {
             AppliedOwner { user: false, group: false }
         });
         let last = self.allowed_mode(attributes, kept, skipped);
-        let first = if is_directory(inode) { last } else { last & !(SET_UID | SET_GID) };
+        let first = if grants_owner(inode) { last & !(SET_UID | SET_GID) } else { last };
         let has_capabilities = self.keeps_capabilities(xattrs, skipped);
         let mut set_xattrs = |kind: XattrKind, errors: &mut Vec<ErrorKind>| {
             let xattrs = xattrs.iter().filter(|xattr| XattrKind::of(xattr) == kind);
@@ -142,7 +142,7 @@ impl MetadataPolicy {
         skipped: &mut SkippedMetadata,
     ) -> u32 {
         let mode = self.unmasked(mode);
-        if is_directory(inode) {
+        if !grants_owner(inode) {
             mode
         } else if self.skip_set_id {
             mode & !(SET_UID | SET_GID)
@@ -206,8 +206,10 @@ pub(crate) fn permissions(inode: &Inode) -> u32 {
     u32::from(inode.mode() & 0o7777)
 }
 
-fn is_directory(inode: &Inode) -> bool {
-    inode.file_type() == FileType::Directory
+/// Whether set-id bits can give the rights of the owner or the group. Those of directories do not, and Linux has no
+/// permissions of symlinks, although an image may have some.
+fn grants_owner(inode: &Inode) -> bool {
+    !matches!(inode.file_type(), FileType::Directory | FileType::Symlink)
 }
 
 fn change_owner(target: MetadataTarget<'_>, inode: &Inode) -> rustix::io::Result<()> {

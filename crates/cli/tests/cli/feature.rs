@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -475,6 +476,24 @@ fn extract_leaves_out_what_it_is_told_to() {
     assert!(out.join("sub/fifo").exists());
     assert!(!out.join("sub/zero").exists() && !out.join("sub/disk").exists());
     ferrofs().args(["extract", "--no-devices", "--tar=-"]).arg(data("plain.erofs")).ends_with(2);
+}
+
+/// Archives can have such symlinks, but Linux cannot set the mode of one.
+#[test]
+fn a_symlink_with_a_set_id_bit_is_extracted() {
+    let dir = Dir::new();
+    let (tree, image, out) = (dir.join("tree"), dir.join("image"), dir.join("out"));
+    fs::create_dir(&tree).unwrap();
+    let (uid, gid) = (fs::metadata(&tree).unwrap().uid(), fs::metadata(&tree).unwrap().gid());
+    let owner = format!(r#""uid":{uid},"gid":{gid},"mtime":0,"nanoseconds":0,"xattrs":[]"#);
+    let lines = format!(
+        "{{\"path\":\"/\",\"type\":\"d\",\"mode\":\"0755\",{owner}}}\n\
+         {{\"path\":\"/link\",\"type\":\"l\",\"mode\":\"4755\",{owner},\"target\":\"to\"}}\n"
+    );
+    let sidecar = dir.write("sidecar", lines.as_bytes());
+    ferrofs().args(["build", "-q", "--sidecar"]).arg(sidecar).arg(&image).arg(&tree).succeeds();
+    ferrofs().args(["extract", "-q"]).arg(&image).arg(&out).succeeds();
+    assert_eq!(fs::read_link(out.join("link")).unwrap(), Path::new("to"));
 }
 
 #[test]
