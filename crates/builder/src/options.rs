@@ -49,7 +49,7 @@ pub struct BuildOptions {
     /// Form of the indexes of compressed files.
     pub index: IndexForm,
     /// 48BIT: encoded extents in place of indexes where they are shorter, compact inodes with seconds of
-    /// their own, no data for files of nothing but holes. Needs Linux 6.15. Addresses of more than 32 bits
+    /// their own, no data for files of zeros only. Needs Linux 6.15. Addresses of more than 32 bits
     /// are written where they are needed, also without this.
     pub wide: bool,
     /// The last pcluster of a file goes behind its inode where it fits (ztailpacking).

@@ -1,8 +1,12 @@
 //! Splits files into tasks, and collects tasks into batches. Splits lie at fixed offsets of the files, so that
-//! the image never depends on which thread works on what. Of the files nothing is read but where holes are.
+//! the image never depends on which thread works on what. Of the files nothing is read but where holes are, and whether
+//! there are only zeros where that decides how they are stored.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use ferrofs_workers::CancelToken;
+
+use crate::context::check_cancelled;
 use crate::spill::paged::PagedArray;
 use crate::tree::{Content, NodeId, Tree, memory_content};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
@@ -12,6 +16,9 @@ use crate::{Error, ErrorKind, FragmentSharing, Result};
 pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
 /// Small tasks are collected up to so many bytes, so that passing a batch to a thread costs nothing beside the work.
 const BATCH_BYTES: u64 = 1 << 20;
+/// Zeros are looked for in pieces of this size, after a first one, which ends the search in most files.
+const ZERO_PIECE_BYTES: usize = 64 << 10;
+const FIRST_ZERO_PIECE_BYTES: usize = 4 << 10;
 /// Tasks of a batch at most: tiny files must not make it endless.
 const BATCH_TASKS_MAX: usize = 256;
 
@@ -58,7 +65,7 @@ pub(crate) trait TaskSource {
 pub(crate) enum StorageMode {
     /// Compressed, or flat where that gains nothing.
     Compressed,
-    /// As they are; files of nothing but holes have no data at all if the flag says so.
+    /// As they are; files of zeros only have no data at all if the flag says so.
     Flat {
         /// Whether the format has such files (48BIT).
         holes: bool,
@@ -236,6 +243,7 @@ pub(crate) struct TaskSplitter<'f> {
     duplicate_sizes: Vec<u64>,
     next: usize,
     ready: VecDeque<RangeTask>,
+    cancel: &'f CancelToken,
 }
 
 impl<'f> TaskSplitter<'f> {
@@ -244,6 +252,7 @@ impl<'f> TaskSplitter<'f> {
         files: FileSet<'f>,
         modes: StorageModes,
         sharing: FragmentSharing,
+        cancel: &'f CancelToken,
     ) -> Result<Self> {
         let copied_until = match files.pieces {
             Some(pieces) => copied_until(files.contents, pieces)?,
@@ -252,7 +261,7 @@ impl<'f> TaskSplitter<'f> {
         let compares = modes.usual == StorageMode::Packed && sharing != FragmentSharing::Off;
         let duplicate_sizes = if compares { duplicate_sizes(files.contents) } else { Vec::new() };
         let ready = VecDeque::new();
-        Ok(Self { files, modes, copied_until, duplicate_sizes, next: 0, ready })
+        Ok(Self { files, modes, copied_until, duplicate_sizes, next: 0, ready, cancel })
     }
 
     fn split_next_file(&mut self) -> Result<()> {
@@ -272,7 +281,7 @@ impl<'f> TaskSplitter<'f> {
                 add(0, bytes, TaskKind::Hash);
             }
             StorageMode::Packed => add(0, bytes, TaskKind::Pack),
-            StorageMode::Flat { holes: true } if content.source().data_ranges()?.is_empty() => {
+            StorageMode::Flat { holes: true } if has_only_zeros(content, self.cancel)? => {
                 add(0, bytes, TaskKind::Skip);
             }
             StorageMode::Flat { .. } => add(0, bytes, TaskKind::StoreFlat),
@@ -399,6 +408,35 @@ fn copied_until(files: FileList<'_>, pieces: &dyn FilePieces) -> Result<HashMap<
     Ok(until)
 }
 
+/// Whether a file has only zeros. The holes that the host reports do not decide it: a copy of the file on another file
+/// system, or by another program, has other ones.
+fn has_only_zeros(content: &Content, cancel: &CancelToken) -> Result<bool> {
+    let source = content.source();
+    let ranges = source.data_ranges()?;
+    if ranges.is_empty() {
+        return Ok(true);
+    }
+    let mut reader = source.open()?;
+    let mut buffer = vec![0; FIRST_ZERO_PIECE_BYTES];
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            check_cancelled(cancel)?;
+            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let count = buffer.len().min(left);
+            let piece = &mut buffer[..count];
+            reader.read_exact_at(at, piece)?;
+            if piece.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += count as u64;
+            buffer.resize(ZERO_PIECE_BYTES, 0);
+        }
+    }
+    reader.check_unchanged()?;
+    Ok(true)
+}
+
 fn uncovered(files: FileList<'_>, file: usize) -> Error {
     let error = Error::new(ErrorKind::Internal("the pieces of a file do not add up to it"));
     match files.content(file) {
@@ -467,9 +505,11 @@ mod tests {
         let huge = [shrunk_content("huge", &[], bytes)];
         let files =
             FileSet { contents: FileList::Contents(&huge), compressions: &[], pieces: None };
+        let cancel = CancelToken::new();
         for usual in [StorageMode::Compressed, StorageMode::Flat { holes: false }] {
             let modes = StorageModes { usual, uncompressed: usual };
-            let mut splitter = TaskSplitter::new(files, modes, FragmentSharing::Off).unwrap();
+            let mut splitter =
+                TaskSplitter::new(files, modes, FragmentSharing::Off, &cancel).unwrap();
             for number in 0..3 {
                 let mut tasks = Vec::new();
                 assert_eq!(splitter.next_batch(&mut tasks).unwrap(), Some(SEGMENT_BYTES));

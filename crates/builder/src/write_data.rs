@@ -135,7 +135,7 @@ pub(crate) fn write_files(
         usual: StorageMode::of(options),
         uncompressed: StorageMode::uncompressed(options),
     };
-    let splitter = TaskSplitter::new(files, modes, options.fragment_sharing)?;
+    let splitter = TaskSplitter::new(files, modes, options.fragment_sharing, context.cancel)?;
     let pass = DataPass { files, profiles: CompressionProfiles::new(options)?, packed, modes };
     let committed = pass.run(splitter, context, sinks)?;
     context.memory.keep(committed.chunk_tables);
@@ -238,7 +238,8 @@ pub(crate) fn write_packed(
     files.pieces = plan.as_deref();
     let modes =
         StorageModes { usual: StorageMode::Compressed, uncompressed: StorageMode::Compressed };
-    let splitter = TaskSplitter::new(files, modes, context.options.fragment_sharing)?;
+    let sharing = context.options.fragment_sharing;
+    let splitter = TaskSplitter::new(files, modes, sharing, context.cancel)?;
     write_internal(files, profiles, splitter, context, sink)
 }
 

@@ -641,8 +641,8 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use encoded extents where they are shorter, and store no data for files that consist of one
-    /// hole. This needs Linux 6.15 or later. Large images use block addresses above 32 bits even
+    /// Use encoded extents where they are shorter, and store no data for files that contain only
+    /// zeros. This needs Linux 6.15 or later. Large images use block addresses above 32 bits even
     /// without this option
     #[arg(long = "48bit")]
     pub(crate) wide: bool,

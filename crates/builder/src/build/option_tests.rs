@@ -584,6 +584,25 @@ fn a_hole_has_no_data_and_a_directory_no_entry_for_itself() {
     assert_eq!(with_dots.inode("/empty").size(), 2 * 12 + 3);
 }
 
+#[test]
+fn files_of_zeros_are_stored_without_data_whatever_holes_the_host_reports() {
+    let image = |ranges: &[Range<u64>]| {
+        let mut tree = Tree::new(metadata());
+        let content = sparse_content("zeros", &vec![0; 200_000], ranges.to_vec());
+        let id = tree.add(node(NodeKind::File(content))).unwrap();
+        tree.link(Tree::ROOT, b"zeros", id).unwrap();
+        let built = BuiltImage::of(&tree, &wide(12, None));
+        let zeros = built.inode("/zeros");
+        let extents = built.image.file_extents(&zeros, 0).unwrap().map(Result::unwrap);
+        assert!(extents.map(|extent| extent.storage).eq([ExtentStorage::Hole]), "{ranges:?}");
+        built.bytes
+    };
+    let sparse = image(&[]);
+    let everything = 0..200_000;
+    assert_eq!(image(&[everything]), sparse);
+    assert_eq!(image(&[4096..8192, 100_000..200_000]), sparse);
+}
+
 /// format.md of the reference's defects, 11: its 48-bit images hold bytes of the heap, and lose nanoseconds
 /// and times before 1970 and after 2106.
 #[test]
