@@ -182,7 +182,8 @@ pub enum ErrorKind {
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
     XattrPrefixTable,
-    /// The name of an extended attribute contains a NUL byte, or has more than 255 bytes with its prefix.
+    /// The name of an extended attribute contains a NUL byte, has more than 255 bytes with its prefix, or
+    /// does not fit its prefix: nothing follows `user.`, or something follows the name of an ACL.
     XattrName,
     /// A source panicked while it was read.
     Panicked,
@@ -466,7 +467,7 @@ impl ErrorKind {
             }
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
             Self::XattrName => f.write_str(
-                "the name of an extended attribute contains a NUL byte or has more than 255 bytes",
+                "the name of an extended attribute contains a NUL byte, has more than 255 bytes, or does not fit its prefix",
             ),
             Self::XattrPrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),

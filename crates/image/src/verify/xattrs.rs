@@ -73,7 +73,9 @@ fn examine(inner: &ImageInner, entry: &XattrEntry<'_>, at: u64) -> Result<Verifi
     if name.starts_with(ACL_PREFIX) {
         parsed(check_acl(entry.value), at)?;
     }
-    let filter_bit = split_name(&name).map_or(0, |(prefix, suffix)| filter_bit(prefix, suffix));
+    // Linux lists a prefix without a name after it, but has no call that could read or set it.
+    let (prefix, suffix) = split_name(&name).ok_or(ErrorKind::XattrName)?;
+    let filter_bit = filter_bit(prefix, suffix);
     Ok(VerifiedXattr { filter_bit, needs_directory: name == DEFAULT_ACL })
 }
 

@@ -8,7 +8,7 @@ use ferrofs_image::{
     VerifyOptions,
 };
 
-use crate::crafted::{BLOCK, CompactInode, CraftedImage};
+use crate::crafted::{BLOCK, CompactInode, CraftedImage, directory};
 use crate::manifest::ImageSet;
 
 fn bytes_of(name: &str) -> Vec<u8> {
@@ -74,6 +74,28 @@ fn an_xattr_name_that_is_too_long_with_its_prefix_is_a_problem() {
     };
     assert_eq!(read(250).unwrap(), 255);
     assert!(matches!(read(251).unwrap_err().kind(), ErrorKind::XattrName));
+}
+
+/// `check` called an image sound from which `extract` could not set an attribute.
+#[test]
+fn an_xattr_name_that_does_not_fit_its_prefix_is_a_problem() {
+    let kinds_with = |prefix: u8, name: &[u8], value: &[u8]| {
+        let [name_bytes, value_bytes] = [name, value].map(|of| u8::try_from(of.len()).unwrap());
+        let body = [&[0; 12][..], &[name_bytes, prefix, value_bytes, 0], name, value].concat();
+        let xattr_count = u16::try_from((body.len() - 12) / 4 + 1).unwrap();
+        let mut image = CraftedImage::new(20);
+        image.inode(1, CompactInode { xattr_count, ..CompactInode::fifo() }, &body);
+        let [root_nid, nid] = [0, 1].map(CraftedImage::nid);
+        let root = directory(&[(".", root_nid, 2), ("..", root_nid, 2), ("fifo", nid, 5)]);
+        let block = image.data(&root);
+        image.inode(0, CompactInode::directory(root.len(), block), &[]);
+        kinds(&open(image.finish()).unwrap())
+    };
+    let (trusted, access_acl, empty_acl) = (4, 2, [2, 0, 0, 0]);
+    assert_eq!(kinds_with(trusted, b"name", b""), [""; 0]);
+    assert_eq!(kinds_with(trusted, b"", b""), ["XattrName"]);
+    assert_eq!(kinds_with(access_acl, b"", &empty_acl), [""; 0]);
+    assert_eq!(kinds_with(access_acl, b"name", &empty_acl), ["XattrName"]);
 }
 
 /// The list named both, so an extraction ended with the second.
