@@ -2,6 +2,7 @@
 //! links, and gives everything else to the pool. Directories are created in the order of the walk,
 //! each before the entries in it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,12 +81,13 @@ pub(crate) fn extract_with(
     let policy = MetadataPolicy { credentials, owners, masked, skip_set_id };
     let context = Arc::new(ExtractContext::new(image.clone(), policy, options));
     let without_path = |kind| Error::new(kind, b"");
+    let of_destination = |kind| Error::of_destination(kind, destination.as_os_str().as_bytes());
     let stack = DirectoryStack::new(opened.directory, options.existing, &failures);
     let mut reporter = Reporter::new(on_event);
     opened.leftover.into_iter().for_each(|path| reporter.leftover(path));
     let mut extractor = Extractor {
         pool: ExtractPool::new(&context, threads).map_err(without_path)?,
-        stack: stack.map_err(without_path)?,
+        stack: stack.map_err(of_destination)?,
         reporter,
         failures,
         links: LinkTable::new(image, &context.limits.work),

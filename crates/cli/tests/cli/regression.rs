@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, Mode, XattrFlags, llistxattr, lsetxattr, mknodat};
 
-use crate::support::{Dir, data, ferrofs, find, is_root, skip};
+use crate::support::{Dir, TestCommand, data, ferrofs, find, is_root, skip};
 
 /// One that a symlink may have.
 const XATTR: &str = "trusted.note";
@@ -386,4 +386,25 @@ fn check_reads_every_byte_of_fragments_that_are_stored_as_they_are() {
     ferrofs().args(["build", "-q", "-zlz4", "--fragments=all"]).args([&image, &tree]).succeeds();
     let message = ferrofs().args(["check", "--stats"]).arg(&image).succeeds().stderr;
     assert!(message.contains("served 1.1 MiB"), "{message}");
+}
+
+/// Of two descriptors of a new destination, the second one is made after the image was read.
+#[test]
+fn a_destination_without_descriptors_is_named_and_not_the_image() {
+    let dir = Dir::new();
+    let (image, tree) = (data("lz4.erofs"), dir.join("tree"));
+    let program = env!("CARGO_BIN_EXE_ferrofs");
+    let mut named = 0;
+    for limit in 8..32 {
+        let limited =
+            TestCommand::new(Command::new("prlimit")).arg(format!("--nofile={limit}:{limit}"));
+        let extract = limited.args([program, "extract", "-q", "--jobs=1"]);
+        let message = extract.args([&image, &tree]).run().stderr;
+        let is_about =
+            |path: &Path| message.contains(&format!("{}: cannot open directory", path.display()));
+        assert!(!is_about(&image), "{limit}: {message}");
+        named += usize::from(is_about(&tree));
+        fs::remove_dir_all(&tree).ok();
+    }
+    assert!(named > 1);
 }
