@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ferrofs_builder::import::adjust::{Adjustments, ExcludePatterns, OwnerOverrides};
 use ferrofs_builder::import::{
-    DirectoryOptions, TarImportOptions, TarSource, from_directory, from_tar,
+    DirectoryOptions, TarImportOptions, TarSource, erofs_image_name, from_directory, from_tar,
 };
 use ferrofs_builder::output::{ExistingOutput, OutputTarget};
 use ferrofs_builder::tree::Tree;
@@ -192,7 +192,9 @@ fn import_tar(
     observer: &CountingObserver<'_>,
     cancel: &CancelToken,
 ) -> BindingResult<Tree> {
-    let options = TarImportOptions::default().store(Some(store));
+    let options = TarImportOptions::default()
+        .foreign_name(Some(erofs_image_name))
+        .store(Some(store));
     let mut tree = from_tar(source, &options, observer, cancel)?;
     adjustments.apply(&mut tree)?;
     Ok(tree)

@@ -82,6 +82,15 @@ def test_a_tar_file(tree: Path, tmp_path: Path, suffix: str) -> None:
     assert (tmp_path / "path.erofs").read_bytes() == (tmp_path / "stream.erofs").read_bytes()
 
 
+def test_an_image_is_no_archive(tree: Path, tmp_path: Path) -> None:
+    image, output = tmp_path / "image.erofs", tmp_path / "out.erofs"
+    ferrofs.build(tree, image)
+    for source in (image, io.BytesIO(image.read_bytes())):
+        with pytest.raises(ferrofs.BuildError, match="this is an EROFS image"):
+            ferrofs.build(source, output)
+    assert not output.exists()
+
+
 def test_entries_of_every_kind(tmp_path: Path, tree: Path) -> None:
     def entries() -> object:
         yield "plain", b"bytes"

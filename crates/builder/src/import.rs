@@ -42,7 +42,7 @@ use crate::{BuildObserver, BuildPhase, Error, ErrorKind, Result};
 pub use crate::decompress::Compression;
 pub use crate::import_tar::{
     AccountFiles, ForeignNameFn, InputLimit, SpoolOptions, StoredHoles, TarContentMode,
-    TarImportOptions, TarSource, WhiteoutPolicy, from_tar, from_tar_layers,
+    TarImportOptions, TarSource, WhiteoutPolicy, erofs_image_name, from_tar, from_tar_layers,
 };
 
 /// Imports the tree below the directory `source`. File contents are read later, when the image is

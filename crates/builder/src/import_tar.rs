@@ -35,6 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use entry_reader::{EntryKind, EntryReader};
+use ferrofs_ondisk::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
 use input::TarInput;
 use layer_merger::LayerMerger;
 
@@ -116,6 +117,13 @@ pub enum TarContentMode {
 
 /// Names what a file is by its first bytes; `None` if that is unknown.
 pub type ForeignNameFn = fn(&[u8]) -> Option<&'static str>;
+
+/// Names an EROFS image: a [`ForeignNameFn`] for callers who know no other kinds of files.
+#[must_use]
+pub fn erofs_image_name(start: &[u8]) -> Option<&'static str> {
+    let superblock = start.get(usize::try_from(SUPERBLOCK_OFFSET).ok()?..)?;
+    superblock.starts_with(&SUPERBLOCK_MAGIC.to_le_bytes()).then_some("an EROFS image")
+}
 
 /// How [`from_tar`] works.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_builder::import::adjust::{Adjustments, MtimePolicy, OwnerOverrides, XattrFilter};
 use ferrofs_builder::import::{
-    DirectoryOptions, TarImportOptions, TarSource, from_directory, from_tar,
+    DirectoryOptions, TarImportOptions, TarSource, erofs_image_name, from_directory, from_tar,
 };
 use ferrofs_builder::output::{ExistingOutput, OutputTarget};
 use ferrofs_builder::tree::Tree;
@@ -145,7 +145,8 @@ fn import(
         let options = DirectoryOptions::default().adjustments(adjustments).store(Some(store));
         return Ok(from_directory(source, &options, monitor, monitor.cancel)?);
     }
-    let options = TarImportOptions::default().store(Some(store));
+    let options =
+        TarImportOptions::default().foreign_name(Some(erofs_image_name)).store(Some(store));
     let source = TarSource::Path(source.to_owned());
     let mut tree = from_tar(source, &options, monitor, monitor.cancel)?;
     adjustments.apply(&mut tree)?;
@@ -267,5 +268,31 @@ impl BuildObserver for CallerMonitor<'_> {
     fn entry_found(&self, _is_directory: bool) {
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.show();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It begins with the zeros that end an archive, and the result was an empty image.
+    #[test]
+    fn an_image_is_no_archive() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("file"), "x").unwrap();
+        let build_from = |source: &Path, output: &Path| {
+            let texts = BuildTexts { compression: None, label: &[] };
+            build(source, output, &BuildOptions::new(), texts)
+        };
+        build_from(&tree, &image).unwrap();
+        let again = dir.path().join("again");
+        let error = build_from(&image, &again).unwrap_err();
+        assert!(format!("{error:?}").contains("this is an EROFS image"), "{error:?}");
+        assert!(!again.exists());
+        // Zeros alone are an empty archive.
+        fs::write(&image, [0; 1024]).unwrap();
+        assert_eq!(build_from(&image, &again).unwrap().inodes, 1);
     }
 }

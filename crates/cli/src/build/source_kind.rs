@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ferrofs_ondisk::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
+use ferrofs_builder::import::erofs_image_name;
 
 use super::request::SourceKind;
 use crate::arguments::{BuildArguments, WhiteoutChoice};
@@ -97,16 +97,14 @@ pub(super) fn check(typed: &BuildArguments) -> Result<(), String> {
 
 /// Names what a file is that is no archive, by its first bytes.
 pub(super) fn foreign_name(start: &[u8]) -> Option<&'static str> {
-    let superblock = usize::try_from(SUPERBLOCK_OFFSET).ok().and_then(|at| start.get(at..));
-    if superblock.is_some_and(|bytes| bytes.starts_with(&SUPERBLOCK_MAGIC.to_le_bytes())) {
-        return Some("an EROFS image");
-    }
     // The remedy is for commands that want an image.
-    foreign::identify_bytes(start).map(|kind| kind.name)
+    erofs_image_name(start).or_else(|| foreign::identify_bytes(start).map(|kind| kind.name))
 }
 
 #[cfg(test)]
 mod tests {
+    use ferrofs_ondisk::SUPERBLOCK_MAGIC;
+
     use super::*;
 
     #[test]
