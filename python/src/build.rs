@@ -192,9 +192,8 @@ fn import_tar(
     observer: &CountingObserver<'_>,
     cancel: &CancelToken,
 ) -> BindingResult<Tree> {
-    let options = TarImportOptions::default()
-        .foreign_name(Some(erofs_image_name))
-        .store(Some(store));
+    let options =
+        TarImportOptions::default().foreign_name(Some(erofs_image_name)).store(Some(store));
     let mut tree = from_tar(source, &options, observer, cancel)?;
     adjustments.apply(&mut tree)?;
     Ok(tree)
