@@ -10,7 +10,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -58,6 +59,29 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+@pytest.fixture(autouse=True)
+def _fetcher_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fetcher()
+    if program is None:
+        pytest.skip("ferrofs-fetch is not there")
+    monkeypatch.setenv("FERROFS_FETCH", program)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@contextmanager
+def serving(handler: type[Handler]) -> Iterator[int]:
+    """A server, while the block runs; its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -66,42 +90,20 @@ class Handler(BaseHTTPRequestHandler):
         ("http://127.0.0.1:{port}/a.erofs?signature=s3cret", "http://127.0.0.1:{port}/a.erofs?…"),
     ],
 )
-def test_an_error_repeats_no_password_and_no_signature(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
-) -> None:
-    program = fetcher()
-    if program is None:
-        pytest.skip("ferrofs-fetch is not there")
-    monkeypatch.setenv("FERROFS_FETCH", program)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_an_error_repeats_no_password_and_no_signature(url: str, shown: str) -> None:
     handler = type("TheHandler", (Handler,), {"data": b"no image" * 1000})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        port = server.server_port
+    with serving(handler) as port:
         with pytest.raises(ferrofs.ErofsError) as raised:
             ferrofs.Image(url.format(port=port))
         assert raised.value.filename == shown.format(port=port)
         assert "s3cret" not in "".join(traceback.format_exception(raised.value))
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class Interrupted(BaseException):
     """What the handler of a signal raises in the test below."""
 
 
-def test_a_signal_ends_a_wait_for_a_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = fetcher()
-    if program is None:
-        pytest.skip("ferrofs-fetch is not there")
-    monkeypatch.setenv("FERROFS_FETCH", program)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_signal_ends_a_wait_for_a_server(tmp_path: Path) -> None:
     ferrofs.build([("big", os.urandom(4 << 20))], tmp_path / "a.erofs", None)
     answers = threading.Event()
     answers.set()
@@ -116,44 +118,32 @@ def test_a_signal_ends_a_wait_for_a_server(
     def raises(*_: object) -> None:
         raise Interrupted
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
     before = signal.signal(signal.SIGALRM, raises)
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/a.erofs"
-        image = ferrofs.Image(url)
-        answers.clear()
-        calls: list[Callable[[], object]] = [
-            lambda: image.read_range("big", 3 << 20, 10),
-            lambda: image.read("big"),
-            lambda: ferrofs.Image(f"{url}?other"),
-        ]
-        for call in calls:
-            started = time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(Interrupted):
-                call()
-            assert time.monotonic() - started < 20
-        answers.set()
-        assert len(image.read("big")) == 4 << 20
-        image.close()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        answers.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Slow) as port:
+        try:
+            url = f"http://127.0.0.1:{port}/a.erofs"
+            image = ferrofs.Image(url)
+            answers.clear()
+            calls: list[Callable[[], object]] = [
+                lambda: image.read_range("big", 3 << 20, 10),
+                lambda: image.read("big"),
+                lambda: ferrofs.Image(f"{url}?other"),
+            ]
+            for call in calls:
+                started = time.monotonic()
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                with pytest.raises(Interrupted):
+                    call()
+                assert time.monotonic() - started < 20
+            answers.set()
+            assert len(image.read("big")) == 4 << 20
+            image.close()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            answers.set()
 
 
-def test_an_image_that_the_server_lost_has_no_missing_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = fetcher()
-    if program is None:
-        pytest.skip("ferrofs-fetch is not there")
-    monkeypatch.setenv("FERROFS_FETCH", program)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_an_image_that_the_server_lost_has_no_missing_names(tmp_path: Path) -> None:
     # So much that opening it does not fetch all of it.
     ferrofs.build(
         ((f"d{one:02}/{'x' * 200}{two}", os.urandom(9000)) for one in range(40) for two in range(25)),
@@ -161,11 +151,8 @@ def test_an_image_that_the_server_lost_has_no_missing_names(
         None,
     )
     handler = type("TheHandler", (Handler,), {"data": (tmp_path / "a.erofs").read_bytes()})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        image = ferrofs.Image(f"http://127.0.0.1:{server.server_port}/a.erofs")
+    with serving(handler) as port:
+        image = ferrofs.Image(f"http://127.0.0.1:{port}/a.erofs")
         handler.is_gone = True
         name = f"d20/{'x' * 200}7"
         calls: list[Callable[[], object]] = [
@@ -186,7 +173,3 @@ def test_an_image_that_the_server_lost_has_no_missing_names(
             image.extractall(tmp_path / "out")
         assert all(type(one) is ferrofs.RemoteError for one in failed.value.failures)
         image.close()
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

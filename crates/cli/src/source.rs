@@ -94,13 +94,8 @@ pub(crate) fn open_for_mount(
     let remote = RemoteImage::of(path, &read.devices)?;
     let needs_fetcher = remote.is_some_and(|remote| remote.needs_fetcher());
     let remote = needs_fetcher.then(|| RemoteMount::connect(&read.remote)).transpose()?;
-    let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
-    // Capabilities and users belong to threads, so the sandbox comes first.
-    let options = options.defer_threads(true);
-    // The kernel keeps what it reads in its page cache.
     let files = LocalFiles::ByName(path, read);
-    let image = open_on(path, read, options.caller_caches(true), files, remote.as_ref())?;
-    check_root(&image, path)?;
+    let image = open_mounted(path, read, files, remote.as_ref(), resources)?;
     Ok((image, remote))
 }
 
@@ -112,16 +107,24 @@ pub(crate) fn open_opened_for_mount(
     read: &ReadArguments,
     resources: &Resources,
 ) -> anyhow::Result<Image> {
-    let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
-    let options = options.defer_threads(true).caller_caches(true);
-    let image = open_on(path, read, options, LocalFiles::Opened(files), None)?;
-    check_root(&image, path)?;
-    Ok(image)
+    open_mounted(path, read, LocalFiles::Opened(files), None, resources)
 }
 
-fn check_root(image: &Image, path: &Path) -> anyhow::Result<()> {
+fn open_mounted(
+    path: &Path,
+    read: &ReadArguments,
+    files: LocalFiles<'_>,
+    remote: Option<&RemoteMount>,
+    resources: &Resources,
+) -> anyhow::Result<Image> {
+    let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
+    // Capabilities and users belong to threads, so the sandbox comes first.
+    let options = options.defer_threads(true);
+    // The kernel keeps what it reads in its page cache.
+    let image = open_on(path, read, options.caller_caches(true), files, remote)?;
     let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
-    root.map_err(|error| anyhow!("{}: the root: {error}", remote::terminal_form(path)))
+    root.map_err(|error| anyhow!("{}: the root: {error}", remote::terminal_form(path)))?;
+    Ok(image)
 }
 
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {

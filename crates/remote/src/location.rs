@@ -4,6 +4,7 @@
 //! The grammar is in docs/remote.md. A text that has no scheme of this list is a local path; a path
 //! that looks like a URL can be written `./path`.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -127,7 +128,7 @@ impl Location {
     ///
     /// # Errors
     /// It begins with a scheme, and the rest does not obey the grammar of that scheme.
-    pub fn parse(argument: &std::ffi::OsStr) -> Result<Self, LocationError> {
+    pub fn parse(argument: &OsStr) -> Result<Self, LocationError> {
         match argument.to_str() {
             Some(text) if has_scheme(text) => text.parse().map(Self::Remote),
             _ => Ok(Self::Local(PathBuf::from(argument))),
@@ -137,7 +138,7 @@ impl Location {
     /// How what a user typed is shown in messages: without what may be a password or a signature. `None` for a
     /// local path, which is shown as it is.
     #[must_use]
-    pub fn display_form(argument: &std::ffi::OsStr) -> Option<String> {
+    pub fn display_form(argument: &OsStr) -> Option<String> {
         match Self::parse(argument) {
             Ok(Self::Remote(location)) => Some(location.to_string()),
             Ok(Self::Local(_)) => None,
@@ -434,7 +435,6 @@ impl std::error::Error for LocationError {}
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
 
     use super::*;
 
