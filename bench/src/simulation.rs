@@ -76,7 +76,7 @@ pub(crate) struct ModelArguments {
 impl Experiment for ModelArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         context.report.remark(
-            "Model: the code of the queues and jobs over simulated CPUs, a MESI directory and the costs in bench/model/src/memory.rs. No figure of it was measured but those marked \"here\".",
+            "Model: the code of the queues and jobs over simulated CPUs, a MESI directory and the costs in bench/src/model/memory.rs. No figure of it was measured but those marked \"here\".",
         );
         let subjects = &self.subjects;
         let has = |name| subjects.is_empty() || subjects.iter().any(|subject| subject == name);

@@ -7,25 +7,25 @@
 )]
 
 // What the command's arguments are: its own files, without the command.
-#[path = "../../crates/cli/src/amount.rs"]
+#[path = "command/amount.rs"]
 #[allow(dead_code, reason = "only reading amounts matters here")]
 mod amount;
-#[path = "../../crates/cli/src/arguments.rs"]
+#[path = "command/arguments.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod arguments;
-#[path = "../../crates/cli/src/applets/dump.rs"]
+#[path = "command/applets/dump.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod dump;
-#[path = "../../crates/cli/src/applets/fsck.rs"]
+#[path = "command/applets/fsck.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod fsck;
-#[path = "../../crates/cli/src/help.rs"]
+#[path = "command/help.rs"]
 #[allow(dead_code, reason = "the manual has no first lines")]
 mod help;
-#[path = "../../crates/cli/src/applets/mkfs.rs"]
+#[path = "command/applets/mkfs.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod mkfs;
-#[path = "../../crates/cli/src/applets/mount.rs"]
+#[path = "command/applets/mount.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod mount;
 

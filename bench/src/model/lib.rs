@@ -1,6 +1,6 @@
 //! The queue and the jobs of ferrofs-workers, and the queues to beat, over simulated CPUs: what they
-//! would do on a machine that is not at hand. The sources are those of the other crates, included by
-//! their paths; only the `sync` module behind them is another one. Called by the `model` experiments of
+//! would do on a machine that is not at hand. The sources are those of ferrofs-workers, behind a symbolic link, so that a
+//! package contains them; only the `sync` module behind them is another one. Called by the `model` experiments of
 //! ferrofs-bench. ARCHITECTURE.md says why this is a crate.
 
 // The sources name each other from the crate's root.
@@ -8,7 +8,6 @@ pub use workers::{counters, cpus, jobs, workqueue};
 use workers::{error, sys, wake_event};
 
 /// The modules of ferrofs-workers that run in the model.
-#[path = "../../../crates/workers/src"]
 mod workers {
     #[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
     pub mod counters;
@@ -29,7 +28,7 @@ pub mod machine;
 mod memory;
 mod page_store;
 #[allow(dead_code, reason = "the bench sums bytes, too")]
-#[path = "../../src/queues.rs"]
+#[path = "../queues.rs"]
 mod queues;
 pub mod stream;
 mod sync;
