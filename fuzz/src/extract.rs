@@ -160,7 +160,7 @@ impl Expectation {
     }
 }
 
-/// Gives the entries of an ACL that need no ID the one that Linux gives out. Behind 4 bytes of version, an entry has 8:
+/// Gives the entries of an ACL that need no ID the one that Linux gives out. After 4 bytes of version, an entry has 8:
 /// tag, permissions, ID.
 fn clear_ids(acl: &mut [u8]) {
     for entry in acl.get_mut(4..).unwrap_or_default().chunks_exact_mut(8) {

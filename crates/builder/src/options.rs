@@ -148,7 +148,7 @@ impl BlobOutput {
 /// Where a chunk index is written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkIndexOutput {
-    /// Behind the last block of the image, in the same file.
+    /// After the last block of the image, in the same file.
     Embedded,
     /// To a new file, which gets this name when it is whole, before the image gets its own.
     NewFile(PathBuf),

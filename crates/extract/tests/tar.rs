@@ -211,7 +211,7 @@ fn a_budget_without_room_is_a_named_error() {
 
 #[test]
 fn what_is_remembered_of_names_is_charged() {
-    // Room for a segment, and for nothing else.
+    // Enough for a segment, and for nothing else.
     let budget = || Budget::with_stall(2 << 20, Duration::from_millis(10));
     let image = open("lz4.erofs");
     assert!(sound(&image, &threads(1)).1.hard_links > 0);

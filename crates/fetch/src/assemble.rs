@@ -37,7 +37,7 @@ pub(crate) struct DigestMismatch {
 impl Assembler {
     /// For a body whose first byte is byte `start` of the object.
     pub(crate) fn new(layout: ChunkLayout, index: Option<Arc<ChunkIndex>>, start: u64) -> Self {
-        // Room for a chunk and what comes with its end, so that the buffer hardly ever grows.
+        // Enough for a chunk and what comes with its end, so that the buffer hardly ever grows.
         let chunk = layout.bytes_of(0);
         let capacity =
             usize::try_from(chunk.end - chunk.start).unwrap_or(0).saturating_add(SPARE_BYTES);
@@ -106,7 +106,7 @@ impl Assembler {
             return Ok(());
         };
         while self.verified < end {
-            // Behind the image lies the index itself.
+            // After the image comes the index itself.
             if let Some(offset) = self.verified.checked_sub(index.length()) {
                 let tail = self.verified..end;
                 if !index.has_bytes_at(offset, self.slice(&tail)) {
@@ -148,7 +148,7 @@ pub(crate) fn bytes_to_request(
     let end = layout.bytes_of(numbers.end).start;
     let Some(index) = index else { return start..end };
     let pieces = index.chunks_in(start..end);
-    // Behind the image, no piece proves anything: there is the index itself.
+    // After the image, no piece proves anything: there is the index itself.
     if pieces.is_empty() {
         return start..end;
     }

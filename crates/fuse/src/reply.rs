@@ -346,13 +346,38 @@ impl<'a> DirentBuffer<'a> {
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 const DEVICE: &str = "/dev/fuse";
 
-/// How often a reply is sent that the kernel does not take, and how long to wait in between: a second in all, after which
-/// a kernel without memory has other worries.
+/// How often a reply is sent that the kernel does not take: for a second in all, after which a kernel without memory has
+/// other worries.
 const REPLY_ATTEMPTS: u32 = 500;
-const REPLY_PAUSE: Duration = Duration::from_millis(2);
+/// How long a thread sleeps after the kernel had no memory.
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// The largest number of parts of a message, without its header.
 const MAX_PARTS: usize = 3;
+
+/// What a read of the device found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// A message of so many bytes.
+    Message(usize),
+    /// No message: the next read may get one.
+    Nothing,
+    /// The file system is unmounted; no message follows.
+    Unmounted,
+}
+
+impl Received {
+    /// `NOENT` is a request that was interrupted while it was read. `NOMEM` is a request that the kernel could not copy: its
+    /// caller got `EIO` (`fuse_dev_do_read` in fs/fuse/dev.c of Linux), and the device can still be read.
+    fn of(read: Result<usize, Errno>) -> Result<Self, Errno> {
+        match read {
+            Ok(0) | Err(Errno::NODEV) => Ok(Self::Unmounted),
+            Ok(bytes) => Ok(Self::Message(bytes)),
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT | Errno::NOMEM) => Ok(Self::Nothing),
+            Err(errno) => Err(errno),
+        }
+    }
+}
 
 /// A descriptor of `/dev/fuse`.
 #[derive(Debug)]
@@ -381,13 +406,16 @@ impl Channel {
         Ok(Self { device })
     }
 
-    /// Waits for a request and returns its length in bytes.
+    /// Waits for a message.
     ///
     /// # Errors
-    /// `NODEV` once the file system is unmounted. `INTR`, `AGAIN` and `NOENT` (a request that was interrupted while
-    /// it was read) mean that there is no request.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        rustix::io::read(&self.device, buffer)
+    /// The device cannot be read, now and later.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let read = rustix::io::read(&self.device, buffer);
+        if read == Err(Errno::NOMEM) {
+            std::thread::sleep(RETRY_PAUSE);
+        }
+        Received::of(read)
     }
 
     /// Whether `receive` does not wait: there is a message, or the file system is unmounted.
@@ -415,7 +443,7 @@ impl Channel {
             match self.send(unique, error, parts) {
                 Err(Errno::NOMEM | Errno::AGAIN) if attempts > 1 => {
                     attempts -= 1;
-                    std::thread::sleep(REPLY_PAUSE);
+                    std::thread::sleep(RETRY_PAUSE);
                 }
                 result => return result,
             }
@@ -636,6 +664,18 @@ mod channel_tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
+
+    #[test]
+    fn a_request_that_the_kernel_had_no_memory_for_does_not_end_the_mount() {
+        for errno in [Errno::INTR, Errno::AGAIN, Errno::NOENT, Errno::NOMEM] {
+            assert_eq!(Received::of(Err(errno)), Ok(Received::Nothing));
+        }
+        for end in [Ok(0), Err(Errno::NODEV)] {
+            assert_eq!(Received::of(end), Ok(Received::Unmounted));
+        }
+        assert_eq!(Received::of(Ok(40)), Ok(Received::Message(40)));
+        assert_eq!(Received::of(Err(Errno::BADF)), Err(Errno::BADF));
+    }
 
     #[test]
     fn a_reply_that_the_kernel_cannot_take_now_is_sent_again() {

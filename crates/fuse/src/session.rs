@@ -18,7 +18,7 @@ use crate::init::{
     Capabilities, InitParameters, InitRequest, Negotiation, REQUEST_BYTES, SessionError, negotiate,
 };
 use crate::journal::{RequestJournal, ServerEnd, Takeover};
-use crate::reply::{Channel, Reply, notification};
+use crate::reply::{Channel, Received, Reply, notification};
 use crate::request::{IncomingMessage, MalformedRequest, Request};
 use crate::request_slot::{InFlightRequest, RequestSlot};
 use listener::Listener;
@@ -348,9 +348,9 @@ fn negotiate_init(
     let mut buffer = vec![0; REQUEST_BYTES];
     loop {
         let length = match channel.receive(&mut buffer) {
-            Ok(length) => length,
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
-            Err(Errno::NODEV) => return Err(SessionError::Unmounted),
+            Ok(Received::Message(length)) => length,
+            Ok(Received::Nothing) => continue,
+            Ok(Received::Unmounted) => return Err(SessionError::Unmounted),
             Err(errno) => return Err(SessionError::Device(errno)),
         };
         let request = buffer.get(..length).unwrap_or_default();
@@ -709,12 +709,12 @@ impl RequestWatchdog {
         let mut refused = 0_usize;
         while refused < REFUSED_MAX && are_all_overdue() && channel.is_ready() {
             let length = match channel.receive(&mut buffer) {
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
-                Ok(0) | Err(Errno::NODEV) => {
+                Ok(Received::Message(length)) => length,
+                Ok(Received::Nothing) => continue,
+                Ok(Received::Unmounted) => {
                     self.state.mark_unmounted();
                     break;
                 }
-                Ok(length) => length,
                 Err(_) => break,
             };
             match IncomingMessage::parse(buffer.get(..length).unwrap_or_default()) {

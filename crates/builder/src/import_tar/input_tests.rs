@@ -243,7 +243,7 @@ fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
         from_tar(layer, &TarImportOptions::default(), &NoopObserver, &CancelToken::new())
     };
     let wanted = listing(&import(&whole, &whole).unwrap());
-    // Behind the contents, inside of their padding, behind it, and after half of the mark.
+    // After the contents, inside of their padding, after it, and after half of the end mark.
     for cut in [520, 600, 1024, 1536] {
         assert_eq!(listing(&import(&whole[..cut], &whole[..cut]).unwrap()), wanted, "{cut}");
         // Somebody else has cut it.

@@ -177,7 +177,7 @@ impl SuperblockArea {
     }
 }
 
-/// The table of devices. Behind the blocks of the image they follow each other in the unified address space,
+/// The table of devices. After the blocks of the image they follow each other in the unified address space,
 /// so that they may also be appended to it.
 fn device_table(devices: &[Device], image: &Superblock) -> Result<Vec<u8>> {
     let is_wide = image.incompat.has(Incompat::BIT48);

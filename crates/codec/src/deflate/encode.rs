@@ -144,7 +144,7 @@ fn between(least: usize, beyond: usize) -> usize {
     least.saturating_mul(beyond).isqrt()
 }
 
-/// Room for a stream that is half as long again as the output, and for the library's tail.
+/// Enough for a stream that is half as long again as the output, and for the library's tail.
 fn scratch_bytes(pcluster_bytes: usize) -> usize {
     pcluster_bytes + pcluster_bytes / 2 + 64
 }

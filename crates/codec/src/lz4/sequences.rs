@@ -21,9 +21,9 @@ const LAST_MATCH_BYTES: usize = 12;
 const LAST_LITERALS: usize = 5;
 /// A token, its distance and the last literals: less input than that holds no match any more.
 const LAST_INPUT: usize = DISTANCE_BYTES + 1 + LAST_LITERALS;
-/// Behind the bytes of a literal length there are at least that many literals.
+/// After the bytes of a literal length there are at least that many literals.
 const INPUT_BEHIND_LITERAL_LENGTH: usize = 15;
-/// Behind the bytes of a match length there are a token and literals.
+/// After the bytes of a match length there are a token and literals.
 const INPUT_BEHIND_MATCH_LENGTH: usize = LAST_LITERALS - 1;
 /// With more input than this behind its token, a sequence of short lengths may take the shortcut,
 const SHORTCUT_INPUT: usize = 16;

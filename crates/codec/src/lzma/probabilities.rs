@@ -110,7 +110,7 @@ pub(super) const BYTES: usize = size_of::<[u16; COUNT]>();
 /// An even chance.
 const PROBABILITY_INIT: u16 = 1 << 10;
 
-/// Room for the probabilities of any stream.
+/// The probabilities of any stream.
 pub(super) struct Probabilities(Box<[u16; COUNT]>);
 
 impl Probabilities {

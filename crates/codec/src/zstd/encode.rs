@@ -145,7 +145,7 @@ impl ZstdEncoder {
     }
 }
 
-/// Room for a frame that is half as long again as the output: by how much a frame is too long is
+/// Enough for a frame that is half as long again as the output: by how much a frame is too long is
 /// worth knowing.
 fn scratch_bytes(pcluster_bytes: usize) -> usize {
     pcluster_bytes + pcluster_bytes / 2 + 64

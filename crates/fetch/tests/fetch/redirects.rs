@@ -1,4 +1,4 @@
-//! Redirects to names: the addresses of a name decide, and not how it is written. Behind a proxy nobody here
+//! Redirects to names: the addresses of a name decide, and not how it is written. With a proxy nobody here
 //! knows them.
 
 use std::io::{BufReader, Write};

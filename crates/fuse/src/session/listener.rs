@@ -14,7 +14,7 @@ use super::state::{SessionState, lock};
 use super::{SessionEvent, start_watchdog};
 use crate::init::REQUEST_BYTES;
 use crate::journal::{JournalSlot, RESENT};
-use crate::reply::{Channel, Reply};
+use crate::reply::{Channel, Received, Reply};
 use crate::request::{InHeader, IncomingMessage, MalformedRequest, Request, read_prefix};
 use crate::request_slot::RequestSlot;
 use crate::sync::{AtomicBool, Ordering};
@@ -158,12 +158,12 @@ impl Listener {
         history.waits.record(&permit, polled, started_at.elapsed());
         slot.end_wait();
         let length = match received {
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
-            Ok(0) | Err(Errno::NODEV) => {
+            Ok(Received::Message(length)) => length,
+            Ok(Received::Nothing) => return ListenerAction::Continue,
+            Ok(Received::Unmounted) => {
                 self.state.mark_unmounted();
                 return ListenerAction::End;
             }
-            Ok(length) => length,
             Err(errno) => {
                 self.state.report_event(&SessionEvent::DeviceFailed { errno });
                 return ListenerAction::End;

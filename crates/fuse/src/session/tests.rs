@@ -64,7 +64,7 @@ impl FileSystem for TestFileSystem {
                 self.gate.pass();
                 reply.error(Errno::NOENT);
             }
-            Operation::Lookup { name: b"nap" } => {
+            Operation::Lookup { name: b"sleep" } => {
                 std::thread::sleep(Duration::from_millis(10));
                 reply.error(Errno::NOENT);
             }
@@ -342,7 +342,7 @@ fn busy_listeners_start_others_at_once() {
 fn requests_that_wait_start_listeners_up_to_the_limit() {
     let kernel = FakeKernel::start_growing(2, None, ListenerGrowth::IfSlow(5));
     for unique in 2..62 {
-        kernel.look_up(2 * unique, 0, b"nap");
+        kernel.look_up(2 * unique, 0, b"sleep");
     }
     for _ in 2..62 {
         kernel.receive();

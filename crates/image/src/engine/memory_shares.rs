@@ -50,7 +50,7 @@ impl MemoryShares {
         Self { left, slot_bytes, slots: usize::try_from(slots).unwrap_or(usize::MAX) }
     }
 
-    /// Room for the buffers that threads read into, beside `held` decode slots.
+    /// Memory for the buffers that threads read into, beside `held` decode slots.
     pub(crate) fn read_budget(&self, held: usize) -> Budget {
         let held = u64::try_from(held).unwrap_or(u64::MAX);
         let room = self.left.saturating_sub(self.slot_bytes.saturating_mul(held));

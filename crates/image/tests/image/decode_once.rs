@@ -166,7 +166,7 @@ fn the_outcome_of_a_read_names_its_extents() {
     assert_eq!((first.bytes, first.extents_start), (4096, 0));
     assert!((100_000..200_000).contains(&first.extents_end), "{}", first.extents_end);
     assert_eq!(first.extent_bytes, first.extents_end);
-    // Behind the first extent, and at its end: both of them.
+    // After the first extent, and at its end: both of them.
     let second = file.read_with_outcome(first.extents_end + 20_000, &mut buffer).unwrap();
     assert_eq!(second.extents_start, first.extents_end);
     let both = file.read_with_outcome(first.extents_end - 5, &mut buffer).unwrap();

@@ -95,7 +95,7 @@ fn readers_that_need_more_than_there_is_take_turns() {
         let stall = std::time::Duration::from_millis(500);
         let memory = MemoryPool::with_budget(Budget::with_stall(64 << 20, stall)).unwrap();
         let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
-        // Room for two outputs, and for the input of none.
+        // Memory for two outputs, and for the input of none.
         let _rest = all_but(&memory, memory.budget().used_bytes(), 2 * bytes as u64 + 4096);
         let begin = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {

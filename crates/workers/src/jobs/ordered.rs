@@ -471,7 +471,7 @@ impl<T, R, E> ReorderRing<T, R, E> {
         self.items_available.notify_one();
     }
 
-    /// O2. Claims the oldest item that nobody has; none if there is none, or after a stop.
+    /// O2. Takes the oldest item that nobody has; none if there is none, or after a stop.
     fn claim(&self) -> Option<(u64, T)> {
         // Relaxed: the exchange below decides.
         let mut number = self.claimed.load(Ordering::Relaxed);

@@ -42,7 +42,7 @@ fn large_blocks_leave_no_gaps_in_the_heap_of_a_thread() {
     // What would have the library put later ones among the small ones.
     drop(std::hint::black_box(vec![1_u8; 16 << 20]));
     let kept = thread::Builder::new().spawn(|| {
-        // Behind each large block one small one, which stays: the end of the heap never comes down.
+        // After each large block one small one, which stays: the end of the heap never comes down.
         let all: Vec<_> = (0..16).map(|_| (vec![1_u8; BYTES], vec![1_u8; 1000])).collect();
         let before = resident_bytes();
         let (large, small): (Vec<_>, Vec<_>) = all.into_iter().unzip();
