@@ -36,7 +36,7 @@ class Look:
     def __init__(self):
         self.errors, self.paths = collections.Counter(), 0
 
-    def ask(self, what, action, *arguments, **named):
+    def call(self, what, action, *arguments, **named):
         try:
             return action(*arguments, **named)
         except OSError as error:
@@ -45,33 +45,33 @@ class Look:
 
     def walk(self, root):
         """In a process of its own, which may hang: how many paths, and {(question, error): times}."""
-        self.ask("statfs", os.statvfs, root)
+        self.call("statfs", os.statvfs, root)
         todo = [root]
         while todo and self.paths < MOST_PATHS:
             path = todo.pop()
             self.paths += 1
-            found = self.ask("stat", os.lstat, path)
-            for name in self.ask("list attributes", os.listxattr, path, follow_symlinks=False) or []:
-                self.ask("attribute", os.getxattr, path, name, follow_symlinks=False)
+            found = self.call("stat", os.lstat, path)
+            for name in self.call("list attributes", os.listxattr, path, follow_symlinks=False) or []:
+                self.call("attribute", os.getxattr, path, name, follow_symlinks=False)
             if found and stat.S_ISDIR(found.st_mode):
-                todo += [os.path.join(path, name) for name in self.ask("list", os.listdir, path) or []]
+                todo += [os.path.join(path, name) for name in self.call("list", os.listdir, path) or []]
             elif found and stat.S_ISLNK(found.st_mode):
-                self.ask("target", os.readlink, path)
+                self.call("target", os.readlink, path)
             elif found and stat.S_ISREG(found.st_mode):
                 self.file(path, found.st_size)
         return self.paths, self.errors
 
     def file(self, path, size):
-        fd = self.ask("open", os.open, path, os.O_RDONLY)
+        fd = self.call("open", os.open, path, os.O_RDONLY)
         if fd is None:
             return
         at = 0
         for point in range(MOST_POINTS):
-            at = self.ask("seek", os.lseek, fd, at, os.SEEK_HOLE if point % 2 else os.SEEK_DATA)
+            at = self.call("seek", os.lseek, fd, at, os.SEEK_HOLE if point % 2 else os.SEEK_DATA)
             if at is None or at >= size:
                 break
         for at in range(0, size, PIECE) if size <= WHOLE_BYTES else (0, PIECE, size // 2, size - PIECE, size - 1):
-            self.ask("read", os.pread, fd, min(PIECE, size - at), at)
+            self.call("read", os.pread, fd, min(PIECE, size - at), at)
         os.close(fd)
 
 

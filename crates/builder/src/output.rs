@@ -331,8 +331,8 @@ const FOREIGN_FILE: &str =
 /// Refuses an entry of another user in a directory that is sticky and writable for everyone, unless
 /// the owner of the directory made it: its user may have put it there to misuse this process.
 fn check_shared(directory: &OwnedFd, entry: &Stat, refusal: &'static str) -> Result<()> {
-    let around = rustix::fs::fstat(directory).map_err(examine_failed)?;
-    if is_foreign(&around, entry) {
+    let parent = rustix::fs::fstat(directory).map_err(examine_failed)?;
+    if is_foreign(&parent, entry) {
         return Err(failed(refusal, Errno::ACCESS.into()));
     }
     Ok(())

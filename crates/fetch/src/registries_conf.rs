@@ -319,8 +319,8 @@ mod tests {
         let found = conf.places(registry, name).unwrap();
         let all = found.mirrors.into_iter().map(|mirror| mirror.place).chain([found.origin]);
         all.map(|place| {
-            let mark = if place.is_insecure { "!" } else { "" };
-            format!("{mark}{}/{}", place.registry, place.name)
+            let prefix = if place.is_insecure { "!" } else { "" };
+            format!("{prefix}{}/{}", place.registry, place.name)
         })
         .collect()
     }

@@ -44,7 +44,7 @@ pub(crate) fn detach(command: &mut Command) {
         }
     }
     let inherited = inherited();
-    let mark = move || {
+    let close_on_exec = move || {
         for number in &inherited {
             // SAFETY: the number is used for this call only, which closes nothing and changes no file. Another thread may have
             // closed the descriptor before this process was forked; then the call fails.
@@ -54,7 +54,7 @@ pub(crate) fn detach(command: &mut Command) {
         Ok(())
     };
     // SAFETY: between fork and exec, the closure does nothing but these system calls: it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(mark) };
+    unsafe { command.pre_exec(close_on_exec) };
 }
 
 /// A path that means the same in every working directory.

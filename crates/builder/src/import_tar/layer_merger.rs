@@ -578,14 +578,15 @@ mod tests {
 
     #[test]
     fn the_order_of_a_whiteout_and_a_new_directory_does_not_matter() {
-        let mark = |archive: ArchiveBuilder| archive.file(".wh.a", "");
+        let whiteout = |archive: ArchiveBuilder| archive.file(".wh.a", "");
         let wanted = [
             ROOT,
             "a directory 644 0:0 0.000000000 trusted.overlay.opaque=y",
             "a/new file of 1 bytes, sum 120 644 0:0 0.000000000",
         ];
         let new = |archive: ArchiveBuilder| archive.directory("a").file("a/new", "x");
-        for archive in [new(mark(ArchiveBuilder::new())), mark(new(ArchiveBuilder::new()))] {
+        for archive in [new(whiteout(ArchiveBuilder::new())), whiteout(new(ArchiveBuilder::new()))]
+        {
             let tree = import(&archive.end(), &options(WhiteoutPolicy::ToOverlay)).unwrap();
             assert_eq!(listing(&tree), wanted);
         }

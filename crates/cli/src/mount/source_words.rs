@@ -138,10 +138,10 @@ impl SourceWords {
                         .into_iter()
                         .filter_map(|(name, value)| Some(format!("{name}={}", value?)))
                         .collect();
-                let mark = if parameters.is_empty() { "" } else { "#" };
+                let separator = if parameters.is_empty() { "" } else { "#" };
                 let parameters = parameters.join("&");
                 NamedSource {
-                    location: format!("oci://{registry}/{name}{mark}{parameters}").into(),
+                    location: format!("oci://{registry}/{name}{separator}{parameters}").into(),
                     insecure_registry: self.is_insecure.then(|| registry.to_owned()),
                 }
             }

@@ -164,12 +164,12 @@ fn a_second_parent_directory_leads_nowhere() {
     let at = find("plain.erofs", b"f0f1f2f3");
     for name in [b"..", b"./", b".\0"] {
         let image = dir.patched("plain.erofs", at, name);
-        let around = dir.join("around");
-        let tree = around.join("tree");
+        let parent = dir.join("parent");
+        let tree = parent.join("tree");
         ferrofs().args(["extract", "--no-checksum", "-q"]).arg(&image).arg(&tree).ends_with(1);
-        assert_eq!(fs::read_dir(&around).unwrap().count(), 1, "nothing beside the tree");
+        assert_eq!(fs::read_dir(&parent).unwrap().count(), 1, "nothing beside the tree");
         assert!(tree.join("sub/more/f1").exists());
-        fs::remove_dir_all(around).unwrap();
+        fs::remove_dir_all(parent).unwrap();
     }
 }
 

@@ -143,9 +143,9 @@ impl ImageFs {
         let length = range.end.saturating_sub(range.start);
         let Ok(bytes) = usize::try_from(length) else { return };
         let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
-        let Some(around) = buffer.get_mut(..bytes) else { return };
+        let Some(data) = buffer.get_mut(..bytes) else { return };
         // In one call, so that a cluster that reaches to both sides of the read is decoded once.
-        let count = self.image.read_best_effort(file.inode(), range.start, around);
+        let count = self.image.read_best_effort(file.inode(), range.start, data);
         if !count.is_ok_and(|count| count == Some(bytes)) {
             return;
         }
@@ -159,7 +159,7 @@ impl ImageFs {
         };
         let part = |from: u64, to: u64| {
             let index = |at: u64| usize::try_from(at.saturating_sub(range.start)).ok();
-            around.get(index(from)?..index(to)?).filter(|part| !part.is_empty())
+            data.get(index(from)?..index(to)?).filter(|part| !part.is_empty())
         };
         for (from, to) in
             [(pages.start, pages.end.min(read.start)), (pages.start.max(read.end), pages.end)]
@@ -450,19 +450,19 @@ mod tests {
 
     #[test]
     fn a_readaround_of_long_extents_is_those_or_a_part_of_them() {
-        let around = |offset, start, end, size| {
+        let range = |offset, start, end, size| {
             let mut read = ReadOutcome::default();
             (read.bytes, read.extent_bytes) = (4096, end - start);
             (read.extents_start, read.extents_end) = (start, end);
             readaround(offset, read, size)
         };
-        assert_eq!(around(131_072, 100_000, 250_000, 1 << 20), 100_000..250_000);
+        assert_eq!(range(131_072, 100_000, 250_000, 1 << 20), 100_000..250_000);
         // The read has the page in which the extent starts.
-        assert_eq!(around(98_304, 100_000, 250_000, 1 << 20), 100_000..250_000);
-        assert_eq!(around(131_072, 100_000, 900_000, 1 << 20), 131_072..262_144);
-        assert_eq!(around(102_400, 100_000, 900_000, 1 << 20), 100_000..131_072);
-        assert_eq!(around(897_024, 100_000, 900_000, 1 << 20), 786_432..900_000);
-        assert_eq!(around(131_072, 0, u64::MAX, u64::MAX), 131_072..262_144);
+        assert_eq!(range(98_304, 100_000, 250_000, 1 << 20), 100_000..250_000);
+        assert_eq!(range(131_072, 100_000, 900_000, 1 << 20), 131_072..262_144);
+        assert_eq!(range(102_400, 100_000, 900_000, 1 << 20), 100_000..131_072);
+        assert_eq!(range(897_024, 100_000, 900_000, 1 << 20), 786_432..900_000);
+        assert_eq!(range(131_072, 0, u64::MAX, u64::MAX), 131_072..262_144);
         // Nothing is known about extents of the packed file.
         let mut read = ReadOutcome::default();
         (read.bytes, read.extent_bytes) = (4096, 150_000);

@@ -599,7 +599,7 @@ mod stress {
             return;
         };
         let ends = |buffer: &Buffer| (buffer.first().copied(), buffer.last().copied());
-        let mark = |buffer: &mut Buffer| {
+        let write_ends = |buffer: &mut Buffer| {
             if let Some(last) = buffer.last_mut() {
                 *last = me;
             }
@@ -607,11 +607,11 @@ mod stress {
                 *first = me;
             }
         };
-        mark(&mut buffer);
+        write_ends(&mut buffer);
         if random.below(4) == 0
             && let Ok(mut beside) = buffers.lease(length / 2, AllocPolicy::MayFail)
         {
-            mark(&mut beside);
+            write_ends(&mut beside);
             std::thread::yield_now();
             assert!(beside.is_empty() || ends(&beside) == (Some(me), Some(me)));
         }
