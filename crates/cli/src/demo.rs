@@ -20,7 +20,7 @@ use ferrofs_fuse::attach::{AttachError, AttachOptions, Attachment, attach};
 use ferrofs_image::Image;
 use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
 use ferrofs_workers::cpus::AvailableCpus;
-use speed::{ReadSpeed, choose_files, measure_reads};
+use speed::{choose_files, measure_reads};
 
 use crate::amount::{counted, human_bytes, human_time};
 use crate::arguments::DemoArguments;
@@ -145,8 +145,7 @@ impl<'a> Demo<'a> {
         let differences = counted(compared.differences, "difference", "differences");
         let entries = counted(compared.done.entries, "entry", "entries");
         let (bytes, seconds) = (human_bytes(compared.done.bytes), started.elapsed().as_secs_f64());
-        self.print(&format!("  {differences} in {entries}, {bytes} in {seconds:.2} s"))?;
-        Ok(())
+        self.print(&format!("  {differences} in {entries}, {bytes} in {seconds:.2} s"))
     }
 
     /// Measures fresh mounts, whose page cache is empty.
@@ -161,9 +160,8 @@ impl<'a> Demo<'a> {
             let mount = self.mount()?.map_err(|error| anyhow!("{error}"))?;
             let speed = measure_reads(&self.mount_point, &files, readers, self.stop);
             mount.end()?;
-            let ReadSpeed { times, bytes_per_second } = speed?;
+            let (times, speed) = speed?;
             let [p50, p99] = [0.5, 0.99].map(|share| human_time(times.quantile(share)));
-            let speed = bytes_per_second / 1e6;
             self.print(&format!("  ferrofs {readers:>10}{p50:>10}{p99:>10}{speed:>10.1}"))?;
         }
         self.print("unmounted without errors")
@@ -171,9 +169,9 @@ impl<'a> Demo<'a> {
 
     /// Mounts the image, opened anew; the inner error is the reason why FUSE is not available.
     fn mount(&self) -> anyhow::Result<Result<DemoMount, AttachError>> {
+        let read = &self.arguments.read;
         // The image is a file.
-        let (image, _) =
-            source::open_for_mount(&self.image_path, &self.arguments.read, &self.resources)?;
+        let (image, _) = source::open_for_mount(&self.image_path, read, &self.resources)?;
         let options = AttachOptions::new(&self.image_path, "ferrofs");
         let attachment = match attach(&self.mount_point, &options) {
             Ok(attachment) => attachment,

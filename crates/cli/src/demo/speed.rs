@@ -20,14 +20,6 @@ const BYTES_MAX: u64 = 256 << 20;
 /// Files are read in pieces of this size, as `cat` does.
 const READ_BYTES: usize = 128 << 10;
 
-/// What was measured.
-#[derive(Clone, Debug)]
-pub(super) struct ReadSpeed {
-    /// One time for each file.
-    pub(super) times: HistogramSnapshot,
-    pub(super) bytes_per_second: f64,
-}
-
 /// The paths of regular files to read from an image that holds `total`.
 ///
 /// # Errors
@@ -46,7 +38,7 @@ pub(super) fn choose_files(
     Ok(chosen.take_while(|_| !stop.is_requested()).collect())
 }
 
-/// Reads all files below `root` that the user may read, with `readers` threads.
+/// Reads all files below `root` that the user may read, with `readers` threads: the time of each file, and MB/s.
 ///
 /// # Errors
 /// A file cannot be read, or a signal arrived.
@@ -55,7 +47,7 @@ pub(super) fn measure_reads(
     files: &[Vec<u8>],
     readers: usize,
     stop: &StopRequest,
-) -> anyhow::Result<ReadSpeed> {
+) -> anyhow::Result<(HistogramSnapshot, f64)> {
     let (next, times) = (AtomicUsize::new(0), Histogram::new());
     let read_files = || -> io::Result<u64> {
         let (mut buffer, mut bytes) = (vec![0; READ_BYTES], 0);
@@ -88,8 +80,8 @@ pub(super) fn measure_reads(
     });
     stop.check()?;
     #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
-    let bytes_per_second = bytes? as f64 / started.elapsed().as_secs_f64().max(1e-9);
-    Ok(ReadSpeed { times: times.snapshot(), bytes_per_second })
+    let megabytes = bytes? as f64 / 1e6;
+    Ok((times.snapshot(), megabytes / started.elapsed().as_secs_f64().max(1e-9)))
 }
 
 fn read_file(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
