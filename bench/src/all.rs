@@ -87,28 +87,28 @@ pub(crate) fn run(
     let made = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
     let (values, notes) = make_inputs(arguments, is_quick, &experiments, made.path())?;
     let runner = Runner { values, is_quick };
-    let mut run = |label: String, name, folder: &Path| -> Result<(Section, Duration)> {
+    let mut run = |label: String, name, folder: &Path| -> Result<Section> {
         write!(out, "{label}: ")?;
         out.flush()?;
         let begin = Instant::now();
-        let section = match start.elapsed() > START_LIMIT {
+        let mut section = match start.elapsed() > START_LIMIT {
             true => Section::without_report(name, "left out: the time was over".to_owned())?,
             false => runner.section(name, folder)?,
         };
-        let elapsed = begin.elapsed();
-        writeln!(out, "{} ({:.0} s)", section.state(), elapsed.as_secs_f64())?;
-        Ok((section, elapsed))
+        section.elapsed = begin.elapsed();
+        writeln!(out, "{} ({:.0} s)", section.state(), section.elapsed.as_secs_f64())?;
+        Ok(section)
     };
     let mut sections = Vec::new();
     for (number, name) in experiments.iter().enumerate() {
         sections.push(run(format!("[{}/{}] {name}", number + 1, experiments.len()), name, folder)?);
     }
     // Runs that were too noisy are repeated where that fits into the time; the less noisy result counts.
-    for (section, elapsed) in &mut sections {
-        if section.is_noisy() && start.elapsed() + *elapsed < START_LIMIT {
+    for section in &mut sections {
+        if section.is_noisy() && start.elapsed() + section.elapsed < START_LIMIT {
             let again = tempfile::tempdir_in(folder).context("making a folder for a second run")?;
             let name = section.experiment;
-            let (second, _) = run(format!("{name} again"), name, again.path())?;
+            let second = run(format!("{name} again"), name, again.path())?;
             if second.report.is_some() && !second.is_noisy() {
                 remove_results(name, folder)?;
                 for entry in again.path().read_dir()? {
@@ -119,7 +119,6 @@ pub(crate) fn run(
             }
         }
     }
-    let sections: Vec<Section> = sections.into_iter().map(|(section, _)| section).collect();
     let path = folder.join("report.html");
     let html = render(&sections, &notes, start.elapsed())?;
     fs::write(&path, html).with_context(|| format!("writing {}", path.display()))?;
@@ -265,6 +264,8 @@ struct Section {
     plots: Vec<String>,
     /// Why there is no report: "failed: ..." or "left out: ...".
     notice: String,
+    #[serde(skip)]
+    elapsed: Duration,
 }
 
 impl Section {

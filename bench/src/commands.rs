@@ -23,13 +23,12 @@ use crate::machine::is_root;
 use crate::process::{self, Cost};
 use crate::programs::{Invocation, PeerArguments, place_of, squashfs_of};
 use crate::reader::{Observation, Pattern, Reader};
-use crate::statistics::Figures;
+use crate::statistics::{Figures, MIB};
 use crate::trees::{copy_part, put_away, read_in};
 
 /// A quick run uses this much of the tree.
 const QUICK_BYTES: u64 = 4 << 20;
 const UNSQUASHFS: &str = "unsquashfs";
-const MIB: f64 = 1_048_576.0;
 /// How often threads are counted; those that live for less than this may be missed.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -73,21 +72,10 @@ pub(crate) struct BuildArguments {
 }
 
 /// One run of all commands: the row of the table, and what the words of the commands name.
-struct Workload {
-    case: String,
-    variant: CaseVariant,
-    /// Read into the page cache before each command.
-    inputs: Vec<PathBuf>,
-}
+type Workload = (String, CaseVariant);
 
-impl Workload {
-    /// The variant with these inputs by the names that they have in words.
-    fn new(case: String, mut variant: CaseVariant, inputs: &[(&str, &PathBuf)]) -> Self {
-        let values = inputs.iter().map(|(name, path)| ((*name).to_owned(), vec![text(path)]));
-        variant.values.extend(values);
-        Self { case, variant, inputs: inputs.iter().map(|(_, path)| (*path).clone()).collect() }
-    }
-}
+/// Inputs, by the names that they have in words. They are read into the page cache before each command.
+const INPUTS: [&str; 3] = ["image", "squashfs", "source"];
 
 fn text(path: &Path) -> String {
     path.display().to_string()
@@ -106,17 +94,17 @@ impl CheckArguments {
             variants.push(CaseVariant::default());
         }
         for image in ImageInfo::read_all(&self.images)? {
-            let named = [("image", Some(&image.path)), ("squashfs", squashfs)];
-            let named = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
-            let inputs: Vec<_> = named.collect();
-            for variant in variants.clone() {
+            for mut variant in variants.clone() {
+                variant.values.insert("image".to_owned(), vec![text(&image.path)]);
+                let squashfs = squashfs.map(|path| ("squashfs".to_owned(), vec![text(path)]));
+                variant.values.extend(squashfs);
                 let case = match variant.values.get("verb") {
                     Some(verb) => format!("{} {}, {}", verb.join(" "), image.name, variant.name),
                     None => image.name.clone(),
                 };
                 match variant.confine.missing_requirement() {
                     Some(missing) => context.report.leave_out(case, missing),
-                    None => workloads.push(Workload::new(case, variant, &inputs)),
+                    None => workloads.push((case, variant)),
                 }
             }
         }
@@ -167,8 +155,10 @@ impl Experiment for BuildArguments {
         context.report.remark(format!("{:.1} MB in {entries} entries", bytes as f64 / 1e6));
         context.report.remark(format!("images go to {}", place_of(folder.path())));
         let variants = context.report.case.variants.clone().into_iter();
-        let workloads = variants
-            .map(|variant| Workload::new(variant.name.clone(), variant, &[("source", &source)]));
+        let workloads = variants.map(|mut variant| {
+            variant.values.insert("source".to_owned(), vec![text(&source)]);
+            (variant.name.clone(), variant)
+        });
         self.common.compare(context, workloads.collect(), folder.path())
     }
 }
@@ -207,17 +197,17 @@ impl CommandArguments {
             programs.entry(command.program.as_str()).or_insert_with(find);
         }
         let output = folder.join("output");
-        for mut workload in workloads {
-            let values = &mut workload.variant.values;
+        for (case, mut variant) in workloads {
+            let values = &mut variant.values;
             values.extend(threads(self.jobs));
             // What is checked has no output.
             let has_output = values.get("verb").is_none_or(|verb| verb[0] != "check");
             let output_words = if has_output { vec![text(&output)] } else { Vec::new() };
             values.insert("output".to_owned(), output_words);
-            let (workload, wanted, mut candidates) = (&workload, &Cell::new(None), Vec::new());
-            let name = workload.variant.name.as_str();
+            let (variant, wanted, mut candidates) = (&variant, &Cell::new(None), Vec::new());
+            let name = variant.name.as_str();
             for command in &commands {
-                let words = command.fill(name, &workload.variant.values);
+                let words = command.fill(name, &variant.values);
                 let Some((program, words)) = programs[&*command.program].as_ref().zip(words) else {
                     continue;
                 };
@@ -225,7 +215,7 @@ impl CommandArguments {
                 let invocation = Invocation { called, ..program.with(words) };
                 context.report.peer_command(&command.name, invocation.line());
                 let mut run =
-                    CommandRun { command, invocation, workload, output, wanted, threads: None };
+                    CommandRun { command, invocation, variant, output, wanted, threads: None };
                 if command.counts_threads {
                     // Counting takes time, and is done once and apart.
                     run.threads = Some(run.count_threads()?);
@@ -233,7 +223,7 @@ impl CommandArguments {
                 let name = &command.name;
                 candidates.push(Candidate::of(&command.program, name, move || run.once()));
             }
-            context.compare(["commands", "", &workload.case], &[name], candidates)?;
+            context.compare(["commands", "", &case], &[name], candidates)?;
         }
         Ok(())
     }
@@ -242,7 +232,7 @@ impl CommandArguments {
 struct CommandRun<'a> {
     command: &'a CaseCommand,
     invocation: Invocation,
-    workload: &'a Workload,
+    variant: &'a CaseVariant,
     output: &'a Path,
     /// What the first command wrote that is compared.
     wanted: &'a Cell<Option<Observation>>,
@@ -251,7 +241,8 @@ struct CommandRun<'a> {
 
 impl CommandRun<'_> {
     fn once(&self) -> Result<Figures> {
-        self.workload.inputs.iter().try_for_each(|input| read_in(input).map(drop))?;
+        let inputs = INPUTS.iter().filter_map(|name| self.variant.values.get(*name));
+        inputs.flatten().try_for_each(|input| read_in(Path::new(input)).map(drop))?;
         let (cost, size) = self.confined(|command| self.run(command))?;
         let mut figures = cost.figures();
         figures.extend(size.map(|size| ("size", size)));
@@ -292,12 +283,12 @@ impl CommandRun<'_> {
     fn confined<T>(&self, run: impl FnOnce(&mut Command) -> Result<T>) -> Result<T> {
         let home = CpuSet::of_current_thread();
         let cpu = home.iter().next().context("no CPU")?;
-        let group = match self.workload.variant.confine {
+        let group = match self.variant.confine {
             Confinement::Cpuset => Some(Cgroup::of_cpu(cpu)?),
             Confinement::Quota => Some(Cgroup::of_quota()?),
             Confinement::Free | Confinement::Affinity => None,
         };
-        if self.workload.variant.confine == Confinement::Affinity {
+        if self.variant.confine == Confinement::Affinity {
             CpuSet::from_iter([cpu]).bind_current_thread()?;
         }
         let command = self.invocation.command();
@@ -316,15 +307,10 @@ impl CommandRun<'_> {
             fs::remove_file(self.output).context("removing an image")?;
             rustix::fs::sync();
         } else if self.command.is_compared && ran.is_ok() {
-            let (_, observation) =
-                Reader { sums: true, ..Reader::new(Pattern::Tree) }.run(self.output)?;
-            let is_same =
-                self.wanted.replace(Some(observation)).is_none_or(|wanted| wanted == observation);
-            ensure!(
-                is_same,
-                "{} bytes were extracted, or others than by the first",
-                observation.bytes
-            );
+            let (_, seen) = Reader { sums: true, ..Reader::new(Pattern::Tree) }.run(self.output)?;
+            let is_same = self.wanted.replace(Some(seen)).is_none_or(|wanted| wanted == seen);
+            let bytes = seen.bytes;
+            ensure!(is_same, "{bytes} bytes were extracted, or others than by the first");
         }
         put_away(self.output)?;
         Ok((ran?.0, size))

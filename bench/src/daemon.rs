@@ -1,13 +1,13 @@
 //! A mount that this process serves, as `ferrofs mount` makes it, and the child process that starts programs from it. The
 //! launches, page-pool and jobs experiments use them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command};
+use std::process::{ChildStdout, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use ferrofs_fuse::SessionEvent;
 use ferrofs_fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_image::{DecodeWorkers, MemoryPool, OpenOptions, SyncDecompress};
@@ -65,13 +65,20 @@ impl Daemon {
         let mut options = AttachOptions::new("launches", "ferrofs");
         // Git needs a /dev/null that works.
         options.dev = true;
-        let attachment = attach(directory, &options).map_err(to_anyhow)?;
+        let attachment = attach(directory, &options)?;
         let device = attachment.device().try_clone().context("/dev/fuse")?;
         let settings = MountSettings::default().listeners(listeners()).priority(priority);
         let settings = settings.reserve_share(memory.reserve_share());
-        let ready = NegotiatedMount::new(device, &settings).map_err(to_anyhow)?;
-        set_readahead(directory, ready.init_parameters().requested_readahead / 1024)?;
-        let served = ready.serve(opened, log).map_err(to_anyhow)?;
+        let ready = NegotiatedMount::new(device, &settings)?;
+        // The kernel's readahead of the mount, as the command sets it. A request to the mount would wait for this very thread.
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let found = statx(CWD, directory, flags, StatxFlags::empty());
+        let found = found.context("statx of the mount")?;
+        let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+        let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let kib = ready.init_parameters().requested_readahead / 1024;
+        fs::write(&path, kib.to_string()).context(path)?;
+        let served = ready.serve(opened, log)?;
         Ok(Self { attachment, served, workers })
     }
 
@@ -97,14 +104,10 @@ impl Daemon {
 
     /// Unmounts, and waits until the last thread has ended.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.attachment.detach().map_err(to_anyhow)?;
+        self.attachment.detach()?;
         self.served.join();
         Ok(())
     }
-}
-
-fn to_anyhow(error: impl std::fmt::Display) -> Error {
-    anyhow!("{error}")
 }
 
 pub(crate) fn mount_folder() -> Result<TempDir> {
@@ -123,21 +126,10 @@ fn log(event: &MountLogEvent<'_>) {
     }
 }
 
-/// Sets the kernel's readahead of the mount, as the command does.
-fn set_readahead(directory: &Path, kib: u32) -> Result<()> {
-    // A request to the mount would wait for this very thread.
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let found = statx(CWD, directory, flags, StatxFlags::empty()).context("statx of the mount")?;
-    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
-    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    std::fs::write(&path, kib.to_string()).context(path)
-}
-
 /// A child at normal priority with the mount as its root, which starts the next program for each line that it reads.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     child: OwnedChild,
-    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -145,9 +137,8 @@ impl Launcher {
     /// Other threads must answer what it reads there.
     pub(crate) fn start(root: &Path) -> Result<Self> {
         let mut child = OwnedChild::start(Role::Launcher, &root)?;
-        let requests = child.0.stdin.take();
         let answers = BufReader::new(child.0.stdout.take().context("no pipe from the launcher")?);
-        Ok(Self { child, requests, answers })
+        Ok(Self { child, answers })
     }
 
     /// Starts all programs but the last, after `before` each; their times from fork to exit together.
@@ -165,7 +156,7 @@ impl Launcher {
 
     /// Starts the next program; the time from fork to exit.
     pub(crate) fn launch(&mut self) -> Result<Duration> {
-        let requests = self.requests.as_mut().context("no pipe to the launcher")?;
+        let requests = self.child.0.stdin.as_mut().context("no pipe to the launcher")?;
         requests.write_all(b"\n").context("writing to the launcher")?;
         let mut line = String::new();
         self.answers.read_line(&mut line).context("reading from the launcher")?;
@@ -177,8 +168,7 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // It ends with its input; a program that hangs keeps it, and ends with it.
-        drop(self.requests.take());
+        // It ends with its input, which this closes; a program that hangs keeps it, and ends with it.
         drop(self.child.0.wait());
     }
 }

@@ -23,11 +23,11 @@ pub(crate) fn regular_files(image: &Image) -> Result<Vec<(PathBuf, Inode)>> {
     let (mut files, mut nids) = (Vec::new(), HashSet::new());
     for event in image.walk(b"/")? {
         match event {
-            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
-                if nids.insert(node.inode.nid()) {
-                    let path = node.path.strip_prefix(b"/").unwrap_or(&node.path);
-                    files.push((OsStr::from_bytes(path).into(), node.inode));
-                }
+            WalkEvent::Leaf(node)
+                if node.inode.file_type() == FileType::Regular && nids.insert(node.inode.nid()) =>
+            {
+                let path = node.path.strip_prefix(b"/").unwrap_or(&node.path);
+                files.push((OsStr::from_bytes(path).into(), node.inode));
             }
             WalkEvent::Problem(problem) => return Err(problem.error.into()),
             WalkEvent::Enter(_) | WalkEvent::Leaf(_) | WalkEvent::Leave(_) => {}
@@ -44,10 +44,11 @@ pub(crate) struct ImageInfo {
     pub(crate) bytes: u64,
     /// The largest file, from the root of the tree.
     pub(crate) largest: Option<PathBuf>,
+    pub(crate) largest_bytes: u64,
     pub(crate) has_python: bool,
     algorithm: Option<AlgorithmId>,
     /// Of the largest cluster that was seen.
-    cluster_bytes: u64,
+    pub(crate) cluster_bytes: u64,
 }
 
 impl ImageInfo {
@@ -67,9 +68,10 @@ impl ImageInfo {
         }
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let (path, bytes) = (path.canonicalize()?, image.length());
+        let largest_bytes = largest.as_ref().map_or(0, |(_, inode)| inode.size());
         let largest = largest.map(|(path, _)| path);
         let has_python = image.resolve(PYTHON.as_bytes())?.is_some();
-        Ok(Self { path, name, bytes, largest, has_python, algorithm, cluster_bytes })
+        Ok(Self { path, name, bytes, largest, largest_bytes, has_python, algorithm, cluster_bytes })
     }
 
     pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Self>> {
@@ -80,18 +82,11 @@ impl ImageInfo {
     pub(crate) fn codec(&self) -> &'static str {
         self.algorithm.map_or("plain", AlgorithmId::name)
     }
-
-    /// Whether its clusters are LZ4's smallest usual ones.
-    pub(crate) fn is_lz4_4k(&self) -> bool {
-        self.algorithm == Some(AlgorithmId::Lz4) && self.cluster_bytes <= 4096
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::ImageInfo;
+    use super::*;
 
     #[test]
     fn an_image_tells_how_its_largest_file_is_compressed() {

@@ -93,7 +93,25 @@ impl Experiment for LaunchesArguments {
         let case = format!("beside {} load generators a CPU", self.load);
         let all = context.measure(&case, candidates.collect())?;
         for (_, decoding) in DECODING {
-            add_tables(context, decoding, &mounts, &all)?;
+            // A peer that failed was left out.
+            let columns = mounts.iter().filter(|mount| [decoding, ""].contains(&mount.decoding));
+            let columns = columns.filter_map(|mount| {
+                let one = find(&all, &mount.name())?;
+                Some(Measured { name: mount.name.to_owned(), ..one.clone() })
+            });
+            let columns: Vec<Measured> = columns.collect();
+            // The subject of the mail is work that workers do.
+            context.report.evaluate_all(decoding, &[decoding], &columns);
+            for (table, figure) in TABLES {
+                let only = only(&columns, figure);
+                let is_zero = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
+                if figure == QUEUED && only.iter().all(is_zero) {
+                    // LZ4 is left to the thread that reads.
+                    context.report.remark(format!("{figure}, {decoding}: nothing was submitted"));
+                } else {
+                    context.report.add(table, decoding, decoding, &only)?;
+                }
+            }
         }
         for mount in &mounts {
             match &mount.source {
@@ -113,11 +131,9 @@ impl Experiment for LaunchesArguments {
 
 impl LaunchesArguments {
     fn mounts(&self) -> Result<Vec<LaunchMount>> {
-        let mount = |name, decoding, source| LaunchMount {
-            name,
-            decoding,
-            source,
-            workers: RefCell::default(),
+        let mount = |name, decoding, source| {
+            let workers = RefCell::default();
+            LaunchMount { name, decoding, source, workers }
         };
         let ways = DECODING.into_iter().flat_map(|(mode, decoding)| {
             POLICIES.map(|(threads, name)| mount(name, decoding, Source::Ours(threads, mode)))
@@ -257,35 +273,6 @@ impl RunDelays {
         });
         delays.sum::<u64>() as f64 / 1000.0
     }
-}
-
-/// The tables, plots and claims of one way of decoding.
-fn add_tables(
-    context: &mut Context<'_>,
-    decoding: &'static str,
-    mounts: &[LaunchMount],
-    all: &[Measured],
-) -> Result<()> {
-    // A peer that failed was left out.
-    let columns = mounts.iter().filter(|mount| [decoding, ""].contains(&mount.decoding));
-    let columns = columns.filter_map(|mount| {
-        let one = find(all, &mount.name())?;
-        Some(Measured { name: mount.name.to_owned(), ..one.clone() })
-    });
-    let columns: Vec<Measured> = columns.collect();
-    // The subject of the mail is work that workers do.
-    context.report.evaluate_all(decoding, &[decoding], &columns);
-    for (table, figure) in TABLES {
-        let only = only(&columns, figure);
-        let is_nothing = |one: &Measured| one.samples(figure).number(Statistic::Most) <= 0.0;
-        if figure == QUEUED && only.iter().all(is_nothing) {
-            // LZ4 is left to the thread that reads.
-            context.report.remark(format!("{figure}, {decoding}: nothing was submitted"));
-            continue;
-        }
-        context.report.add(table, decoding, decoding, &only)?;
-    }
-    Ok(())
 }
 
 #[derive(Debug, Clone, Args)]

@@ -25,6 +25,7 @@ mod reads;
 mod report;
 mod scheduling;
 mod simulation;
+mod slow_storage;
 mod statistics;
 mod sync;
 mod table;
@@ -87,6 +88,7 @@ experiments! {
     "check": Check(commands::CheckArguments),
     "mount": Mount(mounts::MountArguments),
     "random": Random(mounts::RandomArguments),
+    "slow": Slow(mounts::SlowArguments),
     "start": Start(mounts::StartArguments),
     "build": Build(commands::BuildArguments),
     "memory": Memory(commands::CheckArguments),
@@ -206,13 +208,9 @@ fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use std::process::ExitCode;
+    use clap::CommandFactory;
 
-    use clap::{CommandFactory, Parser};
-
-    use super::{CommandLine, TOO_NOISY, conclude};
-    use crate::report::Report;
-    use crate::statistics::Samples;
+    use super::*;
 
     fn parse(words: &str) -> Result<CommandLine, clap::Error> {
         CommandLine::try_parse_from(words.split_whitespace())
@@ -222,7 +220,7 @@ mod tests {
     fn a_noisy_run_is_refused_unless_its_figures_are_wanted() {
         let mut report = Report::new("jobs").unwrap();
         report.remark("figures");
-        report.evaluate_noise("ours", &Samples(vec![1.0, 9.0]));
+        report.evaluate_noise("ours", &statistics::Samples(vec![1.0, 9.0]));
         let refused = ("bench jobs", ExitCode::from(TOO_NOISY), false);
         let wanted = ("bench jobs --noisy-ok", ExitCode::SUCCESS, true);
         for (words, code, has_figures) in [refused, wanted] {
@@ -239,25 +237,11 @@ mod tests {
     fn the_description_is_sound_and_senseless_words_are_refused() {
         CommandLine::command().debug_assert();
         parse("bench workqueue -t 1,2,64 -r 8 -m 2 -c 5 --rows original,rayon --quick").unwrap();
-        for words in [
-            "workqueue -t 0",
-            "workqueue -r 0",
-            "workqueue -m 0",
-            "workqueue -m 1025",
-            "workqueue -m M",
-            "workqueue -c 0",
-            "workqueue -t x",
-            "workqueue --rows nothing",
-            "jobs -t 0",
-            "model --cpus 513",
-            "model memory",
-            "describe all",
-            "",
-        ] {
-            assert!(
-                parse(&format!("bench {words}")).is_err_and(|error| error.exit_code() == 2),
-                "{words}"
-            );
+        let senseless = "workqueue -t 0|workqueue -r 0|workqueue -m 0|workqueue -m 1025|workqueue -m M|workqueue -c 0|\
+            workqueue -t x|workqueue --rows nothing|jobs -t 0|model --cpus 513|model memory|describe all|";
+        for words in senseless.split('|') {
+            let refused = parse(&format!("bench {words}")).unwrap_err();
+            assert_eq!(refused.exit_code(), 2, "{words}");
         }
     }
 }

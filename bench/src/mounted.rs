@@ -239,11 +239,7 @@ impl Drop for Mounted {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use clap::ValueEnum;
-
-    use super::{Mounter, System};
+    use super::*;
 
     #[test]
     fn a_system_has_the_name_of_the_command_line_and_a_driver_its_words() {

@@ -1,6 +1,6 @@
 //! Experiments that read through mounts: `mount` (trees, a large file, small files, listings), `random` (blocks of a large
-//! file) and `start` (until a mount can be used) beside the kernel and other daemons, and `mount-memory` (peak memory under many
-//! readers, and the cost of an idle mount). Every run has a mount made anew.
+//! file), `slow` (the same on slow storage) and `start` (until a mount can be used) beside the kernel and other daemons, and
+//! `mount-memory` (peak memory under many readers, and the cost of an idle mount). Every run has a mount made anew.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -10,16 +10,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
+use ferrofs_fuse::attach::Attachment;
 use tempfile::TempDir;
 
 use crate::experiment::{Candidate, Context, Experiment, OURS, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::is_root;
 use crate::mounted::{Mounted, Mounter, System};
-use crate::programs::{ImageArguments, ProgramArguments, repository_of, squashfs_of};
+use crate::programs::{ImageArguments, ProgramArguments, image_by, squashfs_of};
 use crate::reader::{Observation, PYTHON, Pattern, RANDOM_BLOCK, Reader};
 use crate::report::Report;
-use crate::statistics::{Figures, Measured, find};
+use crate::slow_storage::mount_slow;
+use crate::statistics::{Figures, MIB, Measured, find};
 use crate::trees::read_in;
 
 /// A quick run reads this many files of a tree, and this much of a large file; with large LZMA clusters, a daemon that keeps
@@ -28,6 +30,23 @@ const QUICK_FILES: u64 = 1000;
 const QUICK_BYTES: u64 = 32 << 20;
 const QUICK_RANDOM_BYTES: u64 = 4 << 20;
 const QUICK_SPARSE_BLOCKS: u64 = 512;
+/// Bytes of a read on slow storage, how many such reads each thread makes, and fewer in a quick run.
+const SLOW_BLOCK: usize = 64 << 10;
+const SLOW_BLOCKS: u64 = (12 << 20) / SLOW_BLOCK as u64;
+const QUICK_SLOW_BLOCKS: u64 = (1 << 20) / SLOW_BLOCK as u64;
+/// Of a smaller file, most would be read.
+const SLOW_FILE_BYTES: u64 = 64 << 20;
+/// Images that are made where they are needed: name, compression, and the script that makes the tree. A git repository of texts
+/// of 5 to 6 KB in 100 directories, and a file of 256 MiB that becomes half as large.
+const REPOSITORY: [&str; 3] = ["repository", "-zlz4hc",
+    "for d in $(seq 100); do mkdir $d; for f in $(seq 16); do seq $d$f $(($d$f + 999)) > $d/$f; done; done
+    git init -q; git add -A; git -c user.name=x -c user.email=x -c commit.gpgsign=false commit -qm x"];
+const LARGE_FILE: [&str; 3] = [
+    "large-file",
+    "-zlz4",
+    "seq 1000000000000000 9973 1000010000000000 | head -c 16777216 > part
+    for n in $(seq 16); do cat part; done > large; rm part",
+];
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 /// `--memory` of a mount under many readers, in MiB.
 const BUSY_MIB: u32 = 64;
@@ -74,6 +93,18 @@ pub(crate) struct RandomArguments {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct SlowArguments {
+    #[command(flatten)]
+    mounts: StartArguments,
+    /// How long each read of the storage takes, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = up_to(10_000))]
+    delay: u16,
+    /// Number of threads, each of which reads a part of its own
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = up_to(256))]
+    readers: u16,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct StartArguments {
     /// The systems that mount
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
@@ -104,6 +135,8 @@ struct MountRunner {
     directory: PathBuf,
     /// Whether this user may drop the system's caches.
     drops_caches: bool,
+    /// Of each read of the storage that images lie on, if that is slow.
+    delay: Option<Duration>,
 }
 
 impl MountRunner {
@@ -115,13 +148,14 @@ impl MountRunner {
         squashfs: Option<&Path>,
     ) -> Result<Self> {
         let (images, folder) = (ImageInfo::read_all(images)?, peers.folder()?);
-        let [directory, warm] = ["mount", "warm"].map(|name| folder.path().join(name));
-        for directory in [&directory, &warm] {
-            fs::create_dir(directory).context("making a directory to mount on")?;
+        let directory = folder.path().join("mount");
+        for name in ["mount", "warm", "slow"] {
+            fs::create_dir(folder.path().join(name)).context("making a directory to mount on")?;
         }
         let drops_caches = OpenOptions::new().write(true).open(DROP_CACHES).is_ok();
         let mounters = Vec::new();
-        let mut runner = Self { images, squashfs: None, mounters, folder, directory, drops_caches };
+        let mut runner =
+            Self { images, squashfs: None, mounters, folder, directory, drops_caches, delay: None };
         for system in systems {
             let found = system.find(&peers.programs).and_then(|mounter| {
                 let (first, folder) = (&runner.images[0], runner.folder.path());
@@ -130,7 +164,7 @@ impl MountRunner {
                     let made = squashfs_of(first, squashfs, &peers.programs, is_quick, folder);
                     runner.squashfs = Some(made?);
                 }
-                runner.mount(&mounter, first)?.end()?;
+                runner.mount(&mounter, runner.image_of(&mounter, first))?.end()?;
                 Ok(mounter)
             });
             match found {
@@ -165,7 +199,7 @@ impl MountRunner {
                 images.retain(|image| image.has_python && is_root());
                 ensure!(!images.is_empty(), "needs root, and {PYTHON} in an image");
             }
-            Pattern::Status => images = vec![repository_of(programs, self.folder.path())?],
+            Pattern::Status => images = vec![image_by(programs, self.folder.path(), REPOSITORY)?],
             _ => {}
         }
         Ok(images)
@@ -176,20 +210,28 @@ impl MountRunner {
         squashfs.unwrap_or(&image.path)
     }
 
-    fn mount(&self, mounter: &Mounter, image: &ImageInfo) -> Result<Mounted> {
-        let log = self.folder.path().join("daemon");
-        mounter.mount(self.image_of(mounter, image), &self.directory, &log)
+    fn mount(&self, mounter: &Mounter, image: &Path) -> Result<Mounted> {
+        mounter.mount(image, &self.directory, &self.folder.path().join("daemon"))
     }
 
-    /// A fresh mount, with the image in the page cache and nothing else.
-    fn mount_cold(&self, mounter: &Mounter, image: &ImageInfo) -> Result<Mounted> {
+    /// A fresh mount, with the image in the page cache and nothing else; and slow storage with nothing in the page cache,
+    /// which must outlive the mount.
+    fn mount_cold(
+        &self,
+        mounter: &Mounter,
+        image: &ImageInfo,
+    ) -> Result<(Option<Attachment>, Mounted)> {
         if self.drops_caches {
             rustix::fs::sync();
             // Pages, and what is known of files.
             fs::write(DROP_CACHES, "3").context("dropping caches")?;
         }
-        read_in(self.image_of(mounter, image))?;
-        self.mount(mounter, image)
+        let image = self.image_of(mounter, image);
+        read_in(image)?;
+        let Some(delay) = self.delay else { return Ok((None, self.mount(mounter, image)?)) };
+        let slow = self.folder.path().join("slow");
+        let storage = mount_slow(image, &slow, delay)?;
+        Ok((Some(storage), self.mount(mounter, &slow.join("image"))?))
     }
 
     /// One run on a fresh mount.
@@ -199,7 +241,7 @@ impl MountRunner {
         image: &ImageInfo,
         reader: &Reader,
     ) -> Result<(Figures, Observation)> {
-        let mounted = self.mount_cold(mounter, image)?;
+        let (_storage, mounted) = self.mount_cold(mounter, image)?;
         // The reader's own program is in memory again before it is measured.
         Reader::new(Pattern::Find).run(&self.folder.path().join("warm"))?;
         let before = mounted.daemon_cpu()?;
@@ -216,6 +258,8 @@ impl MountRunner {
             let peak = daemon.status()?.vmhwm;
             figures.extend(peak.map(|kib| ("peak", kib as f64 / 1024.0)));
         }
+        let rate = observation.bytes as f64 / MIB / cost.wall.as_secs_f64();
+        figures.extend(self.delay.map(|_| ("MiB/s", rate)));
         let latencies = observation.latencies.into_iter().flatten();
         figures.extend(["mean", "p50", "p99", "p999"].into_iter().zip(latencies));
         mounted.end()?;
@@ -257,7 +301,7 @@ impl MountRunner {
         idle: Duration,
         before: impl Fn() -> Result<()>,
     ) -> Result<Figures> {
-        let mounted = self.mount_cold(mounter, image)?;
+        let (_storage, mounted) = self.mount_cold(mounter, image)?;
         before()?;
         let daemon = mounted.daemon()?.context("no daemon")?;
         let resident = daemon.status()?.vmrss.context("the daemon's memory")? as f64 / 1024.0;
@@ -302,7 +346,8 @@ fn names_of(what: Pattern, image: &ImageInfo) -> Vec<String> {
     let what =
         what.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let kind = format!("{what}-{}", image.codec());
-    let small_clusters = image.is_lz4_4k().then(|| format!("{kind}-4k"));
+    let is_small = image.codec() == "lz4" && image.cluster_bytes <= 4096;
+    let small_clusters = is_small.then(|| format!("{kind}-4k"));
     [what, kind].into_iter().chain(small_clusters).collect()
 }
 
@@ -354,8 +399,7 @@ impl Experiment for RandomArguments {
         let sparse = self.sparse.min(quick(QUICK_SPARSE_BLOCKS));
         let mut kinds = vec![("dense", bytes, u64::MAX)];
         kinds.extend((sparse > 0).then_some(("sparse", u64::MAX, sparse)));
-        let cases = kinds.len() * self.jobs.len() * runner.images.len();
-        context.plan(of.peers.rounds, cases);
+        context.plan(of.peers.rounds, kinds.len() * self.jobs.len() * runner.images.len());
         context.report.remark(format!(
             "reads: pread of {RANDOM_BLOCK} bytes, no block twice, in the same random order, with POSIX_FADV_RANDOM; dense: \
              every block of {bytes} bytes at the front of the largest file; sparse: {sparse} blocks a job of the whole file"
@@ -371,6 +415,34 @@ impl Experiment for RandomArguments {
                     runner.compare(context, ["random", &title], &[kind], image, &reader)?;
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+impl Experiment for SlowArguments {
+    fn run(&self, context: &mut Context<'_>) -> Result<()> {
+        let StartArguments { systems, of } = &self.mounts;
+        let delay = Some(Duration::from_millis(self.delay.into()));
+        let mut runner = MountRunner { delay, ..MountRunner::new(context, systems, of, None)? };
+        runner.describe_runs(&mut context.report);
+        let title = format!("{} readers, {} ms", self.readers, self.delay);
+        let kind = if context.is_quick { "quick" } else { &title };
+        let blocks = if context.is_quick { QUICK_SLOW_BLOCKS } else { SLOW_BLOCKS };
+        context.report.remark(format!(
+            "the image lies on a FUSE file system with a page cache of its own; reads: {blocks} preads of {SLOW_BLOCK} bytes \
+             a reader, no block twice, with POSIX_FADV_RANDOM"
+        ));
+        runner.images.retain(|image| image.largest_bytes >= SLOW_FILE_BYTES);
+        if runner.images.is_empty() {
+            runner.images.push(image_by(&of.peers.programs, runner.folder.path(), LARGE_FILE)?);
+        }
+        context.plan(of.peers.rounds, runner.images.len());
+        for image in &runner.images {
+            let (jobs, file) = (self.readers, image.largest.clone().unwrap_or_default());
+            let random = Reader::new(Pattern::Random);
+            let reader = Reader { jobs, block: SLOW_BLOCK, blocks, file, ..random };
+            runner.compare(context, ["slow", &title], &[kind], image, &reader)?;
         }
         Ok(())
     }

@@ -53,12 +53,10 @@ pub(crate) enum PlotKind {
 }
 
 impl PlotKind {
-    const fn is_bars(self) -> bool {
-        matches!(self, Self::Bars | Self::BarsLog)
-    }
-
-    const fn is_cdf(self) -> bool {
-        matches!(self, Self::Cdf | Self::CdfLog)
+    /// Whether it shows bars, and whether it shows a distribution.
+    const fn shape(self) -> (bool, bool) {
+        let is_bars = matches!(self, Self::Bars | Self::BarsLog);
+        (is_bars, matches!(self, Self::Cdf | Self::CdfLog))
     }
 }
 
@@ -89,8 +87,8 @@ impl Plot {
 
     /// Adds the samples of a candidate. Without a case its own name stands first.
     pub(crate) fn add(&mut self, names: [&str; 2], samples: &Samples, statistic: Statistic) {
-        let [first, second] = names;
-        let name = if self.kind.is_cdf() && second.is_empty() { first } else { second };
+        let ([first, second], (is_bars, is_cdf)) = (names, self.kind.shape());
+        let name = if is_cdf && second.is_empty() { first } else { second };
         let rows: usize = self.series.iter().map(|series| series.bars.len()).sum();
         let place = self.series.iter().position(|series| series.name == name);
         let place = place.unwrap_or_else(|| {
@@ -98,12 +96,12 @@ impl Plot {
             self.series.len() - 1
         });
         let (series, number) = (&mut self.series[place], samples.number(statistic));
-        if self.kind.is_cdf() {
+        if is_cdf {
             let share = |count: usize| count as f64 / samples.0.len() as f64 * 100.0;
             let sorted = samples.sorted().into_iter().enumerate();
             let steps = sorted.flat_map(|(at, value)| [(value, share(at)), (value, share(at + 1))]);
             series.points.extend(steps);
-        } else if self.kind.is_bars() {
+        } else if is_bars {
             if self.groups.last().is_none_or(|(_, last)| last != first) {
                 self.groups.push((rows + self.groups.len(), first.to_owned()));
             }
@@ -121,7 +119,7 @@ impl Plot {
     }
 
     fn draw(&self, svg: &mut String) -> Drawn {
-        let (is_bars, is_cdf) = (self.kind.is_bars(), self.kind.is_cdf());
+        let (is_bars, is_cdf) = self.kind.shape();
         let bars = || self.series.iter().flat_map(|series| &series.bars);
         let points = || self.series.iter().flat_map(|series| &series.points);
         let ends = bars().flat_map(|(_, [_, min, max])| [*min, *max]);
@@ -273,8 +271,7 @@ impl Axis {
 #[cfg(test)]
 mod tests {
     use super::PlotKind::{Bars, BarsLog, CdfLog, Lines};
-    use super::{Axis, Plot};
-    use crate::statistics::{Samples, Statistic};
+    use super::*;
 
     #[test]
     fn every_kind_shows_its_names_and_numbers_and_nothing_of_a_network() {

@@ -88,10 +88,7 @@ pub(crate) fn cpu_of(child: &Child) -> io::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-    use std::time::Duration;
-
-    use super::{cpu_of, end_of, run};
+    use super::*;
 
     #[test]
     fn a_run_has_costs_and_an_output_and_a_failure_is_reported_with_it() {

@@ -25,10 +25,6 @@ use crate::trees::{is_in_memory, remove};
 const SHARED_MEMORY: &str = "/dev/shm";
 /// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
-/// Files of 5 to 6 KB.
-const MAKE_REPOSITORY: &str =
-    "for d in $(seq 100); do mkdir $d; for f in $(seq 16); do seq $d$f $(($d$f + 999)) > $d/$f; done; done
-    git init -q; git add -A; git -c user.name=x -c user.email=x -c commit.gpgsign=false commit -qm x";
 const MKSQUASHFS: &str = "mksquashfs";
 /// zstd in blocks of 128 KiB, as squashfs is mostly used.
 const SQUASHFS_OPTIONS: [&str; 7] =
@@ -267,23 +263,23 @@ pub(crate) fn squashfs_of(
     made.map(|_| path)
 }
 
-/// An image of a git repository with texts in 100 directories, made in the folder.
-pub(crate) fn repository_of(programs: &ProgramArguments, folder: &Path) -> Result<ImageInfo> {
-    let (tree, path) = (folder.join("repository"), folder.join("repository.erofs"));
+/// An image of a tree that a shell script makes, in the folder.
+pub(crate) fn image_by(
+    programs: &ProgramArguments,
+    folder: &Path,
+    [name, compression, script]: [&str; 3],
+) -> Result<ImageInfo> {
+    let (tree, path) = (folder.join(name), folder.join(format!("{name}.erofs")));
     fs::create_dir(&tree).with_context(|| format!("making {}", tree.display()))?;
-    process::run(Command::new("sh").args(["-ec", MAKE_REPOSITORY]).current_dir(&tree))?;
-    let build = ["build", "--quiet", "--progress=none", "-zlz4hc", "-C65536"];
+    process::run(Command::new("sh").args(["-ec", script]).current_dir(&tree))?;
+    let build = ["build", "--quiet", "--progress=none", compression, "-C65536"];
     process::run(&mut programs.ours()?.with(build).with([&path, &tree]).command())?;
     ImageInfo::read(&path)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::{Invocation, Program, ProgramArguments, version_in};
-    use crate::process;
+    use super::*;
 
     #[test]
     fn versions_are_found_in_what_programs_print() {

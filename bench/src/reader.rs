@@ -11,7 +11,7 @@ use std::sync::RwLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use crossbeam_channel::bounded;
 use fastrand::Rng;
@@ -36,6 +36,7 @@ const BATCHES: usize = 1;
 /// Files that count as small, and how many of them are read.
 const SMALL_BYTES: u64 = 16 << 10;
 const SMALL_FILES: u64 = 3000;
+const PANICKED: &str = "a reader panicked";
 /// The random order is the same in every run.
 const RANDOM_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -62,7 +63,7 @@ pub(crate) enum Pattern {
     Status,
     /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them
     Tree,
-    /// Blocks of 4 KiB in random order, none twice
+    /// Blocks in random order, none twice
     #[value(skip)]
     Random,
 }
@@ -81,7 +82,8 @@ pub(crate) struct Reader {
     pub(crate) file: PathBuf,
     /// At the front of the file at most.
     pub(crate) bytes: u64,
-    /// Blocks that each thread reads at random at most.
+    /// Bytes of a block that is read at random, and how many of them each thread reads at most.
+    pub(crate) block: usize,
     pub(crate) blocks: u64,
     /// Whether contents are summed.
     pub(crate) sums: bool,
@@ -123,7 +125,8 @@ impl Reader {
     pub(crate) fn new(pattern: Pattern) -> Self {
         let [directory, file] = [".", ""].map(PathBuf::from);
         let [files, bytes, blocks] = [u64::MAX; 3];
-        Self { pattern, directory, jobs: 1, files, file, bytes, blocks, sums: false }
+        let (jobs, block) = (1, RANDOM_BLOCK);
+        Self { pattern, directory, jobs, files, file, bytes, block, blocks, sums: false }
     }
 
     pub(crate) fn run(&self, directory: &Path) -> Result<(Cost, Observation)> {
@@ -212,7 +215,7 @@ fn read_tree(tree: &Path, reader: &Reader) -> Result<Observation> {
         outbox.send(batch).unwrap_or_default();
         drop(outbox);
         for reader in readers {
-            observation.add(reader.join().map_err(|_| panicked())??);
+            observation.add(reader.join().unwrap_or_else(|_| bail!(PANICKED))?);
         }
         Ok(observation)
     })
@@ -226,7 +229,7 @@ fn run_program(words: &[&str]) -> Result<Observation> {
 
 fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Observation> {
     let mut observation = Observation::default();
-    for entry in entries(walk) {
+    for entry in entries(walk.min_depth(1)) {
         let Some(entry) = entry? else {
             observation.refused += 1;
             continue;
@@ -285,34 +288,31 @@ pub(crate) fn read_together<T: Send>(
         let running: Vec<_> = (0..readers).map(begin).collect::<Result<_, _>>()?;
         let (usage, clock) = (Usage::now(), Instant::now());
         drop(held);
-        let got = running.into_iter().map(|reader| reader.join().map_err(|_| panicked())?);
+        let got =
+            running.into_iter().map(|reader| reader.join().unwrap_or_else(|_| bail!(PANICKED)));
         let got = got.collect::<Result<_>>()?;
         Ok((got, [clock.elapsed(), Usage::now().since(usage).cpu]))
     })
 }
 
-fn panicked() -> Error {
-    anyhow!("a reader panicked")
-}
-
-/// As fio's psync engine: pread of 4 KiB, blocks of each job's own part, none twice, with the kernel's readahead off.
+/// As fio's psync engine: pread, blocks of each job's own part, none twice, with the kernel's readahead off.
 fn read_random(reader: &Reader) -> Result<Observation> {
-    let (path, jobs) = (reader.file.as_path(), reader.jobs);
+    let (path, jobs, bytes) = (reader.file.as_path(), reader.jobs, reader.block as u64);
     let length = fs::metadata(path).with_context(|| path.display().to_string())?.len();
-    let blocks = length.min(reader.bytes) / RANDOM_BLOCK as u64 / u64::from(jobs);
-    ensure!(blocks > 0, "{} is shorter than {jobs} blocks of {RANDOM_BLOCK} bytes", path.display());
+    let blocks = length.min(reader.bytes) / bytes / u64::from(jobs);
+    ensure!(blocks > 0, "{} is shorter than {jobs} blocks of {bytes} bytes", path.display());
     let most = usize::try_from(reader.blocks).unwrap_or(usize::MAX);
     let (parts, _) = read_together(jobs, |job| {
         let first = u64::from(job) * blocks;
         let file = File::open(path).with_context(|| path.display().to_string())?;
         fadvise(&file, 0, None, Advice::Random).context("fadvise")?;
-        let (mut block, mut latencies) = ([0; RANDOM_BLOCK], Vec::new());
+        let (mut block, mut latencies) = (vec![0; reader.block], Vec::new());
         let mut order: Vec<u64> = (0..blocks).collect();
         Rng::with_seed(RANDOM_SEED ^ first).shuffle(&mut order);
         order.truncate(most);
         latencies.reserve_exact(order.len());
         for index in order {
-            let offset = (first + index) * RANDOM_BLOCK as u64;
+            let offset = (first + index) * bytes;
             let begin = Instant::now();
             let read = file.read_exact_at(&mut block, offset);
             read.with_context(|| format!("{} at {offset}", path.display()))?;
@@ -322,7 +322,7 @@ fn read_random(reader: &Reader) -> Result<Observation> {
     })?;
     let all: Samples = parts.into_iter().flatten().collect();
     let latencies = [all.mean(), all.median(), all.percentile(990), all.percentile(999)];
-    let bytes = (all.0.len() * RANDOM_BLOCK) as u64;
+    let bytes = all.0.len() as u64 * bytes;
     Ok(Observation { files: 1, bytes, latencies: Some(latencies), ..Observation::default() })
 }
 

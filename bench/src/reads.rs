@@ -22,11 +22,10 @@ use crate::mounted::{Mounter, System};
 use crate::process::{self, Cost};
 use crate::programs::{ImageArguments, Invocation};
 use crate::reader::{Observation, read_front, read_together};
-use crate::statistics::Figures;
+use crate::statistics::{Figures, MIB};
 use crate::trees::read_in;
 
 const BLOCK_BYTES: usize = 128 << 10;
-const MIB: f64 = 1_048_576.0;
 const FSCK: &str = "fsck.erofs";
 
 #[derive(Debug, Clone, Args)]
@@ -86,18 +85,7 @@ impl Experiment for ReadsArguments {
                 let pass = read_anew(&self.image, files, readers)?;
                 let is_first = first_sum.replace(Some(pass.sum)).is_none_or(|sum| sum == pass.sum);
                 ensure!(is_first, "{readers} readers got other bytes than those before them");
-                let wall = pass.wall.as_secs_f64();
-                let [served, decoded] =
-                    [pass.served_bytes, pass.decoded_bytes].map(|bytes| bytes as f64 / MIB);
-                Ok(vec![
-                    ("wall", wall),
-                    ("CPU", pass.cpu.as_secs_f64()),
-                    ("MiB served", served),
-                    ("clusters decoded", pass.decodes as f64),
-                    ("MiB decoded", decoded),
-                    ("decoded per served", decoded / served),
-                    ("MiB/s", served / wall),
-                ])
+                Ok(pass.figures(readers))
             })
         });
         let title = format!("at least {} bytes in blocks of {BLOCK_BYTES}", self.files.at_least);
@@ -130,7 +118,14 @@ fn read_anew(path: &Path, files: &[Inode], readers: u16) -> Result<ReadPass> {
     read_in(path)?;
     let image = open(path)?;
     let pass = read_all(&image, files, BLOCK_BYTES, readers)?;
-    Ok(ReadPass { distinct: touched(&image, files)?, ..pass })
+    let mut places = HashSet::new();
+    for file in files {
+        for extent in image.file_extents(file, 0)? {
+            let place = extent?.location.filter(|place| place.algorithm.is_some());
+            places.extend(place.map(|place| place.offset));
+        }
+    }
+    Ok(ReadPass { distinct: places.len() as u64, ..pass })
 }
 
 /// Has this many readers read all files in the same order, from the same moment on.
@@ -190,18 +185,24 @@ pub(crate) struct DecodesArguments {
 }
 
 impl ReadPass {
-    /// The columns of a row of `decodes`.
+    /// The columns of a row. Without compressed files no cluster is touched.
     fn figures(&self, readers: u16) -> Figures {
-        vec![
+        let [served, decoded] =
+            [self.served_bytes, self.decoded_bytes].map(|bytes| bytes as f64 / MIB);
+        let mut figures = vec![
             ("readers", readers.into()),
             ("clusters touched", self.distinct as f64),
             ("decodes", self.decodes as f64),
             ("decodes a cluster", self.decodes as f64 / self.distinct as f64),
-            ("decoded per served", self.decoded_bytes as f64 / self.served_bytes as f64),
-            ("served", (self.served_bytes >> 20) as f64),
+            ("MiB decoded", decoded),
+            ("decoded per served", decoded / served),
+            ("MiB served", served),
             ("wall", self.wall.as_secs_f64()),
             ("CPU", self.cpu.as_secs_f64()),
-        ]
+            ("MiB/s", served / self.wall.as_secs_f64()),
+        ];
+        figures.retain(|(_, value)| !value.is_nan());
+        figures
     }
 }
 
@@ -211,53 +212,43 @@ impl Experiment for DecodesArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let folder = self.of.peers.folder()?;
+        let (folder, programs) = (self.of.peers.folder()?, &self.of.peers.programs);
         context.plan(self.of.peers.rounds, self.of.images.len());
         for path in &self.of.images {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let (files, inodes) = self.files.of(&open(path)?)?;
-            let counter = Counter { folder: folder.path(), image: path, files };
+            let counter = &Counter { folder: folder.path(), image: path, files };
             let inodes = &inodes;
             let ours = self.files.readers.iter().map(|&readers| {
                 let run = move || Ok(read_anew(path, inodes, readers)?.figures(readers));
                 Candidate::ours(OURS, run)
             });
             let mut candidates: Vec<_> = ours.collect();
-            for peer in [FSCK, System::Erofsfuse.name()] {
-                match self.peer(peer, &counter, context) {
-                    Ok(peers) => candidates.extend(peers),
-                    Err(error) => context.report.leave_out(format!("{peer} on {name}"), error),
+            // fsck.erofs over the whole image, and erofsfuse over the files for each number of readers.
+            match programs.peer(FSCK) {
+                Ok(fsck) => {
+                    let invocation = fsck.with(["--extract"]).with([path]);
+                    context.report.peer_command(FSCK, invocation.line());
+                    let run = move || counter.fsck(&invocation);
+                    candidates.push(Candidate::peer("fsck.erofs, whole image", run));
                 }
+                Err(why) => context.report.leave_out(format!("{FSCK} on {name}"), why),
+            }
+            let erofsfuse = System::Erofsfuse.name();
+            match System::Erofsfuse.find(programs) {
+                Ok(mounter) => {
+                    let words = mounter.words(path, &counter.folder.join("mount"));
+                    context.report.peer_command(erofsfuse, words);
+                    candidates.extend(self.files.readers.iter().map(|&readers| {
+                        let mounter = mounter.clone();
+                        Candidate::peer(erofsfuse, move || counter.mounted(&mounter, readers))
+                    }));
+                }
+                Err(why) => context.report.leave_out(format!("{erofsfuse} on {name}"), why),
             }
             context.compare(["decodes", "", &name], &[], candidates)?;
         }
         Ok(())
-    }
-}
-
-impl DecodesArguments {
-    /// fsck.erofs over the whole image, or erofsfuse over the files for each number of readers.
-    fn peer<'a>(
-        &self,
-        peer: &'static str,
-        counter: &'a Counter<'a>,
-        context: &mut Context<'_>,
-    ) -> Result<Vec<Candidate<'a>>> {
-        let programs = &self.of.peers.programs;
-        if peer == FSCK {
-            let invocation = programs.peer(FSCK)?.with(["--extract"]).with([counter.image]);
-            context.report.peer_command(FSCK, invocation.line());
-            let who = "fsck.erofs, whole image";
-            return Ok(vec![Candidate::peer(who, move || counter.fsck(&invocation))]);
-        }
-        let mounter = System::Erofsfuse.find(programs)?;
-        let words = mounter.words(counter.image, &counter.folder.join("mount"));
-        context.report.peer_command(peer, words);
-        let readers = self.files.readers.iter().map(|&readers| {
-            let mounter = mounter.clone();
-            Candidate::peer(peer, move || counter.mounted(&mounter, readers))
-        });
-        Ok(readers.collect())
     }
 }
 
@@ -331,18 +322,6 @@ impl Counter<'_> {
         ensure!(sum.distinct > 0, "nothing was decoded");
         Ok(sum)
     }
-}
-
-/// Different places of compressed extents.
-fn touched(image: &Image, files: &[Inode]) -> Result<u64> {
-    let mut places = HashSet::new();
-    for file in files {
-        for extent in image.file_extents(file, 0)? {
-            let place = extent?.location.filter(|place| place.algorithm.is_some());
-            places.extend(place.map(|place| place.offset));
-        }
-    }
-    Ok(places.len() as u64)
 }
 
 #[cfg(test)]

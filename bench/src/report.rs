@@ -338,8 +338,7 @@ pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, StealDelta};
-    use crate::statistics::{Measured, Samples};
+    use super::*;
 
     #[test]
     fn a_claim_is_by_the_worst_of_its_figures() {
@@ -396,10 +395,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("new");
         report.write_folder(&inner).unwrap();
-        let json = std::fs::read(inner.join("pages.json")).unwrap();
+        let json = fs::read(inner.join("pages.json")).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(value["series"][0]["samples"][1], 2.0);
-        let text = std::fs::read_to_string(inner.join("pages.md")).unwrap();
+        let text = fs::read_to_string(inner.join("pages.md")).unwrap();
         assert!(text.contains("| reserve | 1.5 |") && text.contains("a remark"), "{text}");
         assert_eq!(text.matches("left out: mount: no /dev/fuse").count(), 1, "{text}");
         assert!(text.contains("-95 % or more: -97.0 % here, met\n"), "{text}");

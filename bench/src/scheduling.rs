@@ -26,8 +26,6 @@ const ITEM_BYTES: usize = 32 * 1024;
 const GAP_BYTES: usize = 16 * 1024;
 /// An item that did not run for so long is lost, whatever else the machine does.
 const LOST: Duration = Duration::from_secs(30);
-/// The columns of the tables.
-const NAMES: [&str; 3] = ["workqueue (unbound)", "per-CPU", "per-CPU raised"];
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SchedulingArguments {
@@ -42,50 +40,51 @@ impl Experiment for SchedulingArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let available = AvailableCpus::read();
         let cpus = available.cpus();
-        let pools = Pools::start(cpus)?;
-        for (pool, name) in NAMES.iter().enumerate() {
-            context.report.remark(format!("{name}: {}", pools.priority_level(pool)?));
+        let unbound = UnboundPool::new(unbound::UnboundSettings::new("unbound"));
+        let priorities = [("normal", PriorityRequest::Normal), ("raised", PriorityRequest::Raised)];
+        let per_cpu = priorities.map(|(name, priority)| {
+            let settings = percpu::PerCpuSettings::new(name).cpus(cpus.clone());
+            PerCpuPool::new(settings.priority(priority))
+        });
+        per_cpu.iter().for_each(PerCpuPool::start);
+        let pools: [(&str, Submit<'_>); 3] = [
+            ("workqueue (unbound)", &|work| _ = unbound.submit(work)),
+            ("per-CPU", &|work| _ = per_cpu[0].submit(work)),
+            ("per-CPU raised", &|work| _ = per_cpu[1].submit(work)),
+        ];
+        // All threads have started after this.
+        for (name, submit) in pools {
+            context.report.remark(format!("{name}: {}", priority_level(submit)?));
         }
         context.plan(self.rounds, 2);
-        measure("idle machine", "idle", cpus, &pools, context)?;
-        let generators = start_load(cpus, self.load.into())?;
         let beside = format!("beside {} load generators a CPU", self.load);
-        measure(&beside, "load", cpus, &pools, context)?;
-        drop(generators);
+        // Thresholds know the cases by shorter names.
+        for (case, name, load) in [("idle machine", "idle", 0), (&beside, "load", self.load)] {
+            let _generators = start_load(cpus, load.into())?;
+            let candidates = pools.into_iter().map(|(name, submit)| {
+                // The reader's CPU rotates.
+                let mut readers = cpus.iter().collect::<Vec<_>>().into_iter().cycle();
+                Candidate::ours(name, move || launch(submit, readers.next()))
+            });
+            let all = context.measure(case, candidates.collect())?;
+            for (table, figure) in [("launches", "launch"), ("items", "item")] {
+                context.report.add(table, case, case, &only(&all, figure))?;
+            }
+            context.report.evaluate_all(case, &[name], &all);
+        }
         // Their samples are those of the fallback: no worker of a CPU ran them.
-        let fallbacks: u64 = pools.per_cpu.iter().map(|pool| pool.stats().fallback).sum();
+        let fallbacks: u64 = per_cpu.iter().map(|pool| pool.stats().fallback).sum();
         context.report.remark(format!("items that took the fallback: {fallbacks}"));
         Ok(())
     }
 }
 
-/// Launches on each pool in turn; thresholds know the case by a shorter name.
-fn measure(
-    case: &str,
-    name: &str,
-    cpus: &CpuSet,
-    pools: &Pools,
-    context: &mut Context<'_>,
-) -> Result<()> {
-    let candidates = NAMES.iter().enumerate().map(|(pool, name)| {
-        // The reader's CPU rotates.
-        let mut readers = cpus.iter().collect::<Vec<_>>().into_iter().cycle();
-        Candidate::ours(*name, move || launch(pool, readers.next(), pools))
-    });
-    let all = context.measure(case, candidates.collect())?;
-    for (table, figure) in [("launches", "launch"), ("items", "item")] {
-        context.report.add(table, case, case, &only(&all, figure))?;
-    }
-    context.report.evaluate_all(case, &[name], &all);
-    Ok(())
-}
-
 /// By a thread of its own: the CPUs of a process are those of its first thread, and to bind that one would take CPUs
 /// away from the pools.
-fn launch(pool: usize, cpu: Option<usize>, pools: &Pools) -> Result<Figures> {
+fn launch(submit: Submit<'_>, cpu: Option<usize>) -> Result<Figures> {
     let read = || {
         CpuSet::from_iter(cpu).bind_current_thread().context("binding the reader")?;
-        burst(&|work| pools.submit(pool, work))
+        burst(submit)
     };
     let reader = thread::scope(|scope| scope.spawn(read).join());
     let latencies = reader.unwrap_or_else(|_| bail!("the reader panicked"))?;
@@ -95,6 +94,8 @@ fn launch(pool: usize, cpu: Option<usize>, pools: &Pools) -> Result<Figures> {
 }
 
 type Work = Box<dyn FnOnce() + Send>;
+/// Hands work to a pool.
+type Submit<'a> = &'a (dyn Fn(Work) + Sync);
 
 /// Computes for about a nanosecond a byte.
 fn compute(bytes: &[u8]) {
@@ -106,7 +107,7 @@ fn compute(bytes: &[u8]) {
 
 /// A burst of decode-like work: a reader submits an item, waits for it, computes a little, and submits the next. The time
 /// from submission to start of each.
-fn burst(submit: &dyn Fn(Work)) -> Result<Vec<Duration>> {
+fn burst(submit: Submit<'_>) -> Result<Vec<Duration>> {
     let input: Arc<[u8]> = vec![0x5a; ITEM_BYTES].into();
     let (sender, starts) = sync_channel(1);
     let mut latencies = Vec::with_capacity(ITEMS);
@@ -127,42 +128,11 @@ fn burst(submit: &dyn Fn(Work)) -> Result<Vec<Duration>> {
     Ok(latencies)
 }
 
-/// A pool bound to no CPU, and per-CPU workers: at normal priority, and as high as the system allows.
-#[derive(Debug)]
-struct Pools {
-    unbound: UnboundPool,
-    per_cpu: [PerCpuPool; 2],
-}
-
-impl Pools {
-    /// All threads have started when this returns.
-    fn start(cpus: &CpuSet) -> Result<Self> {
-        let unbound = UnboundPool::new(unbound::UnboundSettings::new("unbound"));
-        let priorities = [("normal", PriorityRequest::Normal), ("raised", PriorityRequest::Raised)];
-        let per_cpu = priorities.map(|(name, priority)| {
-            PerCpuPool::new(percpu::PerCpuSettings::new(name).cpus(cpus.clone()).priority(priority))
-        });
-        per_cpu.iter().for_each(PerCpuPool::start);
-        let pools = Self { unbound, per_cpu };
-        pools.priority_level(0)?;
-        Ok(pools)
-    }
-
-    /// In the order of `NAMES`.
-    fn submit(&self, pool: usize, work: Work) {
-        match pool.checked_sub(1) {
-            None => drop(self.unbound.submit(work)),
-            Some(pool) => drop(self.per_cpu[pool].submit(work)),
-        }
-    }
-
-    /// The priority at which that pool runs an item, by the system's account.
-    fn priority_level(&self, pool: usize) -> Result<PriorityLevel> {
-        let (sender, level) = sync_channel(1);
-        let report = move || sender.send(priority::of_current_thread()).unwrap_or_default();
-        self.submit(pool, Box::new(report));
-        level.recv().context("a pool lost an item")
-    }
+/// The priority at which a pool runs an item, by the system's account.
+fn priority_level(submit: Submit<'_>) -> Result<PriorityLevel> {
+    let (sender, level) = sync_channel(1);
+    submit(Box::new(move || sender.send(priority::of_current_thread()).unwrap_or_default()));
+    level.recv().context("a pool lost an item")
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Bytes of one.
+pub(crate) const MIB: f64 = 1_048_576.0;
+
 /// How a quantity is shown: its unit, and the digits behind the point. In a case it is a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Figure {

@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 24 << 20;
 
 /// Everything that `walk` finds. What this user may not read is None; nothing else may fail.
 pub(crate) fn entries(walk: WalkDir) -> impl Iterator<Item = Result<Option<DirEntry>>> {
-    walk.min_depth(1).into_iter().map(|entry| match entry {
+    walk.into_iter().map(|entry| match entry {
         Ok(entry) => Ok(Some(entry)),
         Err(error) if error.io_error().is_some_and(is_denied) => Ok(None),
         Err(error) => Err(error.into()),
@@ -33,7 +33,8 @@ pub(crate) fn is_denied(error: &std::io::Error) -> bool {
 /// Copies directories, symbolic links and regular files up to this many bytes: one in so many files, so that all
 /// directories are represented. Files that this user may not read are left out. Answers files and bytes.
 pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<(u64, u64)> {
-    let found = entries(WalkDir::new(from).sort_by_file_name()).filter_map(Result::transpose);
+    let found =
+        entries(WalkDir::new(from).min_depth(1).sort_by_file_name()).filter_map(Result::transpose);
     let (mut files, mut total) = (Vec::new(), 0);
     fs::create_dir(to).with_context(|| format!("making {}", to.display()))?;
     for entry in found {
@@ -72,17 +73,19 @@ pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<(u64, u64)>
 /// Reads a file, or all files of a tree, into the page cache; answers bytes and entries.
 pub(crate) fn read_in(path: &Path) -> Result<(u64, u64)> {
     let (mut bytes, mut count) = (0, 0);
-    for entry in entries(WalkDir::new(path)).filter_map(Result::transpose) {
+    // What is in a directory, or the file itself.
+    let path = path.canonicalize().with_context(|| path.display().to_string())?;
+    let walk = WalkDir::new(&path).min_depth(path.is_dir().into());
+    for entry in entries(walk).filter_map(Result::transpose) {
         count += 1;
         let entry = entry?;
-        bytes += if entry.file_type().is_file() { read_file(entry.path())? } else { 0 };
+        if entry.file_type().is_file() {
+            let what = || format!("reading {}", entry.path().display());
+            let mut file = File::open(entry.path()).with_context(what)?;
+            bytes += copy(&mut file, &mut sink()).with_context(what)?;
+        }
     }
-    if path.is_file() { Ok((read_file(path)?, 1)) } else { Ok((bytes, count)) }
-}
-
-fn read_file(path: &Path) -> Result<u64> {
-    let what = || format!("reading {}", path.display());
-    copy(&mut File::open(path).with_context(what)?, &mut sink()).with_context(what)
+    Ok((bytes, count))
 }
 
 pub(crate) fn is_in_memory(folder: &Path) -> bool {
@@ -125,10 +128,10 @@ pub(crate) fn put_away(output: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
-    use super::{copy_part, put_away, read_in, remove};
+    use super::*;
 
     #[test]
     fn a_part_has_folders_links_and_one_in_so_many_files_up_to_a_limit() {

@@ -108,11 +108,9 @@ fn decode_all(path: &Path) -> Result<(u16, Samples)> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use super::*;
 
-    use super::{Samples, Statistic, decode_all};
-
-    fn decoded(name: &str) -> anyhow::Result<(u16, Samples)> {
+    fn decoded(name: &str) -> Result<(u16, Samples)> {
         decode_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name))
     }
 

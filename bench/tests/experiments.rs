@@ -60,13 +60,8 @@ struct Run {
 }
 
 impl Run {
-    /// Without a single peer.
-    fn alone(words: &str) -> Self {
-        Self::with_peers(words, &[])
-    }
-
-    /// With scripts in place of peers.
-    fn with_peers(words: &str, peers: &[(&str, &str)]) -> Self {
+    /// With these scripts in place of peers, and no other peers.
+    fn new(words: &str, peers: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("peers");
         fs::create_dir(&place).unwrap();
@@ -86,25 +81,10 @@ impl Run {
         Self { folder, output }
     }
 
-    fn text(&self) -> String {
-        text(&self.output)
-    }
-
     fn json(&self, experiment: &str) -> Value {
-        self.text();
+        text(&self.output);
         let path = self.folder.path().join("out").join(experiment).with_extension("json");
         serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-    }
-
-    /// What it lacked to mount; it must have named that.
-    fn lack(&self) -> Option<String> {
-        let complaint = complaint(&self.output);
-        if self.output.status.success() {
-            return None;
-        }
-        let lacks = ["needs /dev/fuse", "needs fusermount3", "did not mount"];
-        assert!(lacks.iter().any(|lack| complaint.contains(lack)), "{complaint}");
-        Some(complaint)
     }
 }
 
@@ -120,34 +100,22 @@ fn left_out(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn workqueue_prints_the_lines_of_qemu_and_keeps_its_samples() {
+fn experiments_print_what_they_are_to_print_and_keep_their_samples() {
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().display();
-    let text =
-        printed(&format!("workqueue --quick -t 2 -c 1 --rows inline,per-thread --out {out}"));
-    for line in [
+    let workqueue = "workqueue --quick -t 2 -c 1 --rows inline,per-thread";
+    let workqueue = format!("{workqueue} --out {}", folder.path().display());
+    let lines_of_qemu = [
         "Run the benchmark: threads 2 requests-per-thread: 4 memory 0.125G repeat 1.",
         "RUN 0: Request # 32768 Cost ",
         ", Compression Rate 89.043478.",
         "AVG: Time Cost ",
         "AVG Throughput: ",
         "| threads |      queue |",
-    ] {
-        assert!(text.contains(line), "{line} is missing in {text}");
-    }
-    let json = fs::read(folder.path().join("workqueue.json")).unwrap();
-    let report: Value = serde_json::from_slice(&json).unwrap();
-    assert_eq!(report["claims"][0]["origin"], "002");
-    assert!(folder.path().join("workqueue.svg").exists());
-    assert_eq!(report["series"][6]["row"], "per-thread");
-    assert_eq!(report["series"][6]["samples"].as_array().unwrap().len(), 1);
-}
-
-#[test]
-fn experiments_print_what_they_are_to_print() {
+    ];
     let reads = format!("reads {IMAGE} --quick --at-least 1 --readers 1,4");
     for (words, lines) in [
-        ("scheduling --quick -i 2 --load 1", &["Standard deviation (us)", "per-CPU raised: "][..]),
+        (&*workqueue, &lines_of_qemu[..]),
+        ("scheduling --quick -i 2 --load 1", &["Standard deviation (us)", "per-CPU raised: "]),
         ("pages --quick --without-cgroup", &["at its limit: --without-cgroup"]),
         (&reads, &["| readers | MiB served |", "| 4       | "]),
         ("describe pages", &["# pages: ", "Origins: 001, 004", "-95 % or more"]),
@@ -157,6 +125,12 @@ fn experiments_print_what_they_are_to_print() {
             assert!(text.contains(line), "{line} is missing in {text}");
         }
     }
+    let json = fs::read(folder.path().join("workqueue.json")).unwrap();
+    let report: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(report["claims"][0]["origin"], "002");
+    assert!(folder.path().join("workqueue.svg").exists());
+    assert_eq!(report["series"][6]["row"], "per-thread");
+    assert_eq!(report["series"][6]["samples"].as_array().unwrap().len(), 1);
 }
 
 #[test]
@@ -282,7 +256,7 @@ fn all_writes_one_page_on_everything_and_says_what_was_left_out() {
 
 #[test]
 fn check_runs_alone_and_names_the_peer_that_is_missing() {
-    let run = Run::alone(&format!("check {IMAGE} --jobs 2"));
+    let run = Run::new(&format!("check {IMAGE} --jobs 2"), &[]);
     let report = run.json("check");
     assert_eq!(left_out(&report), ["fsck.erofs"]);
     for row in ["ferrofs --jobs 1", "ferrofs"] {
@@ -292,29 +266,28 @@ fn check_runs_alone_and_names_the_peer_that_is_missing() {
             assert_eq!(samples.len(), 2);
         }
     }
-    assert!(run.text().contains("\nferrofs: ferrofs "), "{}", run.text());
-    assert!(run.text().contains("not measured: nothing to compare"));
+    assert!(text(&run.output).contains("\nferrofs: ferrofs "), "{}", text(&run.output));
+    assert!(text(&run.output).contains("not measured: nothing to compare"));
 }
 
 #[test]
 fn extract_sets_ours_against_peers_and_keeps_their_words() {
     let fsck =
         "case $1 in --version) echo fsck.erofs 1.0;; --extract=*) mkdir ${1#--extract=};; esac";
-    let run = Run::with_peers(&format!("extract {IMAGE} --jobs 2"), &[("fsck.erofs", fsck)]);
+    let run = Run::new(&format!("extract {IMAGE} --jobs 2"), &[("fsck.erofs", fsck)]);
     let report = run.json("extract");
     assert_eq!(left_out(&report), ["unsquashfs"]);
     assert_eq!(samples(&report, "fsck.erofs", "lz4, wall").len(), 2);
-    assert!(run.text().contains("\nfsck.erofs: fsck.erofs 1.0, "), "{}", run.text());
+    assert!(text(&run.output).contains("\nfsck.erofs: fsck.erofs 1.0, "), "{}", text(&run.output));
     let words = &report["peer_commands"][0]["words"];
     assert!(words[1].as_str().unwrap().starts_with("--extract="), "{words}");
-    assert!(run.text().contains("| wall / fsck.erofs |"));
+    assert!(text(&run.output).contains("| wall / fsck.erofs |"));
 }
 
 #[test]
 fn a_peer_that_fails_is_named_with_what_it_said() {
-    let run =
-        Run::with_peers(&format!("check {IMAGE}"), &[("fsck.erofs", "echo broken >&2; exit 1")]);
-    let text = run.text();
+    let run = Run::new(&format!("check {IMAGE}"), &[("fsck.erofs", "echo broken >&2; exit 1")]);
+    let text = text(&run.output);
     assert!(text.contains("left out: fsck.erofs in lz4: "), "{text}");
     assert!(text.contains("exit status: 1: broken"), "{text}");
 }
@@ -326,7 +299,7 @@ fn build_measures_every_case_of_a_small_tree() {
         let line = format!("line {number} of a file that compresses well\n");
         fs::write(tree.path().join(number.to_string()), line.repeat(2000)).unwrap();
     }
-    let run = Run::alone(&format!("build {}", tree.path().display()));
+    let run = Run::new(&format!("build {}", tree.path().display()), &[]);
     let report = run.json("build");
     assert_eq!(left_out(&report), ["mkfs.erofs", "mksquashfs"]);
     for case in
@@ -347,24 +320,30 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
     for (experiment, words, rows, cases) in [
         ("mount", "--systems ferrofs,squashfuse_ll --readers 1,2", "ferrofs", ways),
         ("random", random, "ferrofs", orders),
+        ("slow", "--systems ferrofs --delay 5", "ferrofs", "16 readers, 5 ms"),
         ("start", "--systems ferrofs", "ferrofs", ""),
         ("mount-memory", "--readers 4", "right after the mount|after the whole tree", ""),
     ] {
-        let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
-        if let Some(lack) = run.lack() {
-            skip(&lack);
-            return;
+        let run = Run::new(&format!("{experiment} {IMAGE} {words}"), &[]);
+        if !run.output.status.success() {
+            let complaint = complaint(&run.output);
+            let lacks = ["needs /dev/fuse", "needs fusermount3", "did not mount"];
+            assert!(lacks.iter().any(|lack| complaint.contains(lack)), "{complaint}");
+            return skip(&complaint);
         }
         let report = run.json(experiment);
         let rows = rows.split('|').flat_map(|row| cases.split('|').map(move |case| (row, case)));
         for (row, case) in rows {
+            // The image has no large file.
+            let image = if experiment == "slow" { "large-file" } else { "lz4" };
             let of = |figure: &str| {
-                let case = format!("{case}, lz4, {figure}");
+                let case = format!("{case}, {image}, {figure}");
                 samples(&report, row, case.trim_start_matches(", "))[0].as_f64().unwrap()
             };
             match experiment {
                 "mount" => assert!(of("daemon CPU") >= 0.0, "{case}"),
                 "random" => assert!(of("mean") > 0.0 && of("p50") <= of("p99"), "{case}"),
+                "slow" => assert!(of("MiB/s") > 0.0),
                 "start" => assert!(of("wall") > 0.0),
                 _ => assert!(of("share of a CPU while idle") >= 0.0, "{row}"),
             }
@@ -388,7 +367,7 @@ fn runs_under_a_limit_are_measured_or_what_is_lacking_is_named() {
         ("quota", "-c 1", "--jobs 1", "check lz4, bound to 1 CPU, threads"),
         ("decodes", "--at-least 1 --readers 1,4 -c 2", "ferrofs", "lz4, decodes a cluster"),
     ] {
-        let run = Run::alone(&format!("{experiment} {IMAGE} {words}"));
+        let run = Run::new(&format!("{experiment} {IMAGE} {words}"), &[]);
         let complaint = complaint(&run.output);
         if complaint.contains("needs root") {
             skip(&complaint);
