@@ -20,6 +20,7 @@ use std::time::Duration;
 
 mod table;
 
+use crate::counters::CachePadded;
 use crate::sync::{Mutex, PlainArc, lock};
 use table::{
     CacheTable, CompletedFill, FilledValue, FinishResult, PermitState, TableLookup, WaitHandle,
@@ -92,7 +93,8 @@ pub struct SingleFlight<K: Copy + Eq + Hash, V: CacheValue> {
 
 /// What handles, permits and waiters share.
 struct SingleFlightInner<K, V> {
-    table: Mutex<CacheTable<K, V>>,
+    /// Every lookup writes its lines, and no other data lies there.
+    table: CachePadded<Mutex<CacheTable<K, V>>>,
 }
 
 impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlightInner<K, V> {
@@ -127,7 +129,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
     /// `capacity_bytes`.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
-        let table = Mutex::new(CacheTable::new(capacity_bytes));
+        let table = CachePadded(Mutex::new(CacheTable::new(capacity_bytes)));
         Self { inner: PlainArc::new(SingleFlightInner { table }) }
     }
 

@@ -15,6 +15,7 @@ use super::AllocPolicy;
 use super::budget::{Budget, Charge, ReclaimerRegistration};
 use super::mapping::{Mapping, PageSize, PopulateMethod, prefault_job, touch};
 use super::wait_queue::WaitPriority;
+use crate::counters::CachePadded;
 use crate::sync::{Mutex, MutexGuard, Ordering, PlainArc, PlainAtomicU64, PlainWeak, lock};
 use crate::{Error, ErrorKind};
 
@@ -58,7 +59,8 @@ pub struct BufferPool {
 #[derive(Debug)]
 struct BufferPoolInner {
     budget: Budget,
-    free_lists: Mutex<FreeLists>,
+    /// Every lease writes these lines, and reads the other fields without the lock.
+    free_lists: CachePadded<Mutex<FreeLists>>,
     counters: BufferPoolCounters,
     /// The most bytes that may be idle.
     max_idle: PlainAtomicU64,
@@ -103,7 +105,7 @@ impl BufferPool {
     pub fn new(budget: &Budget) -> Result<Self, Error> {
         let inner = PlainArc::new(BufferPoolInner {
             budget: budget.clone(),
-            free_lists: Mutex::new(FreeLists::default()),
+            free_lists: CachePadded(Mutex::new(FreeLists::default())),
             counters: BufferPoolCounters::default(),
             registration: Mutex::new(None),
             max_idle: PlainAtomicU64::new(u64::MAX),

@@ -416,7 +416,7 @@ impl Drop for Mapping {
 #[cfg(all(test, not(loom)))]
 std::thread_local! {
     /// Called before a mapping of this thread ends.
-    pub(in crate::memory) static ON_UNMAP: std::cell::Cell<Option<Box<dyn Fn()>>> = const { std::cell::Cell::new(None) };
+    pub(super) static ON_UNMAP: std::cell::Cell<Option<Box<dyn Fn()>>> = const { std::cell::Cell::new(None) };
 }
 
 #[cfg(all(test, not(loom)))]
@@ -503,7 +503,7 @@ mod tests {
 
     impl Mapping {
         /// Which pages are resident, as /proc/self/pagemap says: exact, and of this mapping alone.
-        pub(in crate::memory) fn resident_pages(&self) -> usize {
+        pub(in super::super) fn resident_pages(&self) -> usize {
             const PRESENT: u64 = 1 << 63;
             let page = rustix::param::page_size();
             let first = self.start.as_ptr() as usize / page;
