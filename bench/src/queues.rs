@@ -217,8 +217,8 @@ impl RequestSlot {
 /// Slots and events, in one layout or the other.
 trait QueueState: Send + Sync + Sized + 'static {
     fn new(shape: PoolShape) -> Result<Self>;
-    fn event(&self, worker: usize) -> &ResetEvent;
-    fn quit(&self, worker: usize) -> &AtomicBool;
+    /// The event of a worker, and whether it has to end.
+    fn control(&self, worker: usize) -> (&ResetEvent, &AtomicBool);
     /// A slot, counted from the first of its worker.
     fn slot(&self, worker: usize, index: usize) -> &RequestSlot;
     /// A slot that the submitter filled and the worker has not handled.
@@ -272,12 +272,9 @@ impl QueueState for SharedState {
         Ok(Self { slots, fill, done, completion, workers, slots_per_worker: shape.slots })
     }
 
-    fn event(&self, worker: usize) -> &ResetEvent {
-        &self.workers[worker].event
-    }
-
-    fn quit(&self, worker: usize) -> &AtomicBool {
-        &self.workers[worker].quit
+    fn control(&self, worker: usize) -> (&ResetEvent, &AtomicBool) {
+        let WorkerEvent { event, quit, .. } = &self.workers[worker];
+        (event, quit)
     }
 
     fn slot(&self, worker: usize, index: usize) -> &RequestSlot {
@@ -360,12 +357,9 @@ impl QueueState for PerThreadState {
         Ok(Self((0..shape.workers).map(worker).collect()))
     }
 
-    fn event(&self, worker: usize) -> &ResetEvent {
-        &self.0[worker].event.0
-    }
-
-    fn quit(&self, worker: usize) -> &AtomicBool {
-        &self.0[worker].quit.0
+    fn control(&self, worker: usize) -> (&ResetEvent, &AtomicBool) {
+        let WorkerState { event, quit, .. } = &self.0[worker];
+        (&event.0, &quit.0)
     }
 
     fn slot(&self, worker: usize, index: usize) -> &RequestSlot {
@@ -449,14 +443,15 @@ fn work<S: QueueState>(state: &S, worker: usize, pages: &PageStore, deflaters: &
             found
         })
     };
+    let (event, quit) = state.control(worker);
     loop {
-        state.event(worker).reset();
+        event.reset();
         // Relaxed: the fence of `reset` pairs with that of `set`, which comes after the store.
-        if state.quit(worker).load(Ordering::Relaxed) {
+        if quit.load(Ordering::Relaxed) {
             return;
         }
         let Some(index) = poll() else {
-            state.event(worker).wait();
+            event.wait();
             continue;
         };
         state.slot(worker, index).handle(pages, &mut deflaters[index]);
@@ -479,7 +474,7 @@ impl<S: QueueState> BaselineQueue<S> {
             // Relaxed: the submitter owns the slot, and `enqueue` publishes it.
             slot.page.store(page, Ordering::Relaxed);
             self.state.enqueue(worker, index);
-            self.state.event(worker).set();
+            self.state.control(worker).0.set();
             self.current = match self.assignment {
                 Assignment::RoundRobin => (worker + 1) % self.workers,
                 Assignment::UntilFull => worker,
@@ -493,9 +488,10 @@ impl<S: QueueState> BaselineQueue<S> {
 impl<S: QueueState> Drop for BaselineQueue<S> {
     fn drop(&mut self) {
         for worker in 0..self.workers {
+            let (event, quit) = self.state.control(worker);
             // Relaxed: the fence of `set` publishes it.
-            self.state.quit(worker).store(true, Ordering::Relaxed);
-            self.state.event(worker).set();
+            quit.store(true, Ordering::Relaxed);
+            event.set();
         }
     }
 }

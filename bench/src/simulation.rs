@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use ferrofs_model::cached::{self, PARTS};
 use ferrofs_model::faults::{self, Kernel};
 use ferrofs_model::machine::{CPUS_MAX, Costs, Shape};
-use ferrofs_model::stream::{self, Load, QUEUES};
+use ferrofs_model::stream::{self, Flow, Load, QUEUES};
 use ferrofs_workers::cpus::CpuSet;
 use ferrofs_workers::memory::{Mapping, PageSize};
 use procfs::process::Process;
@@ -30,6 +31,11 @@ const SOCKET_OF_JOBS: usize = 48;
 /// Requests that each worker may have before it, and what a request costs its handler in the model: zlib's level 1 on a page.
 const SLOTS: usize = 4;
 const REQUEST_NS: f64 = 3400.0;
+/// Numbers of CPUs that read cached clusters, for so many nanoseconds, a fifth in a quick run. A read costs what its two
+/// system calls and two copies of 4 KiB take, in nanoseconds: assumptions.
+const READERS: [usize; 5] = [1, 2, 16, 32, 64];
+const READING_NS: f64 = 1e6;
+const READ_NS: f64 = 3000.0;
 /// Threads that fault memory in, a CPU each, and how much, in GiB; an eighth in a quick run.
 const THREADS: [usize; 9] = [1, 2, 4, 8, 16, 32, 48, 64, 96];
 const GIB: u64 = 64;
@@ -54,8 +60,9 @@ const FAULTING_HERE: &str = "time here";
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArguments {
     /// What is simulated: workqueue is one submitter and a worker on every other CPU, as in the experiment of this
-    /// name; jobs is the faulting in of memory by several threads, as in the experiment of this name [default: both]
-    #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "jobs"])]
+    /// name; reads are reads of cached clusters on every CPU; jobs is the faulting in of memory by several threads, as in
+    /// the experiment of this name [default: all]
+    #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "reads", "jobs"])]
     subjects: Vec<String>,
     /// For workqueue: numbers of CPUs, of which the submitter has one; one run for each number
     #[arg(
@@ -76,13 +83,16 @@ pub(crate) struct ModelArguments {
 impl Experiment for ModelArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         context.report.remark(
-            "Model: the code of the queues and jobs over simulated CPUs, a MESI directory and the costs in bench/src/model/memory.rs. No figure of it was measured but those marked \"here\".",
+            "Model: the code of the queues, jobs and caches over simulated CPUs, a MESI directory and the costs in bench/src/model/lines.rs. No figure of it was measured but those marked \"here\".",
         );
         let subjects = &self.subjects;
         let has = |name| subjects.is_empty() || subjects.iter().any(|subject| subject == name);
         if has("workqueue") {
             self.simulate_queues(context)?;
             compare_queues(context)?;
+        }
+        if has("reads") {
+            simulate_reads(context)?;
         }
         if has("jobs") {
             simulate_jobs(context)?;
@@ -94,13 +104,16 @@ impl Experiment for ModelArguments {
 
 fn flow(queue: &'static str, shape: Shape, costs: Costs, load: Load) -> Result<Figures> {
     let flow = stream::run(queue, shape, costs, load);
-    let flow = flow.with_context(|| format!("{queue} on {} CPUs", shape.cpus))?;
-    Ok(vec![
+    Ok(figures(flow.with_context(|| format!("{queue} on {} CPUs", shape.cpus))?))
+}
+
+fn figures(flow: Flow) -> Figures {
+    vec![
         (MODEL, flow.per_second() / 1e3),
         ("cache lines that move", flow.per_request(flow.counts.moves)),
         ("lines taken from other readers", flow.per_request(flow.counts.upgrades)),
         ("wake-ups by system call", flow.per_request(flow.wakes)),
-    ])
+    ]
 }
 
 impl ModelArguments {
@@ -185,6 +198,28 @@ fn measure_queues(home: &CpuSet, cpus: usize, context: &mut Context<'_>) -> Resu
     };
     let candidates = rows.into_iter().map(candidate).collect();
     context.measure(&format!("here: the queues on {cpus} CPUs"), candidates)
+}
+
+fn simulate_reads(context: &mut Context<'_>) -> Result<()> {
+    let measured = READING_NS / if context.is_quick { 5.0 } else { 1.0 };
+    for cpus in READERS {
+        context.say(format!("model: reads of cached clusters on {cpus} CPUs"))?;
+        let run = |part, cpus| {
+            let shape = Shape { cpus, cpus_per_socket: SOCKET_OF_QUEUES };
+            cached::run(part, shape, Costs::default(), READ_NS, measured)
+        };
+        let simulate = |part| {
+            let (flow, alone) = (run(part, cpus)?, run(part, 1)?);
+            let scaling = flow.per_second() / alone.per_second() / cpus as f64;
+            let mut one = Measured::new(part, figures(flow));
+            one.add(vec![("scaling", scaling)]);
+            Ok(one)
+        };
+        let all = PARTS.into_iter().map(simulate).collect::<Result<Vec<_>>>()?;
+        context.report.add("reads", "", &cpus.to_string(), &all)?;
+        context.report.evaluate_all(&format!("{cpus} CPUs"), &["reads"], &all);
+    }
+    Ok(())
 }
 
 fn simulate_jobs(context: &mut Context<'_>) -> Result<()> {

@@ -2,6 +2,7 @@
 //! its CPUs.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+use ferrofs_model::cached::{self, PARTS};
 use ferrofs_model::faults::{self, CHUNK_BYTES, Kernel};
 use ferrofs_model::machine::Access::{Load as Read, Store, Update};
 use ferrofs_model::machine::CoherenceEvent::{Cold, Fetch, Hit, Invalidation, Transfer};
@@ -90,17 +91,6 @@ fn an_access_takes_what_its_distance_and_its_turn_cost() {
     );
 }
 
-#[test]
-fn two_writers_in_turn_cost_a_transfer_each_time() {
-    const TURNS: u64 = 1000;
-    let mut directory = directory();
-    directory.access(0, 0, Store, 0);
-    for turn in 0..TURNS {
-        directory.access(usize::from(turn % 2 == 0), 0, Update, 0);
-    }
-    assert_eq!(directory.counts, Counts { moves: TURNS, upgrades: 0 });
-}
-
 const LOAD: Load = Load { slots: 4, request: 3400.0, warm_up: 200, requests: 200 };
 
 fn flow(queue: &'static str, cpus: usize) -> Flow {
@@ -111,24 +101,27 @@ fn flow_of(queue: &'static str, shape: Shape, load: Load) -> Flow {
     stream::run(queue, shape, Costs::default(), load).unwrap()
 }
 
+/// Of queues and of readers.
+fn each_run(mut check: impl FnMut(&str, &dyn Fn(usize) -> Flow)) {
+    QUEUES.into_iter().for_each(|queue| check(queue, &|cpus| flow(queue, cpus)));
+    PARTS.into_iter().for_each(|part| check(part, &|cpus| reads(part, cpus)));
+}
+
 #[test]
 fn two_runs_are_equal() {
-    for queue in QUEUES {
+    each_run(|name, run| {
         for cpus in [1, 7, 40] {
             // Something else in the heap, so that nothing lies where it lay.
-            let first = flow(queue, cpus);
+            let first = run(cpus);
             let _between: Vec<Vec<u8>> = (0..100).map(|bytes| vec![0; bytes * 7 + 8]).collect();
-            assert_eq!(first, flow(queue, cpus), "{queue}, {cpus} CPUs");
+            assert_eq!(first, run(cpus), "{name}, {cpus} CPUs");
         }
-    }
+    });
 }
 
 #[test]
 fn one_cpu_moves_no_line() {
-    for queue in QUEUES {
-        let counts = flow(queue, 1).counts;
-        assert_eq!((counts.moves, counts.upgrades), (0, 0), "{queue}");
-    }
+    each_run(|name, run| assert_eq!(run(1).counts, Counts::default(), "{name}"));
 }
 
 /// Linux's fair class gives two threads of one CPU as much of it: a submitter that looks for a free slot looks for as
@@ -228,4 +221,19 @@ fn threads_share_the_chunks_until_a_lock_or_the_memory_is_full() {
     // Memory that takes what four threads write.
     let narrow = Kernel { bandwidth: 4.0 * faults::PAGE_BYTES as f64 / free.page, ..free };
     assert!((speed_up(narrow, 16) - 4.0).abs() < 0.3, "{}", speed_up(narrow, 16));
+}
+
+fn reads(part: &'static str, cpus: usize) -> Flow {
+    let shape = Shape { cpus, cpus_per_socket: 64 };
+    cached::run(part, shape, Costs::default(), 3000.0, 200_000.0).unwrap()
+}
+
+/// The locks of the cache and of the buffers are one for all readers; shards of statistics are not.
+#[test]
+fn reads_on_64_cpus_scale_where_they_share_no_lock() {
+    let scaling =
+        PARTS.map(|part| reads(part, 64).per_second() / 64.0 / reads(part, 1).per_second());
+    let [cache, buffers, statistics, ours] = scaling;
+    assert!(statistics > 0.9 && [cache, buffers, ours].iter().all(|locked| *locked < 0.2));
+    assert!(ours > 0.04, "{scaling:?}");
 }

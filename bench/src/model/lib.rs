@@ -4,7 +4,7 @@
 //! ferrofs-bench. ARCHITECTURE.md says why this is a crate.
 
 // The sources name each other from the crate's root.
-pub use workers::{counters, cpus, jobs, workqueue};
+pub use workers::{counters, cpus, jobs, memory, single_flight, workqueue};
 use workers::{error, sys, wake_event};
 
 /// The modules of ferrofs-workers that run in the model.
@@ -16,16 +16,20 @@ mod workers {
     pub(crate) mod error;
     #[allow(dead_code, reason = "memory is faulted in while helpers are being started")]
     pub mod jobs;
+    #[allow(dead_code, reason = "readers lease buffers, and no frames")]
+    pub mod memory;
+    pub mod single_flight;
     #[allow(dead_code, reason = "no priority is asked of the system here")]
     pub(crate) mod sys;
     pub(crate) mod wake_event;
     pub mod workqueue;
 }
 
+pub mod cached;
 pub mod faults;
 mod fiber;
+mod lines;
 pub mod machine;
-mod memory;
 mod page_store;
 #[allow(dead_code, reason = "the bench sums bytes, too")]
 #[path = "../queues.rs"]
@@ -35,18 +39,5 @@ mod sync;
 mod thread;
 
 pub use error::{Error, ErrorKind};
-
-/// The priorities of ferrofs-workers (crates/workers/src/priority.rs), without the system that would grant them.
-pub mod priority {
-    /// The priority that a thread requests.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub enum PriorityRequest {
-        /// The default.
-        #[default]
-        Normal,
-        /// More than others: all simulated threads have a CPU as soon as it is free.
-        Raised,
-        /// A thread that wakes up waits for its turn.
-        Batch,
-    }
-}
+/// What a thread asks for. Nobody grants it here: all simulated threads have a CPU as soon as it is free.
+pub use ferrofs_workers::priority;

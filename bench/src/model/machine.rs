@@ -14,11 +14,11 @@ use std::rc::Rc;
 use anyhow::{Context, Result, ensure};
 
 use crate::fiber::{Fiber, give_way};
-pub use crate::memory::{
+pub use crate::lines::{
     Access, CPUS_MAX, CoherenceEvent, Costs, Counts, Directory, Distance, LINE_BYTES, Picoseconds,
     Shape, picoseconds,
 };
-use crate::memory::{ArrayPlaces, numbered};
+use crate::lines::{ArrayPlaces, numbered};
 
 thread_local! {
     /// The machine that runs on this thread of the system.
@@ -45,6 +45,7 @@ impl Moment {
     }
 }
 
+#[derive(Default)]
 struct Machine {
     shape: Shape,
     costs: Costs,
@@ -56,7 +57,7 @@ struct Machine {
     ready: BinaryHeap<Reverse<(Picoseconds, usize)>>,
     /// The CPU that runs.
     running: usize,
-    /// Who sleeps on a word, first come first.
+    /// Who sleeps on a word, first come first; who waits for the end of a thread, by its number, which is no address.
     sleepers: BTreeMap<usize, VecDeque<ThreadNumber>>,
     wakes: u64,
     /// Work that goes through one place of the machine, such as a memory channel: busy until then.
@@ -83,14 +84,8 @@ pub fn run<R: 'static>(
         shape,
         costs,
         directory: Directory::new(shape, costs),
-        places: ArrayPlaces::default(),
         cpus: (0..shape.cpus).map(|_| Cpu::default()).collect(),
-        threads: Vec::new(),
-        ready: BinaryHeap::new(),
-        running: 0,
-        sleepers: BTreeMap::new(),
-        wakes: 0,
-        servers: BTreeMap::new(),
+        ..Machine::default()
     };
     machine.start(Box::new(move || *slot.borrow_mut() = Some(main())), Wakes::Preempting)?;
     ensure!(CURRENT.with_borrow(Option::is_none), "a machine runs on this thread already");
@@ -291,9 +286,6 @@ struct Thread {
     ran: Picoseconds,
     /// None while it runs, and when it has ended.
     fiber: Option<Fiber>,
-    is_done: bool,
-    /// Who waits for its end.
-    joiners: Vec<ThreadNumber>,
 }
 
 impl Machine {
@@ -311,14 +303,7 @@ impl Machine {
         let number = self.threads.len();
         let fiber = Some(Fiber::new(body).context("no stack for a simulated thread")?);
         let cpu = number % self.shape.cpus;
-        self.threads.push(Thread {
-            cpu,
-            wakes,
-            ran: 0,
-            fiber,
-            is_done: false,
-            joiners: Vec::new(),
-        });
+        self.threads.push(Thread { cpu, wakes, ran: 0, fiber });
         self.make_ready(number);
         Ok(number)
     }
@@ -369,22 +354,18 @@ impl Machine {
 
     /// The thread that runs waits for the end of another; false if that has ended already.
     fn await_end(&mut self, thread: ThreadNumber) -> bool {
-        if self.threads[thread].is_done {
-            return false;
+        // It is another one, which does not run now.
+        let waits = self.threads[thread].fiber.is_some();
+        if waits {
+            self.cpu().clock += picoseconds(self.costs.sleep);
+            self.fall_asleep(thread);
         }
-        self.cpu().clock += picoseconds(self.costs.sleep);
-        let current = self.leave(self.running);
-        self.threads[thread].joiners.extend(current);
-        self.change(self.running);
-        true
+        waits
     }
 
     /// The thread that ran has ended.
     fn end(&mut self, number: ThreadNumber) {
-        self.threads[number].is_done = true;
-        for joiner in std::mem::take(&mut self.threads[number].joiners) {
-            self.make_ready(joiner);
-        }
+        self.wake(number, usize::MAX);
         self.cpu().current = None;
         self.change(self.running);
     }

@@ -2,17 +2,12 @@
 //! line matters: the submitter writes it and a worker reads it; the other lines are part of what a request costs. It also
 //! tells when the measured part of a pass begins and ends.
 
-use std::cell::Cell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use anyhow::Result;
 
 use crate::machine::{self, Access, Moment, Picoseconds};
-
-thread_local! {
-    /// When the part began and when it ended. All simulated threads are one thread of the system.
-    static PART: Cell<[Option<Moment>; 2]> = const { Cell::new([None; 2]) };
-}
 
 /// One page: its number and what compressing it costs.
 #[derive(Debug)]
@@ -23,13 +18,15 @@ pub(crate) struct Page(u64, Picoseconds);
 pub(crate) struct PageStore {
     pages: Box<[Page]>,
     part: Range<usize>,
+    /// When the part began and when it ended.
+    ends: [OnceLock<Moment>; 2],
 }
 
 impl PageStore {
     /// So many pages, each of which costs as much; `part` is looked at.
     pub(crate) fn new(count: usize, cost: Picoseconds, part: Range<usize>) -> Self {
-        PART.set([None; 2]);
-        Self { pages: (0..count as u64).map(|number| Page(number, cost)).collect(), part }
+        let pages = (0..count as u64).map(|number| Page(number, cost)).collect();
+        Self { pages, part, ends: Default::default() }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -43,17 +40,16 @@ impl PageStore {
     /// By the submitter, before it submits the page.
     pub(crate) fn touch(&self, number: usize) {
         machine::access_line(number as u64, Access::Store);
-        let [begin, end] = PART.get();
-        if number == self.part.start {
-            PART.set([machine::moment(), end]);
-        } else if number == self.part.end {
-            PART.set([begin, machine::moment()]);
+        for (first, moment) in [self.part.start, self.part.end].into_iter().zip(&self.ends) {
+            if number == first {
+                machine::moment().and_then(|now| moment.set(now).err());
+            }
         }
     }
 
     /// The two ends of the part, when the pass has been through it.
     pub(crate) fn part(&self) -> Option<(Moment, Moment)> {
-        let [begin, end] = PART.get();
+        let [begin, end] = self.ends.each_ref().map(|end| end.get().copied());
         begin.zip(end)
     }
 }

@@ -5,19 +5,23 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 pub(crate) use std::sync::Arc;
-/// Shares what no model needs to see.
+/// Shares what no model needs to see. Who looks at a count of handles reports the accesses to it.
 pub(crate) use std::sync::Arc as PlainArc;
-/// Counts on a cache line that its only writer has for itself: part of the instructions around an access.
-pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
+pub(crate) use std::sync::Weak as PlainWeak;
+/// Writes to memory that only one thread has.
+pub(crate) use std::sync::atomic::AtomicU8 as PlainAtomicU8;
 pub(crate) use std::sync::atomic::Ordering;
-use std::sync::{self, atomic};
-pub(crate) use std::thread_local;
+use std::sync::{self, LockResult, TryLockError, TryLockResult, atomic};
 use std::time::Duration;
+
+use zerocopy::FromZeros;
 
 use crate::machine::{self, Access, access, picoseconds};
 pub(crate) use crate::machine::{pause, place as placed};
 pub(crate) use crate::thread::{self, OwnedThread, start_worker as start};
 pub(crate) use crate::workqueue as queue;
+/// Statistics are written like everything else.
+pub(crate) use AtomicU64 as PlainAtomicU64;
 
 /// A fence; weaker ones than `SeqCst` cost nothing on x86-64.
 pub(crate) fn fence(order: Ordering) {
@@ -40,10 +44,11 @@ impl Instant {
     }
 }
 
-/// An atomic by the name of the standard library's, whose methods of one value are listed.
+/// An atomic by the name of the standard library's. All methods but those below go through `deref` and are updates: a
+/// processor takes the line to write even if a comparison fails.
 macro_rules! atomic {
-    ($name:ident, $value:ty $(, $update:ident)*) => {
-        #[derive(Debug, Default)]
+    ($name:ident, $value:ty) => {
+        #[derive(Debug, Default, FromZeros)]
         #[repr(transparent)]
         pub(crate) struct $name(atomic::$name);
 
@@ -51,6 +56,10 @@ macro_rules! atomic {
         impl $name {
             pub(crate) const fn new(value: $value) -> Self {
                 Self(atomic::$name::new(value))
+            }
+
+            pub(crate) fn into_inner(self) -> $value {
+                self.0.into_inner()
             }
 
             pub(crate) fn load(&self, order: Ordering) -> $value {
@@ -62,57 +71,23 @@ macro_rules! atomic {
                 access(self, Access::Store);
                 self.0.store(value, order);
             }
+        }
 
-            /// A processor takes the line to write even if the comparison fails.
-            pub(crate) fn compare_exchange(
-                &self,
-                current: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
+        impl Deref for $name {
+            type Target = atomic::$name;
+
+            fn deref(&self) -> &atomic::$name {
                 access(self, Access::Update);
-                self.0.compare_exchange(current, new, success, failure)
+                &self.0
             }
-
-            pub(crate) fn compare_exchange_weak(
-                &self,
-                current: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                self.compare_exchange(current, new, success, failure)
-            }
-
-            pub(crate) fn fetch_update(
-                &self,
-                success: Ordering,
-                failure: Ordering,
-                mut change: impl FnMut($value) -> Option<$value>,
-            ) -> Result<$value, $value> {
-                let mut current = self.load(failure);
-                while let Some(new) = change(current) {
-                    match self.compare_exchange(current, new, success, failure) {
-                        Ok(old) => return Ok(old),
-                        Err(other) => current = other,
-                    }
-                }
-                Err(current)
-            }
-
-            $(pub(crate) fn $update(&self, value: $value, order: Ordering) -> $value {
-                access(self, Access::Update);
-                self.0.$update(value, order)
-            })*
         }
     };
 }
 
 atomic!(AtomicBool, bool);
-atomic!(AtomicU32, u32, swap, fetch_or, fetch_add, fetch_sub);
-atomic!(AtomicU64, u64, swap, fetch_xor, fetch_add);
-atomic!(AtomicUsize, usize, fetch_add, fetch_sub);
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);
+atomic!(AtomicUsize, usize);
 
 /// A word that threads can sleep on.
 #[derive(Debug)]
@@ -128,6 +103,11 @@ impl Futex {
     /// Sleeps while the word is `expected`.
     pub(crate) fn wait(&self, expected: u32) {
         machine::sleep_on(&raw const self.word, || self.word.load(Ordering::SeqCst) == expected);
+    }
+
+    /// As `wait`: nothing is late here.
+    pub(crate) fn wait_for(&self, expected: u32, _limit: Duration) {
+        self.wait(expected);
     }
 
     pub(crate) fn wake_one(&self) {
@@ -156,9 +136,32 @@ impl<T> Cell<T> {
     }
 }
 
+/// The only value of a thread in the sources: its number, which a simulated thread has anyway.
+#[derive(Debug)]
+pub(crate) struct LocalNumber;
+
+impl LocalNumber {
+    pub(crate) fn with<R>(&self, look: impl FnOnce(&u64) -> R) -> R {
+        look(&(machine::current_thread() as u64))
+    }
+}
+
+macro_rules! number_of_thread {
+    (static $name:ident: u64 = $number:expr;) => {
+        static $name: crate::sync::LocalNumber = crate::sync::LocalNumber;
+        const _: fn() -> u64 = || $number;
+    };
+}
+pub(crate) use number_of_thread as thread_local;
+
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
+/// Somebody sleeps, or is about to.
+const AWAITED: u32 = 2;
+/// Looks before a thread sleeps.
+const LOOKS: usize = 100;
 
+/// As the standard library's: it looks for a while, then sleeps.
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     state: Futex,
@@ -170,25 +173,56 @@ impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self { state: Futex::new(FREE), value: sync::Mutex::new(value) }
     }
+
+    pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        let word = &self.state.word;
+        match word.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(self.guard()),
+            Err(_) => Err(TryLockError::WouldBlock),
+        }
+    }
+
+    /// Waits until nobody has the lock, or somebody sleeps, but not for long.
+    fn spin(&self) {
+        for _ in 0..LOOKS {
+            if self.state.word.load(Ordering::Relaxed) != TAKEN {
+                break;
+            }
+            pause();
+        }
+    }
+
+    /// What the lock guards comes to this CPU.
+    fn guard(&self) -> MutexGuard<'_, T> {
+        access(&raw const self.value, Access::Store);
+        let value = self.value.lock().unwrap_or_else(sync::PoisonError::into_inner);
+        MutexGuard { value, right: Right(self) }
+    }
 }
 
 /// The right to what a lock guards. The value is given back before the right.
 #[derive(Debug)]
 pub(crate) struct MutexGuard<'m, T> {
     value: sync::MutexGuard<'m, T>,
-    _right: Right<'m>,
+    right: Right<'m, T>,
 }
 
 #[derive(Debug)]
-struct Right<'m>(&'m Futex);
+struct Right<'m, T>(&'m Mutex<T>);
 
 /// Locks without looking at poison, as the other backends do.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    while mutex.state.word.swap(TAKEN, Ordering::Acquire) == TAKEN {
-        mutex.state.wait(TAKEN);
-    }
-    let value = mutex.value.lock().unwrap_or_else(sync::PoisonError::into_inner);
-    MutexGuard { value, _right: Right(&mutex.state) }
+    let again = |_| {
+        mutex.spin();
+        mutex.try_lock()
+    };
+    mutex.try_lock().or_else(again).unwrap_or_else(|_| {
+        while mutex.state.word.swap(AWAITED, Ordering::Acquire) != FREE {
+            mutex.state.wait(AWAITED);
+            mutex.spin();
+        }
+        mutex.guard()
+    })
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -205,9 +239,42 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-impl Drop for Right<'_> {
+impl<T> Drop for Right<'_, T> {
     fn drop(&mut self) {
-        self.0.word.store(FREE, Ordering::Release);
-        self.0.wake_one();
+        if self.0.state.word.swap(FREE, Ordering::Release) == AWAITED {
+            self.0.state.wake_one();
+        }
+    }
+}
+
+/// Counts calls; a thread sleeps until there is one more.
+#[derive(Debug)]
+pub(crate) struct Condvar(Futex);
+
+impl Condvar {
+    pub(crate) const fn new() -> Self {
+        Self(Futex::new(0))
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "as in std")]
+    pub(crate) fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> LockResult<MutexGuard<'m, T>> {
+        let (calls, mutex) = (self.0.word.load(Ordering::Relaxed), guard.right.0);
+        drop(guard);
+        self.0.wait(calls);
+        Ok(lock(mutex))
+    }
+
+    /// As `wait`: nothing is late here.
+    pub(crate) fn wait_timeout<'m, T>(
+        &self,
+        guard: MutexGuard<'m, T>,
+        _limit: Duration,
+    ) -> LockResult<MutexGuard<'m, T>> {
+        self.wait(guard)
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.word.fetch_add(1, Ordering::Relaxed);
+        self.0.wake_all();
     }
 }

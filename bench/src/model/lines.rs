@@ -1,7 +1,7 @@
 //! The memory of a simulated machine: what each step on it costs, which CPU holds which cache line, by MESI, as a directory
 //! keeps it, and where values lie. It decides what an access is and when it ends; it runs no thread. Called by the machine.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
@@ -69,7 +69,7 @@ costs! {
 }
 
 /// How many CPUs there are and which are neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Simulated CPUs, at least 1.
     pub cpus: usize,
@@ -167,25 +167,18 @@ impl Counts {
     }
 }
 
-/// The states of MESI that a line can have somewhere. Invalid everywhere is no record at all.
-#[derive(Debug)]
-enum State {
-    /// One CPU holds it and nobody else: Modified, or Exclusive, which becomes Modified without a
-    /// word to anybody and is told apart by nothing that is counted here.
-    Owned(usize),
-    /// These hold it, to read.
-    Shared(BTreeSet<usize>),
-}
-
+/// A line that somebody holds, in one of the states of MESI. Invalid everywhere is no record at all.
 #[derive(Debug)]
 struct LineState {
-    state: State,
+    /// One CPU: Modified, or Exclusive, which becomes Modified without a word to anybody and is told apart by nothing that
+    /// is counted here. Several: Shared, to read.
+    holders: Vec<usize>,
     /// Until then the line serves somebody else.
     free_at: Picoseconds,
 }
 
 /// All lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Directory {
     shape: Shape,
     costs: Costs,
@@ -198,7 +191,7 @@ impl Directory {
     /// Nobody holds anything.
     #[must_use]
     pub fn new(shape: Shape, costs: Costs) -> Self {
-        Self { shape, costs, lines: HashMap::default(), counts: Counts::default() }
+        Self { shape, costs, ..Self::default() }
     }
 
     /// An access of `cpu` at `now`: what it is, and when it has ended.
@@ -211,7 +204,7 @@ impl Directory {
     ) -> (CoherenceEvent, Picoseconds) {
         let (mut event, mut end) = (CoherenceEvent::Cold, now);
         if let Some(record) = self.lines.get_mut(&line) {
-            event = step(&mut record.state, cpu, access, self.shape);
+            event = step(&mut record.holders, cpu, access, self.shape);
             let cost = match event.distance() {
                 None => 0.0,
                 Some(Distance::Near) => self.costs.near,
@@ -220,14 +213,13 @@ impl Directory {
             if cost > 0.0 {
                 let begin = now.max(record.free_at);
                 // A line that comes from its only holder serves nobody else until it is there.
-                let is_shared = matches!(event, CoherenceEvent::Fetch(_))
-                    && matches!(&record.state, State::Shared(holders) if holders.len() > 2);
+                let is_shared = record.holders.len() > 2;
                 let busy = if is_shared { self.costs.occupancy } else { cost };
                 record.free_at = begin + picoseconds(busy);
                 end = begin + picoseconds(cost);
             }
         } else {
-            self.lines.insert(line, LineState { state: State::Owned(cpu), free_at: 0 });
+            self.lines.insert(line, LineState { holders: vec![cpu], free_at: 0 });
         }
         self.counts.add(event);
         let locked = if access == Access::Update { self.costs.locked } else { 0.0 };
@@ -236,36 +228,23 @@ impl Directory {
 }
 
 /// One transition of MESI.
-fn step(state: &mut State, cpu: usize, access: Access, shape: Shape) -> CoherenceEvent {
-    let is_load = access == Access::Load;
-    let (event, next) = match state {
-        State::Owned(owner) if *owner == cpu => return CoherenceEvent::Hit,
-        State::Shared(holders) if is_load && holders.contains(&cpu) => return CoherenceEvent::Hit,
-        State::Owned(owner) => {
-            let distance = shape.distance(cpu, *owner);
-            match is_load {
-                true => (CoherenceEvent::Fetch(distance), State::Shared([*owner, cpu].into())),
-                false => (CoherenceEvent::Transfer(distance), State::Owned(cpu)),
-            }
-        }
-        State::Shared(holders) => {
-            let distances = holders.iter().map(|other| shape.distance(cpu, *other));
-            if is_load {
-                // The nearest holder sends it.
-                let from = distances.min().unwrap_or(Distance::Far);
-                holders.insert(cpu);
-                return CoherenceEvent::Fetch(from);
-            }
-            // The farthest holder has to answer before it may be written.
-            let to = distances.max().unwrap_or(Distance::Near);
-            let has_it = holders.contains(&cpu);
-            let event =
-                if has_it { CoherenceEvent::Invalidation } else { CoherenceEvent::Transfer };
-            (event(to), State::Owned(cpu))
-        }
-    };
-    *state = next;
-    event
+fn step(holders: &mut Vec<usize>, cpu: usize, access: Access, shape: Shape) -> CoherenceEvent {
+    let (is_load, has_it) = (access == Access::Load, holders.contains(&cpu));
+    if has_it && (is_load || holders.len() == 1) {
+        return CoherenceEvent::Hit;
+    }
+    let distances = holders.iter().map(|other| shape.distance(cpu, *other));
+    if is_load {
+        // The nearest holder sends it.
+        let from = distances.min().unwrap_or(Distance::Far);
+        holders.push(cpu);
+        return CoherenceEvent::Fetch(from);
+    }
+    // The farthest holder has to answer before it may be written.
+    let to = distances.max().unwrap_or(Distance::Near);
+    holders.clear();
+    holders.push(cpu);
+    if has_it { CoherenceEvent::Invalidation(to) } else { CoherenceEvent::Transfer(to) }
 }
 
 /// The first line of arrays that got a place; no address of a process is so high.
