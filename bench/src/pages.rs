@@ -212,8 +212,8 @@ fn measure_sources(group: &FullGroup, context: &mut Context<'_>) -> Result<Vec<M
 }
 
 fn play_all(group: &FullGroup, launches: impl Iterator<Item = u16>) -> Result<Vec<Measured>> {
-    let players = Variant::all().map(Player::new).collect::<Result<Vec<_>>>()?;
-    let new = |player: &Player| Measured::new(player.variant.name(), Figures::new());
+    let players = Player::all()?;
+    let new = |player: &Player| Measured::new(&player.name, Figures::new());
     let mut variants: Vec<Measured> = players.iter().map(new).collect();
     for number in launches {
         let requests = requests_of(number);
@@ -274,44 +274,35 @@ fn write_first(frame: &mut [u8]) {
 /// and 16383.
 const WINDOWS: [(&str, u32); 2] = [("64k", 17), ("16k", 5)];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Variant {
-    window: (&'static str, u32),
+/// A way to play launches.
+#[derive(Debug)]
+struct Player {
+    name: String,
+    window: u32,
     /// Readahead for which no frame is at hand is dropped, and repeated if its page is needed. Else it gets a frame from the
     /// system, as everybody does.
     is_best_effort: bool,
-    reserved: u32,
-}
-
-impl Variant {
-    /// The first is the baseline.
-    fn all() -> impl Iterator<Item = Self> {
-        let of = |reserved| WINDOWS.into_iter().map(move |window| (reserved, window));
-        let of = RESERVES.into_iter().flat_map(of);
-        of.flat_map(|(reserved, window)| {
-            [false, true].map(|is_best_effort| Self { window, is_best_effort, reserved })
-        })
-    }
-
-    fn name(self) -> String {
-        let (window, effort) =
-            (self.window.0, if self.is_best_effort { ", best effort" } else { "" });
-        match self.reserved {
-            0 => format!("{window}{effort}"),
-            frames => format!("{window}{effort}, reserve of {frames}"),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Player {
-    variant: Variant,
     pool: PagePool,
 }
 
 impl Player {
-    fn new(variant: Variant) -> Result<Self> {
-        Ok(Self { variant, pool: filled_pool(POOL_FRAMES, variant.reserved)? })
+    /// The first is the baseline.
+    fn all() -> Result<Vec<Self>> {
+        let of = |reserved| WINDOWS.into_iter().map(move |window| (reserved, window));
+        let of = RESERVES.into_iter().flat_map(of);
+        of.flat_map(|(reserved, window)| {
+            [false, true].map(|is_best_effort| Self::new(window, is_best_effort, reserved))
+        })
+        .collect()
+    }
+
+    fn new((name, window): (&str, u32), is_best_effort: bool, reserved: u32) -> Result<Self> {
+        let effort = if is_best_effort { ", best effort" } else { "" };
+        let name = match reserved {
+            0 => format!("{name}{effort}"),
+            frames => format!("{name}{effort}, reserve of {frames}"),
+        };
+        Ok(Self { name, window, is_best_effort, pool: filled_pool(POOL_FRAMES, reserved)? })
     }
 
     /// Plays one launch; `fill` is called between bursts, untimed, and takes the memory that they left.
@@ -344,19 +335,19 @@ impl Player {
         launch: &mut Launch,
     ) -> Result<Vec<PageRequest>> {
         let (mut held, mut dropped) = (Vec::new(), Vec::new());
-        let (_, window) = self.variant.window;
-        for request in needed {
-            held.extend(self.get(request.frames(window), AllocPolicy::MustSucceed, launch)?);
+        let window = self.window;
+        for (pages, _) in needed {
+            held.extend(self.get(*pages.min(&window), AllocPolicy::MustSucceed, launch)?);
             launch.repeated += 1;
         }
-        for request in burst {
-            let may_fail = self.variant.is_best_effort && request.purpose != Purpose::Demand;
+        for &(pages, purpose) in burst {
+            let may_fail = self.is_best_effort && purpose != Purpose::Demand;
             let policy = if may_fail { AllocPolicy::MayFail } else { AllocPolicy::MustSucceed };
-            match self.get(request.frames(window), policy, launch)? {
+            match self.get(pages.min(window), policy, launch)? {
                 Some(frames) => held.push(frames),
                 None => {
                     launch.dropped += 1;
-                    dropped.extend((request.purpose == Purpose::ReadaheadUsed).then_some(*request));
+                    dropped.extend((purpose == Purpose::ReadaheadUsed).then_some((pages, purpose)));
                 }
             }
         }
@@ -404,20 +395,9 @@ enum Purpose {
     ReadaheadWasted,
 }
 
-/// One page of one extent is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct PageRequest {
-    /// Pages of the extent before the wanted one: nobody supplied them, but the stream passes through them.
-    pages_before: u32,
-    purpose: Purpose,
-}
-
-impl PageRequest {
-    /// Bounce frames: one for each page before, and beyond a window the oldest again.
-    fn frames(self, window: u32) -> u32 {
-        self.pages_before.min(window)
-    }
-}
+/// One page of one extent is wanted: the pages of the extent before it, which nobody supplied, but the stream passes through
+/// them, and why. It needs a bounce frame for each page before, and beyond a window the oldest again.
+type PageRequest = (u32, Purpose);
 
 /// The requests of launch `number`, the same each time. Pages are drawn evenly, so that long extents are hit more often.
 fn requests_of(number: u16) -> Vec<PageRequest> {
@@ -436,7 +416,7 @@ fn requests_of(number: u16) -> Vec<PageRequest> {
             true if random.u32(..100) < USED_PERCENT => Purpose::ReadaheadUsed,
             true => Purpose::ReadaheadWasted,
         };
-        PageRequest { pages_before, purpose }
+        (pages_before, purpose)
     };
     (0..REQUESTS).map(request).collect()
 }
@@ -446,32 +426,29 @@ mod tests {
     use super::*;
     use crate::statistics::Statistic;
 
-    const BEST_EFFORT: Variant = Variant { window: WINDOWS[0], is_best_effort: true, reserved: 0 };
-
     #[test]
     fn readahead_is_dropped_where_it_may_be_and_repeated_only_where_it_is_needed() {
         use Purpose::{Demand, ReadaheadUsed as Used, ReadaheadWasted as Wasted};
-        let must_succeed = Variant { is_best_effort: false, ..BEST_EFFORT };
-        let reserve = Variant { reserved: 64, ..BEST_EFFORT };
-        assert_eq!((Variant::all().next(), Variant::all().count()), (Some(must_succeed), 12));
-        for (variant, requests, expected) in [
+        let all = Player::all().unwrap();
+        assert_eq!((all[0].name.as_str(), all.len()), ("64k", 12));
+        for (is_best_effort, reserved, requests, expected) in [
             (
-                BEST_EFFORT,
+                true,
+                0,
                 &[(3, Used), (2, Wasted), (0, Wasted), (1, Demand)][..],
                 [2.0, 1.0, 4.0, 4.0, 3.0],
             ),
-            (must_succeed, &[(3, Used), (40, Wasted)], [0.0, 0.0, 20.0, 20.0, 20.0]),
+            (false, 0, &[(3, Used), (40, Wasted)], [0.0, 0.0, 20.0, 20.0, 20.0]),
             // A reserve serves until it is empty: three times 17 are 51; the fourth is refused, returns what it has, and
             // comes again.
-            (reserve, &[(17, Used); 4], [1.0, 1.0, 68.0, 0.0, 51.0]),
+            (true, 64, &[(17, Used); 4], [1.0, 1.0, 68.0, 0.0, 51.0]),
         ] {
-            let request = |&(pages_before, purpose)| PageRequest { pages_before, purpose };
-            let requests: Vec<_> = requests.iter().map(request).collect();
-            let played = Player::new(variant).unwrap().play(&requests, &|| Ok(())).unwrap();
+            let player = Player::new(WINDOWS[0], is_best_effort, reserved).unwrap();
+            let played = player.play(requests, &|| Ok(())).unwrap();
             let played = Measured::new("", played);
             let most = |figure| played.samples(figure).number(Statistic::Most);
             let found = ["dropped", "repeated", "frames", "from the system", HELD].map(most);
-            assert_eq!(found, expected, "{}", variant.name());
+            assert_eq!(found, expected, "{}", player.name);
             assert!(most(GETTING) * 1e3 >= most("longest frame") && most("longest frame") > 0.0);
         }
     }
@@ -494,7 +471,7 @@ mod tests {
         assert_ne!(requests_of(7), requests_of(8));
         let launches: Vec<_> = (0..100).map(requests_of).collect();
         let frames = |requests: &[PageRequest], window| -> u32 {
-            requests.iter().map(|request| request.frames(window)).sum()
+            requests.iter().map(|&(pages, _)| pages.min(window)).sum()
         };
         let all = launches.concat();
         let saved = f64::from(frames(&all, 5)) / f64::from(frames(&all, 17));

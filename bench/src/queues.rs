@@ -63,16 +63,12 @@ pub(crate) fn queue(
     shape: PoolShape,
     cpus: Option<usize>,
 ) -> Result<Row> {
-    let ours = |policy, active| ours(pages, shape, cpus, policy, active);
     match name {
         "original" => baseline::<SharedState>(pages, shape, Assignment::RoundRobin),
         "batching" => baseline::<SharedState>(pages, shape, Assignment::UntilFull),
         "per-thread" => baseline::<PerThreadState>(pages, shape, Assignment::UntilFull),
         "round-robin" => baseline::<PerThreadState>(pages, shape, Assignment::RoundRobin),
-        "ours-waiting" => ours(DispatchPolicy::FillFirst, ActiveWorkers::All),
-        "ours-round-robin" => ours(DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu),
-        "ours" => ours(DispatchPolicy::FillFirst, ActiveWorkers::OnePerCpu),
-        _ => bail!("no such queue"),
+        _ => ours(name, pages, shape, cpus),
     }
 }
 
@@ -404,13 +400,10 @@ impl QueueState for PerThreadState {
     }
 }
 
+/// Ends and awaits its threads when it is dropped.
 #[derive(Debug)]
 struct BaselineQueue<S: QueueState> {
     state: Arc<S>,
-    workers: usize,
-    pages: Arc<PageStore>,
-    assignment: Assignment,
-    current: usize,
     threads: Vec<OwnedThread>,
 }
 
@@ -421,16 +414,38 @@ fn baseline<S: QueueState>(
 ) -> Result<Row> {
     let state = Arc::new(S::new(shape)?);
     placed(std::slice::from_ref(&*state));
-    let (workers, pages, threads) = (shape.workers, Arc::clone(pages), Vec::new());
-    let mut queue = BaselineQueue { state, workers, pages, assignment, current: 0, threads };
-    for worker in 0..workers {
+    let (pages, mut current) = (Arc::clone(pages), 0);
+    let mut queue = BaselineQueue { state, threads: Vec::new() };
+    for worker in 0..shape.workers {
         let deflaters = (0..shape.slots).map(|_| Deflater::new());
         let mut deflaters = deflaters.collect::<Result<Vec<_>>>()?;
-        let (state, pages) = (Arc::clone(&queue.state), Arc::clone(&queue.pages));
+        let (state, pages) = (Arc::clone(&queue.state), Arc::clone(&pages));
         let body = move || work(&*state, worker, &pages, &mut deflaters);
         queue.threads.push(start(worker, body)?);
     }
-    Ok(Box::new(move || Ok(queue.pass())))
+    Ok(Box::new(move || {
+        let (state, mut stats) = (&queue.state, PassStats::default());
+        for page in 0..pages.count() {
+            pages.touch(page);
+            let (worker, index) = loop {
+                if let Some(found) = state.find_free(current) {
+                    break found;
+                }
+            };
+            let slot = state.slot(worker, index);
+            slot.collect(&mut stats);
+            // Relaxed: the submitter owns the slot, and `enqueue` publishes it.
+            slot.page.store(page, Ordering::Relaxed);
+            state.enqueue(worker, index);
+            state.control(worker).0.set();
+            current = match assignment {
+                Assignment::RoundRobin => (worker + 1) % shape.workers,
+                Assignment::UntilFull => worker,
+            };
+        }
+        state.wait(&mut stats);
+        Ok(stats)
+    }))
 }
 
 fn work<S: QueueState>(state: &S, worker: usize, pages: &PageStore, deflaters: &mut [Deflater]) {
@@ -459,35 +474,9 @@ fn work<S: QueueState>(state: &S, worker: usize, pages: &PageStore, deflaters: &
     }
 }
 
-impl<S: QueueState> BaselineQueue<S> {
-    fn pass(&mut self) -> PassStats {
-        let mut stats = PassStats::default();
-        for page in 0..self.pages.count() {
-            self.pages.touch(page);
-            let (worker, index) = loop {
-                if let Some(found) = self.state.find_free(self.current) {
-                    break found;
-                }
-            };
-            let slot = self.state.slot(worker, index);
-            slot.collect(&mut stats);
-            // Relaxed: the submitter owns the slot, and `enqueue` publishes it.
-            slot.page.store(page, Ordering::Relaxed);
-            self.state.enqueue(worker, index);
-            self.state.control(worker).0.set();
-            self.current = match self.assignment {
-                Assignment::RoundRobin => (worker + 1) % self.workers,
-                Assignment::UntilFull => worker,
-            };
-        }
-        self.state.wait(&mut stats);
-        stats
-    }
-}
-
 impl<S: QueueState> Drop for BaselineQueue<S> {
     fn drop(&mut self) {
-        for worker in 0..self.workers {
+        for worker in 0..self.threads.len() {
             let (event, quit) = self.state.control(worker);
             // Relaxed: the fence of `set` publishes it.
             quit.store(true, Ordering::Relaxed);
@@ -496,11 +485,8 @@ impl<S: QueueState> Drop for BaselineQueue<S> {
     }
 }
 
-#[derive(Debug, Default)]
-struct PageRequest {
-    page: usize,
-    bytes: u64,
-}
+/// A page, and the bytes that it became.
+type PageRequest = (usize, u64);
 
 #[derive(Debug)]
 struct Compressor {
@@ -512,19 +498,19 @@ impl Handler for Compressor {
     type Request = PageRequest;
 
     fn handle(&mut self, request: &mut PageRequest) {
-        let page = self.pages.page(request.page);
-        request.bytes = page.and_then(|page| self.deflater.compress(page).ok()).unwrap_or(0);
+        let page = self.pages.page(request.0);
+        request.1 = page.and_then(|page| self.deflater.compress(page).ok()).unwrap_or(0);
     }
 }
 
 /// Our queue on this many `cpus`; on the available ones if none is given. The submitter works if not all workers are active.
-fn ours(
-    pages: &Arc<PageStore>,
-    shape: PoolShape,
-    cpus: Option<usize>,
-    dispatch_policy: DispatchPolicy,
-    active_workers: ActiveWorkers,
-) -> Result<Row> {
+fn ours(name: &str, pages: &Arc<PageStore>, shape: PoolShape, cpus: Option<usize>) -> Result<Row> {
+    let (dispatch_policy, active_workers) = match name {
+        "ours-waiting" => (DispatchPolicy::FillFirst, ActiveWorkers::All),
+        "ours-round-robin" => (DispatchPolicy::RoundRobin, ActiveWorkers::OnePerCpu),
+        "ours" => (DispatchPolicy::FillFirst, ActiveWorkers::OnePerCpu),
+        _ => bail!("no such queue"),
+    };
     let mut settings = WorkQueueSettings::new("queue")
         .workers(shape.workers)
         .slots(shape.slots)
@@ -541,7 +527,7 @@ fn ours(
     };
     let on_done = move |request: &mut PageRequest, outcome| {
         let mut sum = counted.get();
-        sum.add(if outcome == RequestOutcome::Done { request.bytes } else { 0 });
+        sum.add(if outcome == RequestOutcome::Done { request.1 } else { 0 });
         counted.set(sum);
     };
     let queue = WorkQueue::new(&settings, PageRequest::default, make, on_done);
@@ -553,7 +539,7 @@ fn ours(
                 ActiveWorkers::All => queue.reserve(),
                 _ => queue.reserve_or_inline(),
             };
-            slot.request().page = page;
+            slot.request().0 = page;
             slot.submit();
         }
         queue.wait();

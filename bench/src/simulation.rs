@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use ferrofs_model::cached::{self, PARTS};
-use ferrofs_model::faults::{self, Kernel};
+use ferrofs_model::faults::{self, KERNEL, Kernel};
 use ferrofs_model::machine::{CPUS_MAX, Costs, Shape};
 use ferrofs_model::stream::{self, Flow, Load, QUEUES};
 use ferrofs_workers::cpus::CpuSet;
@@ -48,9 +48,6 @@ const FAULT_BYTES: usize = 1 << 30;
 const TURNS: u64 = 2000;
 const ROUNDS: usize = 25;
 
-/// What the kernel does for a fault, on one socket of the mail's machine.
-const KERNEL: Kernel = Kernel { page: 250.0, batch: 63, hold: 1000.0, bandwidth: 150.0 };
-
 /// In the model, and on this machine.
 const MODEL: &str = "model";
 const HERE: &str = "here";
@@ -65,12 +62,8 @@ pub(crate) struct ModelArguments {
     #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "reads", "jobs"])]
     subjects: Vec<String>,
     /// For workqueue: numbers of CPUs, of which the submitter has one; one run for each number
-    #[arg(
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "1,2,4,8,16,32,64,128,256"
-    )]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(default_value = "1,2,4,8,16,32,64,128,256")]
     #[arg(value_parser = up_to(u16::try_from(CPUS_MAX).unwrap_or(u16::MAX)))]
     cpus: Vec<u16>,
     /// For workqueue: number of requests that are measured for each queue and number of CPUs, after the same number for
@@ -340,8 +333,7 @@ fn bind_others(cpu: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     for task in Process::myself()?.tasks().context("listing the threads")? {
-        let thread = Pid::from_raw(task?.tid).filter(|thread| *thread != gettid());
-        if let Some(thread) = thread {
+        if let Some(thread) = Pid::from_raw(task?.tid).filter(|thread| *thread != gettid()) {
             // One that has just ended needs no CPU.
             sched_setaffinity(Some(thread), &set).unwrap_or(());
         }

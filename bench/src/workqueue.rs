@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValue;
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::bounded;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSlice;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -21,7 +21,7 @@ use crate::page_store::{Deflater, PAGE_BYTES, PAGES_PER_GIB, Page, PageStore};
 use crate::queues::{PassStats, PoolShape, Row, queue};
 use crate::report::Report;
 use crate::statistics::{Figures, Measured, find};
-use crate::sync::{OwnedThread, start};
+use crate::sync::start;
 
 const QUICK_PAGES: usize = PAGES_PER_GIB / 8;
 /// The queues of the mail and the peers that do the same: a stream from one submitter.
@@ -44,7 +44,8 @@ pub(crate) struct WorkqueueArguments {
     #[arg(short, long = "memory", value_name = "GIB", default_value = "1", value_parser = mebibytes)]
     mebibytes: u32,
     /// The rows of the table to measure [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = row_values())]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = ROWS.map(|(name, help)| PossibleValue::new(name).help(help)))]
     rows: Vec<String>,
     #[command(flatten)]
     rounds: RoundOptions,
@@ -78,8 +79,27 @@ impl Experiment for WorkqueueArguments {
         let all = context.measure("one submitter", candidates)?;
         let cases = self.threads.iter().copied().zip(all.chunks(names.len()));
         let cases: Vec<(u16, &[Measured])> = cases.collect();
+        let (count, requests) = (pages.count(), self.requests);
+        let gib = count as f64 / PAGES_PER_GIB as f64;
         for (threads, all) in &cases {
-            self.print_like_qemu(*threads, all, pages.count(), context)?;
+            // The lines of threaded-workqueue-bench, after one that names the row.
+            for one in *all {
+                let (walls, ratios) = (one.samples("wall"), one.samples(COMPRESSION));
+                let (repeat, average) = (walls.0.len(), walls.mean());
+                context.say(format!(
+                    "row {}\nRun the benchmark: threads {threads} requests-per-thread: {requests} memory {gib}G repeat {repeat}.",
+                    one.name
+                ))?;
+                for (number, (wall, ratio)) in walls.0.iter().zip(&ratios.0).enumerate() {
+                    let cost = wall * 1e6;
+                    context.say(format!(
+                        "RUN {number}: Request # {count} Cost {cost:.0} µs, Compression Rate {ratio:.6}."
+                    ))?;
+                }
+                let (cost, rate) = (average * 1e6, gib / average);
+                context
+                    .say(format!("AVG: Time Cost {cost:.0} µs\nAVG Throughput: {rate:.6} GB/s"))?;
+            }
             context.report.add("throughput", "", &threads.to_string(), all)?;
             if let Some(ours) = find(all, "ours") {
                 let what = format!("ours, {threads} threads");
@@ -87,36 +107,6 @@ impl Experiment for WorkqueueArguments {
             }
         }
         evaluate(&cases, &mut context.report);
-        Ok(())
-    }
-}
-
-impl WorkqueueArguments {
-    /// The lines of threaded-workqueue-bench, after one that names the row.
-    fn print_like_qemu(
-        &self,
-        threads: u16,
-        all: &[Measured],
-        count: usize,
-        context: &mut Context<'_>,
-    ) -> Result<()> {
-        let (gib, requests) = (count as f64 / PAGES_PER_GIB as f64, self.requests);
-        for one in all {
-            let (walls, ratios) = (one.samples("wall"), one.samples(COMPRESSION));
-            let (repeat, average) = (walls.0.len(), walls.mean());
-            context.say(format!(
-                "row {}\nRun the benchmark: threads {threads} requests-per-thread: {requests} memory {gib}G repeat {repeat}.",
-                one.name
-            ))?;
-            for (number, (wall, ratio)) in walls.0.iter().zip(&ratios.0).enumerate() {
-                let cost = wall * 1e6;
-                context.say(format!(
-                    "RUN {number}: Request # {count} Cost {cost:.0} µs, Compression Rate {ratio:.6}."
-                ))?;
-            }
-            let (cost, rate) = (average * 1e6, gib / average);
-            context.say(format!("AVG: Time Cost {cost:.0} µs\nAVG Throughput: {rate:.6} GB/s"))?;
-        }
         Ok(())
     }
 }
@@ -181,25 +171,15 @@ const ROWS: [(&str, &str); 11] = [
     ("inline", "One thread and no queue, whatever the number of workers"),
     ("original", "QEMU's version 2: shared bitmaps and event, round robin"),
     ("batching", "The same with batching"),
-    (
-        "per-thread",
-        "Batching, and slots, bitmaps and events of each worker on cache lines of their own",
-    ),
+    ("per-thread", "Batching; slots, bitmaps and events of each worker on lines of their own"),
     ("round-robin", "QEMU's version 3: the same without batching"),
     ("rayon", "rayon: one spawn a page from one submitter"),
     ("rayon-iter", "rayon: a parallel iterator, for comparison: it has no stream of requests"),
     ("crossbeam", "crossbeam-channel: a bounded queue there, another one back"),
-    (
-        "ours-waiting",
-        "Ours with a submitter that only submits, over all workers, as the queues above",
-    ),
+    ("ours-waiting", "Ours over all workers; as above, the submitter only submits"),
     ("ours-round-robin", "Ours, whose submitter works, too; without batching"),
     ("ours", "Ours, whose submitter works, too"),
 ];
-
-fn row_values() -> Vec<PossibleValue> {
-    ROWS.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect()
-}
 
 /// The row of that name with its threads started.
 pub(crate) fn build(name: &str, pages: &Arc<PageStore>, shape: PoolShape) -> Result<Row> {
@@ -225,19 +205,14 @@ fn inline(pages: Arc<PageStore>) -> Result<Row> {
     }))
 }
 
-/// In this order: without the channel the threads end, and are waited for.
-struct ChannelWorkers {
-    requests: Sender<usize>,
-    threads: Vec<OwnedThread>,
-}
-
 /// A bounded channel with the pages, another with the results. The submitter never has more in flight than the queues of
 /// the other rows have slots, so neither channel is ever full.
 fn channels(pages: Arc<PageStore>, shape: PoolShape) -> Result<Row> {
     let in_flight_max = shape.workers * shape.slots;
     let (requests, inbox) = bounded::<usize>(in_flight_max);
     let (outbox, results) = bounded(in_flight_max);
-    let mut workers = ChannelWorkers { requests, threads: Vec::new() };
+    // In this order: without the channel the threads end, and are waited for.
+    let mut workers = (requests, Vec::new());
     for worker in 0..shape.workers {
         let mut deflater = Deflater::new()?;
         let (pages, inbox, outbox) = (Arc::clone(&pages), inbox.clone(), outbox.clone());
@@ -250,11 +225,11 @@ fn channels(pages: Arc<PageStore>, shape: PoolShape) -> Result<Row> {
                 }
             }
         };
-        workers.threads.push(start(worker, body)?);
+        workers.1.push(start(worker, body)?);
     }
     Ok(Box::new(move || {
         // The closure owns the threads as well.
-        let ChannelWorkers { requests, .. } = &workers;
+        let (requests, _) = &workers;
         let (mut stats, mut in_flight) = (PassStats::default(), 0);
         for number in 0..pages.count() {
             pages.touch(number);

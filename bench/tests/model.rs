@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 use ferrofs_model::cached::{self, PARTS};
-use ferrofs_model::faults::{self, CHUNK_BYTES, Kernel};
+use ferrofs_model::faults::{self, CHUNK_BYTES, KERNEL, Kernel};
 use ferrofs_model::machine::Access::{Load as Read, Store, Update};
 use ferrofs_model::machine::CoherenceEvent::{Cold, Fetch, Hit, Invalidation, Transfer};
 use ferrofs_model::machine::Distance::{Far, Near};
@@ -19,13 +19,9 @@ fn costs() -> Costs {
     Costs { hit: 1.0, near: 10.0, far: 100.0, occupancy: 3.0, locked: 5.0, ..Costs::default() }
 }
 
-fn directory() -> Directory {
-    Directory::new(TWO_SOCKETS, costs())
-}
-
 #[test]
 fn every_transition_is_the_one_worked_out_by_hand() {
-    let mut directory = directory();
+    let mut directory = Directory::new(TWO_SOCKETS, costs());
     let trace: [(usize, Access, CoherenceEvent); 14] = [
         (0, Read, Cold),                // Exclusive 0
         (0, Store, Hit),                // Modified 0
@@ -51,7 +47,7 @@ fn every_transition_is_the_one_worked_out_by_hand() {
 
 #[test]
 fn lines_have_nothing_to_do_with_each_other() {
-    let mut directory = directory();
+    let mut directory = Directory::new(TWO_SOCKETS, costs());
     let trace =
         [(0, 0, Store, Cold), (0, 1, Store, Cold), (1, 0, Read, Fetch(Near)), (0, 1, Store, Hit)];
     for (cpu, line, access, expected) in trace {
@@ -191,8 +187,6 @@ fn a_panic_on_a_simulated_cpu_ends_the_run_and_the_next_one_begins_anew() {
     fallen.unwrap_err();
     assert_eq!(machine::run(shape, Costs::default(), || 7).unwrap(), 7);
 }
-
-const KERNEL: Kernel = Kernel { page: 250.0, batch: 63, hold: 1000.0, bandwidth: 150.0 };
 
 fn fault(kernel: Kernel, chunks: u64, threads: usize) -> faults::Faulting {
     let shape = Shape { cpus: 32, cpus_per_socket: 16 };

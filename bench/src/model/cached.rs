@@ -79,7 +79,33 @@ pub fn run(
     machine::run(shape, costs, move || {
         let readers = Readers::new(part, shape.cpus, picoseconds(cost))?;
         let begin = machine::now() + picoseconds(costs.start * shape.cpus as f64 + WARM_UP);
-        readers.run(shape.cpus, [begin, begin + picoseconds(measured)])
+        // Reads go on until the second of these; those that began after the first one count.
+        let ends = [begin, begin + picoseconds(measured)];
+        let count = AtomicUsize::new(0);
+        // Of the reader that is there first: each of them may sleep for longer than all of this takes.
+        let moments = [const { OnceLock::new() }; 2];
+        let read_until_end = &|cpu: usize| {
+            let mut random = Rng::with_seed(cpu as u64);
+            for ((until, moment), counts) in ends.into_iter().zip(&moments).zip([0, 1]) {
+                while machine::now() < until {
+                    readers.read(random.u64(..CLUSTERS))?;
+                    count.fetch_add(counts, Ordering::Relaxed);
+                }
+                moment.set(machine::moment()).ok();
+            }
+            Ok::<_, Error>(())
+        };
+        thread::scope(|scope| {
+            for cpu in 1..shape.cpus {
+                // A read that fails is not counted, and fails on the first CPU, too.
+                Builder::new().spawn_scoped(scope, move || drop(read_until_end(cpu)))?;
+            }
+            read_until_end(0)
+        })?;
+        let [first, last] = moments.map(OnceLock::into_inner);
+        let (first, last) = first.zip(last).context("no machine runs")?;
+        let (nanoseconds, counts, wakes) = last.since(&first);
+        Ok(Flow { requests: count.into_inner(), nanoseconds, counts, wakes })
     })?
 }
 
@@ -106,35 +132,6 @@ impl Readers {
         let pool = BufferPool::new(&Budget::new(BUDGET_BYTES))?;
         let times = Sharded::new(cpus, Histogram::new);
         Ok(Self { part, cost, cache, read_budget, pool, times })
-    }
-
-    /// Reads until the second of two moments of the clock; those that began after the first one count.
-    fn run(&self, cpus: usize, ends: [Picoseconds; 2]) -> Result<Flow> {
-        let count = AtomicUsize::new(0);
-        // Of the reader that is there first: each of them may sleep for longer than all of this takes.
-        let moments = [const { OnceLock::new() }; 2];
-        let read_until_end = &|cpu: usize| {
-            let mut random = Rng::with_seed(cpu as u64);
-            for ((until, moment), counts) in ends.into_iter().zip(&moments).zip([0, 1]) {
-                while machine::now() < until {
-                    self.read(random.u64(..CLUSTERS))?;
-                    count.fetch_add(counts, Ordering::Relaxed);
-                }
-                machine::moment().and_then(|now| moment.set(now).err());
-            }
-            Ok::<_, Error>(())
-        };
-        thread::scope(|scope| {
-            for cpu in 1..cpus {
-                // A read that fails is not counted, and fails on the first CPU, too.
-                Builder::new().spawn_scoped(scope, move || drop(read_until_end(cpu)))?;
-            }
-            read_until_end(0)
-        })?;
-        let [first, last] = moments.map(OnceLock::into_inner);
-        let (first, last) = first.zip(last).context("no machine runs")?;
-        let (nanoseconds, counts, wakes) = last.since(&first);
-        Ok(Flow { requests: count.into_inner(), nanoseconds, counts, wakes })
     }
 
     /// The order is that of crates/mount/src/image_fs/read.rs.

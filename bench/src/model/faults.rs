@@ -28,6 +28,9 @@ pub struct Kernel {
     pub bandwidth: f64,
 }
 
+/// What the kernel does for a fault, on one socket of the mail's machine.
+pub const KERNEL: Kernel = Kernel { page: 250.0, batch: 63, hold: 1000.0, bandwidth: 150.0 };
+
 /// How a job went.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Faulting {
@@ -60,8 +63,7 @@ pub fn run(
             kernel.populate(shape, chunk.end - chunk.start);
             Ok::<(), Infallible>(())
         });
-        let passed = begin.zip(machine::moment()).map(|(begin, end)| end.since(&begin));
-        let (nanoseconds, counts, _) = passed.unwrap_or_default();
+        let (nanoseconds, counts, _) = machine::moment().since(&begin);
         let (threads, chunks) = (report.threads, report.chunks);
         Faulting { nanoseconds, threads, chunks, moves: counts.moves }
     })

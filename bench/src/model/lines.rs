@@ -9,7 +9,6 @@ use foldhash::fast::FixedState;
 pub type Picoseconds = u64;
 
 /// Nanoseconds as simulated time. What is no positive number is none.
-#[must_use]
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -79,7 +78,6 @@ pub struct Shape {
 
 impl Shape {
     /// The socket of a CPU.
-    #[must_use]
     pub fn socket(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket.max(1)
     }
@@ -130,17 +128,6 @@ pub enum CoherenceEvent {
     Transfer(Distance),
 }
 
-impl CoherenceEvent {
-    fn distance(self) -> Option<Distance> {
-        match self {
-            Self::Hit | Self::Cold => None,
-            Self::Fetch(distance) | Self::Invalidation(distance) | Self::Transfer(distance) => {
-                Some(distance)
-            }
-        }
-    }
-}
-
 /// How often lines went from one CPU to another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -151,24 +138,15 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, event: CoherenceEvent) {
-        match event {
-            CoherenceEvent::Hit | CoherenceEvent::Cold => {}
-            CoherenceEvent::Fetch(_) | CoherenceEvent::Transfer(_) => self.moves += 1,
-            CoherenceEvent::Invalidation(_) => self.upgrades += 1,
-        }
-    }
-
     /// What came after `earlier`.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (moves, upgrades) = (self.moves - earlier.moves, self.upgrades - earlier.upgrades);
         Self { moves, upgrades }
     }
 }
 
-/// A line that somebody holds, in one of the states of MESI. Invalid everywhere is no record at all.
-#[derive(Debug)]
+/// A line in one of the states of MESI. Invalid everywhere: nobody holds it yet.
+#[derive(Debug, Default)]
 struct LineState {
     /// One CPU: Modified, or Exclusive, which becomes Modified without a word to anybody and is told apart by nothing that
     /// is counted here. Several: Shared, to read.
@@ -189,7 +167,6 @@ pub struct Directory {
 
 impl Directory {
     /// Nobody holds anything.
-    #[must_use]
     pub fn new(shape: Shape, costs: Costs) -> Self {
         Self { shape, costs, ..Self::default() }
     }
@@ -202,26 +179,26 @@ impl Directory {
         access: Access,
         now: Picoseconds,
     ) -> (CoherenceEvent, Picoseconds) {
-        let (mut event, mut end) = (CoherenceEvent::Cold, now);
-        if let Some(record) = self.lines.get_mut(&line) {
-            event = step(&mut record.holders, cpu, access, self.shape);
-            let cost = match event.distance() {
-                None => 0.0,
-                Some(Distance::Near) => self.costs.near,
-                Some(Distance::Far) => self.costs.far,
-            };
-            if cost > 0.0 {
-                let begin = now.max(record.free_at);
-                // A line that comes from its only holder serves nobody else until it is there.
-                let is_shared = record.holders.len() > 2;
-                let busy = if is_shared { self.costs.occupancy } else { cost };
-                record.free_at = begin + picoseconds(busy);
-                end = begin + picoseconds(cost);
+        let LineState { holders, free_at } = self.lines.entry(line).or_default();
+        let event = step(holders, cpu, access, self.shape);
+        let counted = match event {
+            CoherenceEvent::Hit | CoherenceEvent::Cold => None,
+            CoherenceEvent::Fetch(distance) | CoherenceEvent::Transfer(distance) => {
+                Some((distance, &mut self.counts.moves))
             }
-        } else {
-            self.lines.insert(line, LineState { holders: vec![cpu], free_at: 0 });
+            CoherenceEvent::Invalidation(distance) => Some((distance, &mut self.counts.upgrades)),
+        };
+        let mut end = now;
+        if let Some((distance, count)) = counted {
+            *count += 1;
+            let is_near = distance == Distance::Near;
+            let cost = if is_near { self.costs.near } else { self.costs.far };
+            let begin = now.max(*free_at);
+            // A line that comes from its only holder serves nobody else until it is there.
+            let busy = if holders.len() > 2 { self.costs.occupancy } else { cost };
+            *free_at = begin + picoseconds(busy);
+            end = begin + picoseconds(cost);
         }
-        self.counts.add(event);
         let locked = if access == Access::Update { self.costs.locked } else { 0.0 };
         (event, end + picoseconds(self.costs.hit) + picoseconds(locked))
     }
@@ -236,15 +213,16 @@ fn step(holders: &mut Vec<usize>, cpu: usize, access: Access, shape: Shape) -> C
     let distances = holders.iter().map(|other| shape.distance(cpu, *other));
     if is_load {
         // The nearest holder sends it.
-        let from = distances.min().unwrap_or(Distance::Far);
+        let from = distances.min();
         holders.push(cpu);
-        return CoherenceEvent::Fetch(from);
+        return from.map_or(CoherenceEvent::Cold, CoherenceEvent::Fetch);
     }
     // The farthest holder has to answer before it may be written.
-    let to = distances.max().unwrap_or(Distance::Near);
+    let to = distances.max();
     holders.clear();
     holders.push(cpu);
-    if has_it { CoherenceEvent::Invalidation(to) } else { CoherenceEvent::Transfer(to) }
+    let event = if has_it { CoherenceEvent::Invalidation } else { CoherenceEvent::Transfer };
+    to.map_or(CoherenceEvent::Cold, event)
 }
 
 /// The first line of arrays that got a place; no address of a process is so high.

@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// What was counted at a moment of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moment {
     /// The clock of the CPU that asked.
     pub at: Picoseconds,
@@ -38,7 +38,6 @@ pub struct Moment {
 
 impl Moment {
     /// What happened after `earlier`: nanoseconds, accesses and wake-ups.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> (f64, Counts, u64) {
         let nanoseconds = (self.at - earlier.at) as f64 / 1e3;
         (nanoseconds, self.counts.since(&earlier.counts), self.wakes - earlier.wakes)
@@ -181,14 +180,14 @@ pub(crate) fn now() -> Picoseconds {
     with(|machine| machine.cpu().clock).unwrap_or(0)
 }
 
-/// What was counted until now; free of charge. None outside of a run.
-#[must_use]
-pub fn moment() -> Option<Moment> {
+/// What was counted until now; free of charge. Nothing outside of a run.
+pub(crate) fn moment() -> Moment {
     take_turn();
-    with(|machine| {
+    let look = |machine: &mut Machine| {
         let at = machine.cpu().clock;
         Moment { at, counts: machine.directory.counts, wakes: machine.wakes }
-    })
+    };
+    with(look).unwrap_or_default()
 }
 
 /// Goes through the one place of that number for so long, after all that came before, while this CPU works, which may take

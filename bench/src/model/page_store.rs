@@ -42,7 +42,7 @@ impl PageStore {
         machine::access_line(number as u64, Access::Store);
         for (first, moment) in [self.part.start, self.part.end].into_iter().zip(&self.ends) {
             if number == first {
-                machine::moment().and_then(|now| moment.set(now).err());
+                moment.set(machine::moment()).ok();
             }
         }
     }

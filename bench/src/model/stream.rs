@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
+use crate::machine::{self, Costs, Counts, Shape, picoseconds};
 use crate::page_store::PageStore;
 use crate::queues::{self, PoolShape};
 use crate::sync::Arc;
@@ -41,13 +41,11 @@ pub struct Flow {
 
 impl Flow {
     /// Requests a second.
-    #[must_use]
     pub fn per_second(&self) -> f64 {
         self.requests as f64 * 1e9 / self.nanoseconds
     }
 
     /// So much for each request.
-    #[must_use]
     pub fn per_request(&self, count: u64) -> f64 {
         count as f64 / self.requests as f64
     }
@@ -60,21 +58,19 @@ impl Flow {
 /// When the machine is impossible, or a request was lost or doubled.
 pub fn run(queue: &'static str, shape: Shape, costs: Costs, load: Load) -> Result<Flow> {
     ensure!(load.requests > 0 && load.slots > 0, "no requests or no slots: nothing to look at");
-    let (begin, end) = machine::run(shape, costs, move || pass(queue, shape, load))??;
-    let (nanoseconds, counts, wakes) = end.since(&begin);
-    Ok(Flow { requests: load.requests, nanoseconds, counts, wakes })
-}
-
-/// On the simulated machine.
-fn pass(queue: &'static str, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
-    // One more, whose turn ends the part.
-    let count = load.warm_up + load.requests + 1;
-    let part = load.warm_up..load.warm_up + load.requests;
-    let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
-    let pool = PoolShape { workers: (shape.cpus - 1).max(1), slots: load.slots };
-    let mut row = queues::queue(queue, &pages, pool, Some(shape.cpus))?;
-    let stats = row()?;
-    drop(row);
-    ensure!(stats.pages == count as u64, "{} requests done, {count} were sent", stats.pages);
-    pages.part().context("the pass ended before the part that is looked at")
+    machine::run(shape, costs, move || {
+        // One more, whose turn ends the part.
+        let count = load.warm_up + load.requests + 1;
+        let part = load.warm_up..load.warm_up + load.requests;
+        let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
+        let pool = PoolShape { workers: (shape.cpus - 1).max(1), slots: load.slots };
+        let mut row = queues::queue(queue, &pages, pool, Some(shape.cpus))?;
+        let stats = row()?;
+        drop(row);
+        ensure!(stats.pages == count as u64, "{} requests done, {count} were sent", stats.pages);
+        let part = pages.part().context("the pass ended before the part that is looked at");
+        let (begin, end) = part?;
+        let (nanoseconds, counts, wakes) = end.since(&begin);
+        Ok(Flow { requests: load.requests, nanoseconds, counts, wakes })
+    })?
 }
