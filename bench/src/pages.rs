@@ -429,16 +429,12 @@ mod tests {
     #[test]
     fn readahead_is_dropped_where_it_may_be_and_repeated_only_where_it_is_needed() {
         use Purpose::{Demand, ReadaheadUsed as Used, ReadaheadWasted as Wasted};
+        let mixed = [(3, Used), (2, Wasted), (0, Wasted), (1, Demand)];
         let all = Player::all().unwrap();
         assert_eq!((all[0].name.as_str(), all.len()), ("64k", 12));
         for (is_best_effort, reserved, requests, expected) in [
-            (
-                true,
-                0,
-                &[(3, Used), (2, Wasted), (0, Wasted), (1, Demand)][..],
-                [2.0, 1.0, 4.0, 4.0, 3.0],
-            ),
-            (false, 0, &[(3, Used), (40, Wasted)], [0.0, 0.0, 20.0, 20.0, 20.0]),
+            (false, 0, &[(3, Used), (40, Wasted)][..], [0.0, 0.0, 20.0, 20.0, 20.0]),
+            (true, 0, &mixed, [2.0, 1.0, 4.0, 4.0, 3.0]),
             // A reserve serves until it is empty: three times 17 are 51; the fourth is refused, returns what it has, and
             // comes again.
             (true, 64, &[(17, Used); 4], [1.0, 1.0, 68.0, 0.0, 51.0]),

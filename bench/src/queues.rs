@@ -489,17 +489,15 @@ impl<S: QueueState> Drop for BaselineQueue<S> {
 type PageRequest = (usize, u64);
 
 #[derive(Debug)]
-struct Compressor {
-    pages: Arc<PageStore>,
-    deflater: Deflater,
-}
+struct Compressor(Arc<PageStore>, Deflater);
 
 impl Handler for Compressor {
     type Request = PageRequest;
 
-    fn handle(&mut self, request: &mut PageRequest) {
-        let page = self.pages.page(request.0);
-        request.1 = page.and_then(|page| self.deflater.compress(page).ok()).unwrap_or(0);
+    fn handle(&mut self, (number, bytes): &mut PageRequest) {
+        let Self(pages, deflater) = self;
+        let page = pages.page(*number);
+        *bytes = page.and_then(|page| deflater.compress(page).ok()).unwrap_or(0);
     }
 }
 
@@ -523,11 +521,11 @@ fn ours(name: &str, pages: &Arc<PageStore>, shape: PoolShape, cpus: Option<usize
     let (counted, of_workers, pages) = (Rc::clone(&stats), Arc::clone(pages), Arc::clone(pages));
     let make = move || {
         let deflater = Deflater::new().map_err(|_| NoHandler)?;
-        Ok(Compressor { pages: Arc::clone(&of_workers), deflater })
+        Ok(Compressor(Arc::clone(&of_workers), deflater))
     };
-    let on_done = move |request: &mut PageRequest, outcome| {
+    let on_done = move |&mut (_, bytes): &mut PageRequest, outcome| {
         let mut sum = counted.get();
-        sum.add(if outcome == RequestOutcome::Done { request.1 } else { 0 });
+        sum.add(if outcome == RequestOutcome::Done { bytes } else { 0 });
         counted.set(sum);
     };
     let queue = WorkQueue::new(&settings, PageRequest::default, make, on_done);

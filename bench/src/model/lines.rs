@@ -81,10 +81,6 @@ impl Shape {
     pub fn socket(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket.max(1)
     }
-
-    fn distance(&self, cpu: usize, other: usize) -> Distance {
-        if self.socket(cpu) == self.socket(other) { Distance::Near } else { Distance::Far }
-    }
 }
 
 /// Bytes of a cache line.
@@ -135,14 +131,6 @@ pub struct Counts {
     pub moves: u64,
     /// Times that the others had to give a line up which stayed where it was.
     pub upgrades: u64,
-}
-
-impl Counts {
-    /// What came after `earlier`.
-    pub fn since(&self, earlier: &Self) -> Self {
-        let (moves, upgrades) = (self.moves - earlier.moves, self.upgrades - earlier.upgrades);
-        Self { moves, upgrades }
-    }
 }
 
 /// A line in one of the states of MESI. Invalid everywhere: nobody holds it yet.
@@ -210,7 +198,9 @@ fn step(holders: &mut Vec<usize>, cpu: usize, access: Access, shape: Shape) -> C
     if has_it && (is_load || holders.len() == 1) {
         return CoherenceEvent::Hit;
     }
-    let distances = holders.iter().map(|other| shape.distance(cpu, *other));
+    let is_near = |other: usize| shape.socket(cpu) == shape.socket(other);
+    let distance = |&other| if is_near(other) { Distance::Near } else { Distance::Far };
+    let distances = holders.iter().map(distance);
     if is_load {
         // The nearest holder sends it.
         let from = distances.min();
