@@ -61,11 +61,6 @@ pub(crate) struct AllArguments {
     only: Vec<String>,
 }
 
-struct Runner {
-    values: Values,
-    is_quick: bool,
-}
-
 /// Runs all experiments and writes `report.html` beside their results. Failed experiments are named on the page and make
 /// an error at the end.
 pub(crate) fn run(
@@ -86,14 +81,13 @@ pub(crate) fn run(
     let experiments: Vec<&str> = experiment_names().into_iter().filter(is_wanted).collect();
     let made = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
     let (values, notes) = make_inputs(arguments, is_quick, &experiments, made.path())?;
-    let runner = Runner { values, is_quick };
     let mut run = |label: String, name, folder: &Path| -> Result<Section> {
         write!(out, "{label}: ")?;
         out.flush()?;
         let begin = Instant::now();
         let mut section = match start.elapsed() > START_LIMIT {
             true => Section::without_report(name, "left out: the time was over".to_owned())?,
-            false => runner.section(name, folder)?,
+            false => section(name, &values, is_quick, folder)?,
         };
         section.elapsed = begin.elapsed();
         writeln!(out, "{} ({:.0} s)", section.state(), section.elapsed.as_secs_f64())?;
@@ -129,48 +123,51 @@ pub(crate) fn run(
     Ok(())
 }
 
-impl Runner {
-    /// Runs an experiment in a process of its own; its results go to the folder and are read from there.
-    fn section(&self, experiment: &'static str, folder: &Path) -> Result<Section> {
-        let without = |why: String| Section::without_report(experiment, why);
-        let words = match self.words(experiment) {
-            Ok(words) => words,
-            Err(why) => return without(format!("left out: {why}")),
-        };
-        remove_results(experiment, folder)?;
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.args(words).arg("--noisy-ok").arg("--out").arg(folder);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let output = command.output().with_context(|| format!("starting {experiment}"))?;
-        // The same signal may have ended it.
-        check_stop()?;
-        if output.status.success() {
-            let read = Section::read(experiment, folder);
-            return read.or_else(|error| without(format!("failed: {error:#}")));
-        }
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let last = stderr.lines().last().unwrap_or_default().trim_start_matches("ferrofs-bench: ");
-        without(format!("failed: {}: {last}", output.status))
+/// Runs an experiment in a process of its own; its results go to the folder and are read from there.
+fn section(
+    experiment: &'static str,
+    values: &Values,
+    is_quick: bool,
+    folder: &Path,
+) -> Result<Section> {
+    let without = |why: String| Section::without_report(experiment, why);
+    let words = match words(experiment, values, is_quick) {
+        Ok(words) => words,
+        Err(why) => return without(format!("left out: {why}")),
+    };
+    remove_results(experiment, folder)?;
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(words).arg("--noisy-ok").arg("--out").arg(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let output = command.output().with_context(|| format!("starting {experiment}"))?;
+    // The same signal may have ended it.
+    check_stop()?;
+    if output.status.success() {
+        let read = Section::read(experiment, folder);
+        return read.or_else(|error| without(format!("failed: {error:#}")));
     }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().last().unwrap_or_default().trim_start_matches("ferrofs-bench: ");
+    without(format!("failed: {}: {last}", output.status))
+}
 
-    /// The command line of an experiment. The error is why it is left out.
-    fn words(&self, experiment: &str) -> Result<Vec<String>> {
-        let case = Case::of(experiment)?;
-        let mut words = vec![experiment.to_owned()];
-        for word in &case.run {
-            let missing = |name: String| {
-                let what = INPUTS.iter().find(|(input, _)| *input == name);
-                anyhow!("needs {}", what.map_or(name.as_str(), |(_, what)| what))
-            };
-            words.extend(fill(word, &self.values).map_err(missing)?);
-        }
-        words.extend(self.is_quick.then(|| "--quick".to_owned()));
-        if let Some(missing) = missing_for(&words)? {
-            words.extend(case.otherwise);
-            ensure!(missing_for(&words)?.is_none(), "{missing}");
-        }
-        Ok(words)
+/// The command line of an experiment. The error is why it is left out.
+fn words(experiment: &str, values: &Values, is_quick: bool) -> Result<Vec<String>> {
+    let case = Case::of(experiment)?;
+    let mut words = vec![experiment.to_owned()];
+    for word in &case.run {
+        let missing = |name: String| {
+            let what = INPUTS.iter().find(|(input, _)| *input == name);
+            anyhow!("needs {}", what.map_or(name.as_str(), |(_, what)| what))
+        };
+        words.extend(fill(word, values).map_err(missing)?);
     }
+    words.extend(is_quick.then(|| "--quick".to_owned()));
+    if let Some(missing) = missing_for(&words)? {
+        words.extend(case.otherwise);
+        ensure!(missing_for(&words)?.is_none(), "{missing}");
+    }
+    Ok(words)
 }
 
 /// The results of an earlier run must not be taken for those of the next.
@@ -296,7 +293,7 @@ impl Section {
     }
 
     fn is_noisy(&self) -> bool {
-        self.report.as_ref().is_some_and(Report::is_too_noisy)
+        self.report.as_ref().is_some_and(|report| !report.noise.is_empty())
     }
 
     /// Its claims, with what makes them doubtful; those of an experiment without a report are not measured.
@@ -360,15 +357,11 @@ mod tests {
         INPUTS.map(|(name, _)| (name.to_owned(), vec!["/proc/self/stat".to_owned()])).into()
     }
 
-    fn words(experiment: &str, values: Values, is_quick: bool) -> Result<Vec<String>> {
-        Runner { values, is_quick }.words(experiment)
-    }
-
     #[test]
     fn the_arguments_of_every_case_are_a_command() {
         for experiment in experiment_names() {
             for is_quick in [false, true] {
-                match words(experiment, inputs(), is_quick) {
+                match words(experiment, &inputs(), is_quick) {
                     Ok(words) => {
                         let is_option = words.last().is_some_and(|word| word.starts_with("--"));
                         assert!(!is_quick || is_option, "{experiment}");
@@ -385,8 +378,8 @@ mod tests {
         let none = Values::new();
         assert_eq!(fill("--peers={peers}", &none), Ok(vec![]));
         assert_eq!(fill("-c", &none), Ok(vec!["-c".to_owned()]));
-        assert_eq!(words("reads", none, true).unwrap_err().to_string(), "needs an image");
-        let words = words("reads", inputs(), true).unwrap();
+        assert_eq!(words("reads", &none, true).unwrap_err().to_string(), "needs an image");
+        let words = words("reads", &inputs(), true).unwrap();
         assert_eq!([&words[1], &words[words.len() - 1]], ["/proc/self/stat", "--quick"]);
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::machine::{Requirement, missing};
+use crate::machine::Requirement;
 use crate::statistics::Figure;
 use crate::table::{Column, TableSpec};
 
@@ -31,7 +31,7 @@ pub(crate) struct Case {
     /// Whether no claim is about time, so that steal time by a hypervisor does not invalidate the run.
     pub(crate) is_untimed: bool,
     /// What it requires beside the requirements of its arguments.
-    requires: Vec<Requirement>,
+    pub(crate) requires: Vec<Requirement>,
     /// Arguments that `all` adds; braces hold the names of inputs.
     pub(crate) run: Vec<String>,
     /// Arguments added where a requirement is not met, which reduce what is required.
@@ -70,6 +70,9 @@ pub(crate) struct CaseVariant {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) confine: Confinement,
+    /// What this user or system must have for it.
+    #[serde(default)]
+    pub(crate) requires: Vec<Requirement>,
     #[serde(flatten)]
     pub(crate) values: Values,
 }
@@ -83,18 +86,6 @@ pub(crate) enum Confinement {
     Affinity,
     Cpuset,
     Quota,
-}
-
-impl Confinement {
-    /// What this user or system lacks for it.
-    pub(crate) fn missing_requirement(self) -> Option<String> {
-        let controller = match self {
-            Self::Free | Self::Affinity => return None,
-            Self::Cpuset => "cpuset",
-            Self::Quota => "cpu",
-        };
-        missing(&[Requirement::Root, Requirement::Cgroup(controller.to_owned())])
-    }
 }
 
 /// Values of names in braces.
@@ -173,11 +164,6 @@ impl Case {
         let case = crate::EXPERIMENTS.iter().find(|(name, _)| *name == experiment);
         let (_, text) = case.with_context(|| format!("{experiment} has no case"))?;
         toml::from_str(text).with_context(|| format!("reading cases/{experiment}.toml"))
-    }
-
-    /// What is not met of its requirements and of these.
-    pub(crate) fn missing(&self, requirements: Vec<Requirement>) -> Option<String> {
-        missing(&[self.requires.clone(), requirements].concat())
     }
 }
 

@@ -18,7 +18,7 @@ use procfs::process::Process;
 
 /// Names of groups; the number of the process follows.
 const PREFIX: &str = "ferrofs-bench-";
-/// The period of a CPU quota, in microseconds.
+/// The period of the CPU quota of a new group, in microseconds, in both versions.
 const PERIOD_US: u32 = 100_000;
 /// The file whose pages fill a group, and what is written to it before a measurement, so that the group is full again.
 const FILE_BYTES: u64 = 128 << 20;
@@ -81,12 +81,7 @@ impl Cgroup {
     /// A group that has the time of one CPU.
     pub(crate) fn of_quota() -> Result<Self> {
         let group = Self::create("cpu")?;
-        if group.is_v2 {
-            group.write(["", "cpu.max"], &format!("{PERIOD_US} {PERIOD_US}"))?;
-        } else {
-            group.write(["cpu.cfs_period_us", ""], &PERIOD_US)?;
-            group.write(["cpu.cfs_quota_us", ""], &PERIOD_US)?;
-        }
+        group.write(["cpu.cfs_quota_us", "cpu.max"], &PERIOD_US)?;
         Ok(group)
     }
 

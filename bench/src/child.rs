@@ -11,9 +11,6 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A load generator writes it once it runs.
-const READY: u8 = b'!';
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
     /// Uses all time of a CPU
@@ -43,10 +40,14 @@ impl ChildArguments {
     }
 }
 
+/// The name of a value on the command line.
+pub(crate) fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 pub(crate) fn command(role: Role, settings: &impl Serialize) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    let name = role.to_possible_value().context("a role without a name")?;
-    command.args(["child", name.get_name(), &std::process::id().to_string()]);
+    command.args(["child", &name_of(&role), &std::process::id().to_string()]);
     command.arg(serde_json::to_string(settings)?);
     Ok(command)
 }
@@ -87,7 +88,8 @@ pub(crate) fn start_load(cpus: &CpuSet, per_cpu: usize) -> Result<Vec<OwnedChild
 pub(crate) fn generate_load(arguments: &ChildArguments) -> Result<()> {
     let cpus = CpuSet::from_iter([arguments.start::<usize>()?]);
     cpus.bind_current_thread().with_context(|| format!("binding to CPU {cpus}"))?;
-    stdout().write_all(&[READY])?;
+    // It runs.
+    stdout().write_all(b"!")?;
     stdout().flush()?;
     loop {
         std::hint::black_box(0_u64);

@@ -15,11 +15,11 @@ use clap::Args;
 use ferrofs_workers::cpus::CpuSet;
 use procfs::process::Process;
 
-use crate::case::{CaseCommand, CaseVariant, Confinement, Values};
+use crate::case::{Case, CaseCommand, CaseVariant, Confinement, Values};
 use crate::cgroup::{Cgroup, has_controller};
 use crate::experiment::{Candidate, Context, Experiment, up_to};
 use crate::image_info::ImageInfo;
-use crate::machine::is_root;
+use crate::machine::{is_root, missing};
 use crate::process::{self, Cost};
 use crate::programs::{Invocation, PeerArguments, place_of, squashfs_of};
 use crate::reader::{Observation, Pattern, Reader};
@@ -67,6 +67,9 @@ pub(crate) struct BuildArguments {
     /// Use only a part of the directory, up to this size, which is copied beside the images; at most 4 MiB with --quick
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     most_bytes: Option<u64>,
+    /// Build only these variants
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = build_variants())]
+    only: Vec<String>,
     #[command(flatten)]
     common: CommandArguments,
 }
@@ -76,6 +79,12 @@ type Workload = (String, CaseVariant);
 
 /// Inputs, by the names that they have in words. They are read into the page cache before each command.
 const INPUTS: [&str; 3] = ["image", "squashfs", "source"];
+
+fn build_variants() -> Vec<&'static str> {
+    let variants = Case::of("build").map(|case| case.variants).unwrap_or_default();
+    // The description of the command line keeps them as long as the program runs.
+    variants.into_iter().map(|variant| &*variant.name.leak()).collect()
+}
 
 fn text(path: &Path) -> String {
     path.display().to_string()
@@ -102,7 +111,7 @@ impl CheckArguments {
                     Some(verb) => format!("{} {}, {}", verb.join(" "), image.name, variant.name),
                     None => image.name.clone(),
                 };
-                match variant.confine.missing_requirement() {
+                match missing(&variant.requires) {
                     Some(missing) => context.report.leave_out(case, missing),
                     None => workloads.push((case, variant)),
                 }
@@ -154,8 +163,9 @@ impl Experiment for BuildArguments {
         let (bytes, entries) = read_in(&source)?;
         context.report.remark(format!("{:.1} MB in {entries} entries", bytes as f64 / 1e6));
         context.report.remark(format!("images go to {}", place_of(folder.path())));
-        let variants = context.report.case.variants.clone().into_iter();
-        let workloads = variants.map(|mut variant| {
+        let mut variants = context.report.case.variants.clone();
+        variants.retain(|one| self.only.is_empty() || self.only.contains(&one.name));
+        let workloads = variants.into_iter().map(|mut variant| {
             variant.values.insert("source".to_owned(), vec![text(&source)]);
             (variant.name.clone(), variant)
         });
@@ -244,11 +254,12 @@ impl CommandRun<'_> {
         let inputs = INPUTS.iter().filter_map(|name| self.variant.values.get(*name));
         inputs.flatten().try_for_each(|input| read_in(Path::new(input)).map(drop))?;
         let (cost, size) = self.confined(|command| self.run(command))?;
-        let mut figures = cost.figures();
+        let (wall, peak) = (cost.wall.as_secs_f64(), cost.peak_kib as f64 / 1024.0);
+        let mut figures = vec![("wall", wall), ("CPU", cost.cpu.as_secs_f64()), ("peak", peak)];
         figures.extend(size.map(|size| ("size", size)));
         figures.extend(self.threads.map(|threads| ("threads", threads as f64)));
         let Some(mib) = self.command.limit_mib else { return Ok(figures) };
-        figures.push(("of limit", cost.peak_kib as f64 / 1024.0 / f64::from(mib)));
+        figures.push(("of limit", peak / f64::from(mib)));
         if has_memory_cgroup() {
             // The next command must not pay for dirty pages of the last.
             rustix::fs::sync();
@@ -286,11 +297,11 @@ impl CommandRun<'_> {
         let group = match self.variant.confine {
             Confinement::Cpuset => Some(Cgroup::of_cpu(cpu)?),
             Confinement::Quota => Some(Cgroup::of_quota()?),
-            Confinement::Free | Confinement::Affinity => None,
+            Confinement::Affinity => {
+                CpuSet::from_iter([cpu]).bind_current_thread().map(|_| None)?
+            }
+            Confinement::Free => None,
         };
-        if self.variant.confine == Confinement::Affinity {
-            CpuSet::from_iter([cpu]).bind_current_thread()?;
-        }
         let command = self.invocation.command();
         let inside = group.as_ref().map(|group| group.inside(&command));
         let ran = run(&mut inside.unwrap_or(command));
@@ -332,7 +343,6 @@ fn max_threads(child: &Child) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Case;
 
     fn lines(case: &str, variant: &str, names: &[&str], jobs: Option<u16>) -> Vec<String> {
         let case = Case::of(case).unwrap();

@@ -8,7 +8,7 @@
 //!     for threads in &self.threads {
 //!         let candidates = vec![
 //!             Candidate::ours("ours", || pass(threads)), // answers Figures: vec![("wall", 1.5), ("rate", 0.7)]
-//!             Candidate::peer("original", || other(threads)),
+//!             Candidate::of("qemu", "original", || other(threads)),
 //!         ];
 //!         // Measures, adds a row for each candidate to the table "rates", and has thresholds of the case evaluate it.
 //!         let all = context.compare(["rates", "", &format!("{threads} threads")], &[], candidates)?;
@@ -91,10 +91,13 @@ impl<'a> Context<'a> {
     }
 
     /// Says how often is measured. The time from now on is shared by this many calls of `measure`.
-    pub(crate) fn plan(&mut self, rounds: RoundOptions, parts: usize) {
-        self.schedule = Schedule::new(rounds, &self.report.case, self.is_quick);
+    pub(crate) fn plan(&mut self, options: RoundOptions, parts: usize) {
+        self.schedule = Schedule::new(options, &self.report.case, self.is_quick);
         self.parts = parts;
-        self.report.remark(self.schedule.to_string());
+        let Schedule { rounds, warm_ups, deadline, .. } = self.schedule;
+        let limit = if deadline.is_some() { ", fewer where time runs out" } else { "" };
+        let remark = format!("rounds: {rounds} after {warm_ups} warm-ups, in turn{limit}");
+        self.report.remark(remark);
     }
 
     /// Measures the candidates in turn, in the rounds of the schedule. Peers that fail are left out, with the reason. Empty
@@ -170,12 +173,7 @@ impl<'a> Candidate<'a> {
         Self { name: name.into(), is_ours: true, run: Box::new(run) }
     }
 
-    /// One that is left out, with the reason, when it fails.
-    pub(crate) fn peer(name: impl Into<String>, run: impl FnMut() -> Result<Figures> + 'a) -> Self {
-        Self { is_ours: false, ..Self::ours(name, run) }
-    }
-
-    /// One that runs this program, ours or a peer.
+    /// One that runs this program, ours or a peer. A peer that fails is left out, with the reason.
     pub(crate) fn of(
         program: &str,
         name: impl Into<String>,
@@ -308,13 +306,6 @@ struct Sample<T> {
     attempts: usize,
 }
 
-impl Display for Schedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = if self.deadline.is_some() { ", fewer where time runs out" } else { "" };
-        write!(f, "rounds: {} after {} warm-ups, in turn{limit}", self.rounds, self.warm_ups)
-    }
-}
-
 /// How many samples were taken, and taken again where steal time was high.
 #[derive(Debug, Default)]
 struct StealFilter {
@@ -406,7 +397,7 @@ mod tests {
     ) -> Result<Vec<(Measured, Option<String>)>> {
         let candidates = ["a", "b", "ours"].map(|name| {
             let run = move || Ok(vec![("wall", run(name)?)]);
-            if name == "ours" { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+            Candidate { is_ours: name == "ours", ..Candidate::ours(name, run) }
         });
         schedule.measure(candidates.into(), &mut StealFilter::default())
     }

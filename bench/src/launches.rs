@@ -18,7 +18,7 @@ use ferrofs_workers::cpus::AvailableCpus;
 use procfs::process::{Process, Task};
 
 use crate::cgroup::FullGroup;
-use crate::child::start_load;
+use crate::child::{name_of, start_load};
 use crate::daemon::{Daemon, Launcher, ThreadPolicy, listeners, mount_folder};
 use crate::experiment::{Candidate, Context, Experiment, OURS, RoundOptions};
 use crate::machine::{Requirement, files};
@@ -87,7 +87,7 @@ impl Experiment for LaunchesArguments {
         context.plan(self.rounds, 1);
         let candidates = mounts.iter().map(|mount| {
             let round = || mount.round(&self.image, directory.path());
-            let program = if mount.decoding.is_empty() { mount.name } else { OURS };
+            let program = if mount.decoding.is_empty() { &mount.name } else { OURS };
             Candidate::of(program, mount.name(), round)
         });
         let case = format!("beside {} load generators a CPU", self.load);
@@ -97,7 +97,7 @@ impl Experiment for LaunchesArguments {
             let columns = mounts.iter().filter(|mount| [decoding, ""].contains(&mount.decoding));
             let columns = columns.filter_map(|mount| {
                 let one = find(&all, &mount.name())?;
-                Some(Measured { name: mount.name.to_owned(), ..one.clone() })
+                Some(Measured { name: mount.name.clone(), ..one.clone() })
             });
             let columns: Vec<Measured> = columns.collect();
             // The subject of the mail is work that workers do.
@@ -116,7 +116,15 @@ impl Experiment for LaunchesArguments {
         for mount in &mounts {
             match &mount.source {
                 Source::Ours(..) => {
-                    let seen = mount.workers.borrow().text();
+                    let ([items, unbound], levels) = mount.workers.take();
+                    let levels = levels.into_iter().collect::<Vec<_>>().join(", ");
+                    let seen = match items {
+                        0 => "nothing was left to workers: whoever answers the kernel decodes"
+                            .to_owned(),
+                        _ => format!(
+                            "workers reached {levels}; they ran {items} items, {unbound} of them on no CPU of their own"
+                        ),
+                    };
                     context.report.remark(format!("{}: {seen}", mount.name()));
                 }
                 Source::Peer(mounter) => {
@@ -136,7 +144,9 @@ impl LaunchesArguments {
             LaunchMount { name, decoding, source, workers }
         };
         let ways = DECODING.into_iter().flat_map(|(mode, decoding)| {
-            POLICIES.map(|(threads, name)| mount(name, decoding, Source::Ours(threads, mode)))
+            POLICIES.map(|(threads, name)| {
+                mount(name.to_owned(), decoding, Source::Ours(threads, mode))
+            })
         });
         let mut mounts: Vec<_> = ways.collect();
         if self.peers.is_some() {
@@ -145,7 +155,7 @@ impl LaunchesArguments {
                 // Git needs a /dev/null that works.
                 let options = ["-o", "dev"].map(str::to_owned).into();
                 let mounter = Mounter { options, ..system.find(&programs)? };
-                mounts.push(mount(system.name(), "", Source::Peer(mounter)));
+                mounts.push(mount(name_of(&system), "", Source::Peer(mounter)));
             }
         }
         Ok(mounts)
@@ -159,36 +169,16 @@ enum Source {
     Peer(Mounter),
 }
 
-/// What the workers of a mount did in all rounds.
-#[derive(Debug, Default)]
-struct WorkersSeen {
-    /// Items that they ran, and how many of them on no CPU of their own.
-    items: [u64; 2],
-    priority_levels: BTreeSet<String>,
-}
-
-impl WorkersSeen {
-    fn text(&self) -> String {
-        let [items, unbound] = self.items;
-        if items == 0 {
-            return "nothing was left to workers: whoever answers the kernel decodes".to_owned();
-        }
-        let levels = self.priority_levels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        format!(
-            "workers reached {levels}; they ran {items} items, {unbound} of them on no CPU of their own"
-        )
-    }
-}
-
 /// A kind of mount, made anew in each round.
 #[derive(Debug)]
 struct LaunchMount {
     /// Of its column.
-    name: &'static str,
+    name: String,
     /// The way of decoding, in whose tables it has a column; empty: in all.
     decoding: &'static str,
     source: Source,
-    workers: RefCell<WorkersSeen>,
+    /// Of all rounds: items that its workers ran, how many of them on no CPU of their own, and their priority levels.
+    workers: RefCell<([u64; 2], BTreeSet<String>)>,
 }
 
 impl LaunchMount {
@@ -205,10 +195,9 @@ impl LaunchMount {
                 let own = Process::myself()?;
                 let observe = || Ok((RunDelays::of(&own)?, Some(daemon.queued_micros())));
                 let figures = launch(directory, &observe, &AWAITED)?;
-                let mut seen = self.workers.borrow_mut();
-                let items = daemon.items();
-                seen.items.iter_mut().zip(items).for_each(|(sum, items)| *sum += items);
-                seen.priority_levels.extend(daemon.priority_levels());
+                let (sums, levels) = &mut *self.workers.borrow_mut();
+                sums.iter_mut().zip(daemon.items()).for_each(|(sum, items)| *sum += items);
+                levels.extend(daemon.priority_levels());
                 daemon.end()?;
                 Ok(figures)
             }
@@ -301,12 +290,12 @@ impl Experiment for PagePoolArguments {
         let group = FullGroup::enter(LIMIT_BYTES, BALLAST_BYTES)?;
         let folder = mount_folder()?;
         let (full, directory) = (&group, folder.path());
-        let of_image = |image| RESERVES.iter().map(move |reserve| (image, *reserve));
-        let ways = self.images.iter().flat_map(of_image);
-        let candidates = ways.map(|(image, reserve): (&PathBuf, u32)| {
+        let candidates = self.images.iter().flat_map(|image| {
             let name = image.file_stem().unwrap_or_default().to_string_lossy();
-            let run = move || launch_in(full, image, reserve, directory);
-            Candidate::ours(format!("{name}, {reserve} pages"), run)
+            RESERVES.map(|reserve| {
+                let run = move || launch_in(full, image, reserve, directory);
+                Candidate::ours(format!("{name}, {reserve} pages"), run)
+            })
         });
         let mut all = context.measure("launches in the group", candidates.collect())?;
         group.fill()?;

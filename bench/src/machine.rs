@@ -51,32 +51,25 @@ pub(crate) enum Requirement {
     File(PathBuf),
 }
 
-impl Requirement {
-    /// In words; none if it is met.
-    fn missing(&self) -> Option<String> {
-        let (is_met, what) = match self {
-            Self::Root => (is_root(), "root".to_owned()),
-            Self::Cgroup(controller) => {
-                (has_controller(controller), format!("a {controller} cgroup"))
-            }
-            Self::Fuse => {
-                let opened = File::options().read(true).write(true).open("/dev/fuse");
-                (opened.is_ok(), "/dev/fuse, to be opened by this user".to_owned())
-            }
-            Self::File(path) => (path.is_file(), format!("the file {}", path.display())),
-        };
-        (!is_met).then(|| format!("needs {what}"))
-    }
-}
-
 pub(crate) fn files(paths: &[PathBuf]) -> Vec<Requirement> {
     paths.iter().cloned().map(Requirement::File).collect()
 }
 
 /// The requirements that are not met, in words; none if all are met.
 pub(crate) fn missing(requirements: &[Requirement]) -> Option<String> {
-    let missing: Vec<_> = requirements.iter().filter_map(Requirement::missing).collect();
-    (!missing.is_empty()).then(|| missing.join(", "))
+    let missing = requirements.iter().filter_map(|requirement| {
+        let (is_met, what) = match requirement {
+            Requirement::Root => (is_root(), "root".to_owned()),
+            Requirement::Cgroup(name) => (has_controller(name), format!("a {name} cgroup")),
+            Requirement::Fuse => {
+                let opened = File::options().read(true).write(true).open("/dev/fuse");
+                (opened.is_ok(), "/dev/fuse, to be opened by this user".to_owned())
+            }
+            Requirement::File(path) => (path.is_file(), format!("the file {}", path.display())),
+        };
+        (!is_met).then(|| format!("needs {what}"))
+    });
+    missing.reduce(|all, next| format!("{all}, {next}"))
 }
 
 pub(crate) fn is_root() -> bool {
@@ -135,12 +128,6 @@ pub(crate) struct StealDelta {
     pub(crate) share: f64,
 }
 
-impl StealDelta {
-    pub(crate) fn percent(self) -> f64 {
-        self.share * 100.0
-    }
-}
-
 /// Resources that all threads of this process used, since it started or between two looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
@@ -181,8 +168,6 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -193,20 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_and_what_is_there_is_not() {
-        let [there, gone] =
-            ["stat", "no such thing"].map(|name| Path::new("/proc/self").join(name));
-        assert_eq!(missing(&files(std::slice::from_ref(&there))), None);
-        let message = missing(&files(&[there, gone]));
-        assert_eq!(message.as_deref(), Some("needs the file /proc/self/no such thing"));
-    }
-
-    #[test]
     fn steal_time_is_a_share_of_the_wanted_time() {
         let before = Steal { stolen: 10, wanted: 163 };
         let after = Steal { stolen: 30, wanted: 263 };
-        assert!((after.since(before).percent() - 20.0).abs() < 1e-9);
-        assert_eq!(after.since(after).percent(), 0.0);
+        assert_eq!([before, after].map(|earlier| after.since(earlier).share), [0.2, 0.0]);
     }
 
     #[test]

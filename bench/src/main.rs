@@ -43,6 +43,7 @@ use clap::{Parser, Subcommand};
 use case::Case;
 use child::{ChildArguments, Role};
 use experiment::{Context, Experiment};
+use machine::missing;
 use report::Report;
 
 /// The exit status of a run that was too noisy.
@@ -134,7 +135,7 @@ enum Verb {
 impl Run {
     fn missing(&self) -> Result<Option<String>> {
         let (name, experiment) = self.experiment();
-        Ok(Case::of(name)?.missing(experiment.requirements()))
+        Ok(missing(&[Case::of(name)?.requires, experiment.requirements()].concat()))
     }
 }
 
@@ -194,7 +195,7 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
 
 /// Prints and writes the report. A refused run is written, marked, but its figures are not printed.
 fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<ExitCode> {
-    let is_refused = report.is_too_noisy() && !line.noisy_ok;
+    let is_refused = !report.noise.is_empty() && !line.noisy_ok;
     if is_refused {
         report.noise.iter().try_for_each(|noise| writeln!(out, "{noise}"))?;
     } else {
@@ -238,7 +239,7 @@ mod tests {
         CommandLine::command().debug_assert();
         parse("bench workqueue -t 1,2,64 -r 8 -m 2 -c 5 --rows original,rayon --quick").unwrap();
         let senseless = "workqueue -t 0|workqueue -r 0|workqueue -m 0|workqueue -m 1025|workqueue -m M|workqueue -c 0|\
-            workqueue -t x|workqueue --rows nothing|jobs -t 0|model --cpus 513|model memory|describe all|";
+            workqueue -t x|workqueue --rows nothing|jobs -t 0|model --cpus 513|model memory|describe all|build . --only lz4|";
         for words in senseless.split('|') {
             let refused = parse(&format!("bench {words}")).unwrap_err();
             assert_eq!(refused.exit_code(), 2, "{words}");

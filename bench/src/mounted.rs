@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use procfs::process::Process;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::child::{OwnedChild, name_of};
 use crate::experiment::OURS;
 use crate::machine::{Requirement, is_root, missing};
 use crate::process;
@@ -45,20 +46,13 @@ impl System {
     pub(crate) const EROFS: [Self; 4] =
         [Self::Kernel, Self::KernelFile, Self::Erofsfuse, Self::Ferrofs];
 
-    /// Its name, and the file system that a driver of the kernel mounts.
-    const fn facts(self) -> (&'static str, &'static str) {
+    /// The file system that a driver of the kernel mounts; none of a daemon's.
+    const fn driver(self) -> Option<&'static str> {
         match self {
-            Self::Kernel => ("kernel", "erofs"),
-            Self::KernelFile => ("kernel-file", "erofs"),
-            Self::Erofsfuse => ("erofsfuse", ""),
-            Self::SquashfuseLl => ("squashfuse_ll", ""),
-            Self::KernelSquashfs => ("kernel-squashfs", "squashfs"),
-            Self::Ferrofs => (OURS, ""),
+            Self::Kernel | Self::KernelFile => Some("erofs"),
+            Self::KernelSquashfs => Some("squashfs"),
+            Self::Erofsfuse | Self::SquashfuseLl | Self::Ferrofs => None,
         }
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        self.facts().0
     }
 
     pub(crate) const fn takes_squashfs(self) -> bool {
@@ -67,7 +61,7 @@ impl System {
 
     /// What mounts; the error says what is missing.
     pub(crate) fn find(self, programs: &ProgramArguments) -> Result<Mounter> {
-        let is_driver = !self.facts().1.is_empty();
+        let is_driver = self.driver().is_some();
         let requirement = if is_driver { Requirement::Root } else { Requirement::Fuse };
         if let Some(missing) = missing(&[requirement]) {
             bail!("{missing}");
@@ -78,7 +72,7 @@ impl System {
         let program = match self {
             _ if is_driver => None,
             Self::Ferrofs => Some(programs.ours()?),
-            _ => Some(programs.peer(self.name())?),
+            _ => Some(programs.peer(&name_of(&self))?),
         };
         Ok(Mounter { system: self, program, options: Vec::new(), variables: Vec::new() })
     }
@@ -112,8 +106,8 @@ impl Mounter {
         let Some(program) = &self.program else {
             let mut command = Command::new("mount");
             let dev = if self.options.is_empty() { "nodev" } else { "dev" };
-            command.args(["-t", self.system.facts().1, "-o", &format!("ro,nosuid,{dev},loop")]);
-            command.arg(image).arg(directory);
+            command.arg("-t").args(self.system.driver());
+            command.args(["-o", &format!("ro,nosuid,{dev},loop")]).args([image, directory]);
             return command;
         };
         let verb: &[&str] = if program.name == OURS { &["mount", "--quiet"] } else { &[] };
@@ -137,7 +131,7 @@ impl Mounter {
         };
         let root = directory.metadata().context("the root of the mount")?;
         let elapsed = begin.elapsed();
-        ensure!(root.dev() != outside, "{} did not mount", self.system.name());
+        ensure!(root.dev() != outside, "{} did not mount", name_of(&self.system));
         mounted.end()?;
         Ok(elapsed)
     }
@@ -157,10 +151,10 @@ impl Mounter {
             let output = File::create(log).with_context(|| log.display().to_string())?;
             command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
             let daemon =
-                command.spawn().with_context(|| format!("starting {}", self.system.name()));
-            let (daemon, begin) = (mounted.daemon.insert(daemon?), Instant::now());
+                command.spawn().with_context(|| format!("starting {}", name_of(&self.system)));
+            let (daemon, begin) = (mounted.daemon.insert(OwnedChild(daemon?)), Instant::now());
             while directory.metadata().is_ok_and(|found| found.dev() == outside) {
-                if daemon.try_wait()?.is_some() || begin.elapsed() > DAEMON_LIMIT {
+                if daemon.0.try_wait()?.is_some() || begin.elapsed() > DAEMON_LIMIT {
                     let (line, text) = (process::words(&command).join(" "), process::text_of(log)?);
                     bail!("{line} did not mount: {}", process::end_of(&text));
                 }
@@ -175,19 +169,19 @@ impl Mounter {
 #[derive(Debug)]
 pub(crate) struct Mounted {
     directory: PathBuf,
-    daemon: Option<Child>,
+    daemon: Option<OwnedChild>,
     is_mounted: bool,
 }
 
 impl Mounted {
     /// The process that serves it; none of a driver's.
     pub(crate) fn daemon(&self) -> Result<Option<Process>> {
-        let id = self.daemon.as_ref().map(|child| i32::try_from(child.id())).transpose()?;
+        let id = self.daemon.as_ref().map(|child| i32::try_from(child.0.id())).transpose()?;
         Ok(id.map(Process::new).transpose()?)
     }
 
     pub(crate) fn daemon_cpu(&self) -> Result<Duration> {
-        let time = self.daemon.as_ref().map(process::cpu_of).transpose();
+        let time = self.daemon.as_ref().map(|child| process::cpu_of(&child.0)).transpose();
         Ok(time.context("the daemon's CPU time")?.unwrap_or_default())
     }
 
@@ -203,7 +197,7 @@ impl Mounted {
         self.is_mounted = false;
         let begin = Instant::now();
         while let Some(daemon) = &mut self.daemon
-            && daemon.try_wait().context("waiting for a daemon")?.is_none()
+            && daemon.0.try_wait().context("waiting for a daemon")?.is_none()
         {
             ensure!(begin.elapsed() < DAEMON_LIMIT, "the daemon outlives its mount");
             thread::sleep(PAUSE);
@@ -225,14 +219,10 @@ fn release(directory: &Path, flags: UnmountFlags) -> Result<()> {
 }
 
 impl Drop for Mounted {
-    /// After a failure.
+    /// After a failure. A daemon is killed next.
     fn drop(&mut self) {
         if self.is_mounted {
             release(&self.directory, UnmountFlags::DETACH).unwrap_or_default();
-        }
-        if let Some(daemon) = &mut self.daemon {
-            daemon.kill().unwrap_or_default();
-            drop(daemon.wait());
         }
     }
 }
@@ -242,10 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_system_has_the_name_of_the_command_line_and_a_driver_its_words() {
-        for system in System::value_variants() {
-            assert_eq!(system.to_possible_value().unwrap().get_name(), system.name());
-        }
+    fn a_driver_has_its_words() {
         for (system, line) in [
             (System::KernelSquashfs, "mount -t squashfs -o ro,nosuid,nodev,loop i.erofs /mnt"),
             (

@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use ferrofs_fuse::attach::Attachment;
 use tempfile::TempDir;
 
+use crate::child::name_of;
 use crate::experiment::{Candidate, Context, Experiment, OURS, up_to};
 use crate::image_info::ImageInfo;
 use crate::machine::is_root;
@@ -170,12 +171,12 @@ impl MountRunner {
             match found {
                 Ok(mounter) => {
                     let words = mounter.words(Path::new("IMAGE"), Path::new("DIR"));
-                    context.report.peer_command(system.name(), words);
+                    context.report.peer_command(name_of(system), words);
                     mounter.program.iter().for_each(|of| context.report.remark(of.to_string()));
                     runner.mounters.push(mounter);
                 }
                 Err(why) if *system == System::Ferrofs => return Err(why).context(OURS),
-                Err(why) => context.report.leave_out(system.name(), why),
+                Err(why) => context.report.leave_out(name_of(system), why),
             }
         }
         Ok(runner)
@@ -281,8 +282,8 @@ impl MountRunner {
         let has_image = reader.pattern != Pattern::Status;
         let is_asked = |mounter: &&Mounter| has_image || !mounter.system.takes_squashfs();
         let candidates = self.mounters.iter().filter(is_asked).map(|mounter| {
-            let name = mounter.system.name();
-            Candidate::of(name, name, move || Ok(self.run(mounter, image, reader)?.0))
+            let name = name_of(&mounter.system);
+            Candidate::of(&name, &name, move || Ok(self.run(mounter, image, reader)?.0))
         });
         let mut all = context.measure(case, candidates.collect())?;
         for (name, why) in agree(&mut all) {
@@ -318,14 +319,13 @@ impl MountRunner {
 fn agree(all: &mut Vec<Measured>) -> Vec<(String, String)> {
     let work = |one: &Measured| ["files", "bytes"].map(|figure| one.median(figure));
     let Some(wanted) = find(all, OURS).map(work) else { return Vec::new() };
-    let (same, other) = std::mem::take(all).into_iter().partition(|one| work(one) == wanted);
-    *all = same;
+    let other = all.extract_if(.., |one| work(one) != wanted);
     let message = |one: Measured| {
         let ([files, bytes], [ours, of_ours]) = (work(&one), wanted);
         let message = format!("it read {bytes} bytes of {files} files, ours {of_ours} of {ours}");
         (one.name, message)
     };
-    other.into_iter().map(message).collect()
+    other.map(message).collect()
 }
 
 fn title_of(what: Pattern, readers: u16) -> String {
@@ -343,10 +343,9 @@ fn title_of(what: Pattern, readers: u16) -> String {
 
 /// The names of a case in the thresholds: what is read, and out of which kind of image.
 fn names_of(what: Pattern, image: &ImageInfo) -> Vec<String> {
-    let what =
-        what.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-    let kind = format!("{what}-{}", image.codec());
-    let is_small = image.codec() == "lz4" && image.cluster_bytes <= 4096;
+    let (what, codec) = (name_of(&what), image.codec());
+    let kind = format!("{what}-{codec}");
+    let is_small = codec == "lz4" && image.cluster_bytes <= 4096;
     let small_clusters = is_small.then(|| format!("{kind}-4k"));
     [what, kind].into_iter().chain(small_clusters).collect()
 }
@@ -454,8 +453,8 @@ impl Experiment for StartArguments {
         context.plan(self.of.peers.rounds, runner.images.len());
         for image in &runner.images {
             let candidates = runner.mounters.iter().map(|mounter| {
-                let name = mounter.system.name();
-                Candidate::of(name, name, || {
+                let name = name_of(&mounter.system);
+                Candidate::of(&name, &name, || {
                     let path = runner.image_of(mounter, image);
                     read_in(path)?;
                     let elapsed = mounter.time_start(path, &runner.directory)?;

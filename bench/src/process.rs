@@ -2,19 +2,15 @@
 //! ended, and the CPU time of one that runs.
 #![allow(unsafe_code, reason = "the CPU clock of a process has no safe binding")]
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use wait4::Wait4;
 
-use crate::statistics::Figures;
-
-/// The part of an output that is kept, and the characters of an error that are shown.
-const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// The characters of an error that are shown.
 const ERROR_CHARS_MAX: usize = 500;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,13 +20,6 @@ pub(crate) struct Cost {
     pub(crate) cpu: Duration,
     /// The largest resident set of one of its processes; at least what this process had when it started the program.
     pub(crate) peak_kib: u64,
-}
-
-impl Cost {
-    pub(crate) fn figures(self) -> Figures {
-        let peak = self.peak_kib as f64 / 1024.0;
-        vec![("wall", self.wall.as_secs_f64()), ("CPU", self.cpu.as_secs_f64()), ("peak", peak)]
-    }
 }
 
 /// Runs a program to its end: its cost and its stdout.
@@ -61,11 +50,8 @@ pub(crate) fn end_of(text: &str) -> &str {
     text.char_indices().nth(skipped).map_or("", |(at, _)| text.get(at..).unwrap_or(""))
 }
 
-/// The first part of a file, as text.
 pub(crate) fn text_of(path: &Path) -> Result<String> {
-    let mut bytes = Vec::new();
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, Read, Write, stdout};
+use std::io::{Read, Write, stdout};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -162,17 +162,10 @@ pub(crate) fn read_front(
     let what = || path.display().to_string();
     let mut file = File::open(path).with_context(what)?.take(most);
     let (mut hasher, mut bytes) = (DefaultHasher::new(), 0);
-    loop {
-        match file.read(block) {
-            Ok(0) => break,
-            Ok(count) => {
-                bytes += count as u64;
-                if sums {
-                    hasher.write(block.get(..count).unwrap_or_default());
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).with_context(what),
+    while let count @ 1.. = file.read(block).with_context(what)? {
+        bytes += count as u64;
+        if sums {
+            hasher.write(block.get(..count).unwrap_or_default());
         }
     }
     let sum = if sums { hasher.finish() } else { 0 };

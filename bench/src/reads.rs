@@ -15,6 +15,7 @@ use clap::Args;
 use ferrofs_image::{Image, Inode};
 use serde::Deserialize;
 
+use crate::child::name_of;
 use crate::experiment::{Candidate, Context, Experiment, OURS, RoundOptions, up_to};
 use crate::image_info::{open, regular_files};
 use crate::machine::{Requirement, files};
@@ -230,18 +231,19 @@ impl Experiment for DecodesArguments {
                     let invocation = fsck.with(["--extract"]).with([path]);
                     context.report.peer_command(FSCK, invocation.line());
                     let run = move || counter.fsck(&invocation);
-                    candidates.push(Candidate::peer("fsck.erofs, whole image", run));
+                    candidates.push(Candidate::of(FSCK, "fsck.erofs, whole image", run));
                 }
                 Err(why) => context.report.leave_out(format!("{FSCK} on {name}"), why),
             }
-            let erofsfuse = System::Erofsfuse.name();
+            let erofsfuse = &name_of(&System::Erofsfuse);
             match System::Erofsfuse.find(programs) {
                 Ok(mounter) => {
                     let words = mounter.words(path, &counter.folder.join("mount"));
                     context.report.peer_command(erofsfuse, words);
                     candidates.extend(self.files.readers.iter().map(|&readers| {
                         let mounter = mounter.clone();
-                        Candidate::peer(erofsfuse, move || counter.mounted(&mounter, readers))
+                        let run = move || counter.mounted(&mounter, readers);
+                        Candidate::of(erofsfuse, erofsfuse, run)
                     }));
                 }
                 Err(why) => context.report.leave_out(format!("{erofsfuse} on {name}"), why),

@@ -48,8 +48,7 @@ impl ThresholdCheck {
     }
 
     /// Met if every figure meets the threshold. The figure is the only one, or the least and the most.
-    fn of(origin: &str, threshold: &Threshold, evaluated: &EvaluatedFigures) -> Self {
-        let EvaluatedFigures { figures, explanation } = evaluated;
+    fn of(origin: &str, threshold: &Threshold, (figures, explanation): &EvaluatedFigures) -> Self {
         let known = if explanation.is_empty() { &threshold.why_not } else { explanation };
         let mut sorted: Vec<_> = figures.iter().collect();
         sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -91,26 +90,8 @@ impl Display for ThresholdCheck {
     }
 }
 
-/// The command line of a program that an experiment ran.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct PeerCommand {
-    name: String,
-    words: Vec<String>,
-}
-
-/// A part of an experiment that did not run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct LeftOut {
-    what: String,
-    why: String,
-}
-
 /// The figures that a threshold judges, each with its case, and what explains a missing or missed one.
-#[derive(Debug, Clone, Default)]
-struct EvaluatedFigures {
-    figures: Vec<(String, f64)>,
-    explanation: String,
-}
+type EvaluatedFigures = (Vec<(String, f64)>, String);
 
 /// The samples of one figure of a candidate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -144,8 +125,10 @@ pub(crate) struct Report {
     pub(crate) claims: Vec<ThresholdCheck>,
     /// Why the figures are refused.
     pub(crate) noise: Vec<String>,
-    left_out: Vec<LeftOut>,
-    peer_commands: Vec<PeerCommand>,
+    /// What was not measured, and why.
+    left_out: Vec<(String, String)>,
+    /// The programs that were run, with their command lines.
+    peer_commands: Vec<(String, Vec<String>)>,
     series: Vec<Series>,
 }
 
@@ -206,8 +189,8 @@ impl Report {
     /// Has a threshold of the case evaluate a figure, if there is one. Its claim is by the worst of all figures.
     pub(crate) fn evaluate(&mut self, threshold: &str, case: &str, figure: impl Into<Option<f64>>) {
         let figures = figure.into().filter(|figure| !figure.is_nan());
-        let evaluated = self.evaluated.entry(threshold.to_owned()).or_default();
-        evaluated.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
+        let (all, _) = self.evaluated.entry(threshold.to_owned()).or_default();
+        all.extend(figures.map(|figure| (case.to_owned(), figure)));
     }
 
     /// Judges what the thresholds of the case name, if they are meant for a case of one of these names.
@@ -227,12 +210,12 @@ impl Report {
 
     /// Says why a threshold has no figure, or is missed.
     pub(crate) fn explain(&mut self, threshold: &str, explanation: impl Into<String>) {
-        self.evaluated.entry(threshold.to_owned()).or_default().explanation = explanation.into();
+        self.evaluated.entry(threshold.to_owned()).or_default().1 = explanation.into();
     }
 
     /// Keeps the exact command line of a program, once.
     pub(crate) fn peer_command(&mut self, name: impl Into<String>, words: Vec<String>) {
-        let command = PeerCommand { name: name.into(), words };
+        let command = (name.into(), words);
         if !self.peer_commands.contains(&command) {
             self.peer_commands.push(command);
         }
@@ -240,7 +223,7 @@ impl Report {
 
     /// Names something that was not measured, once.
     pub(crate) fn leave_out(&mut self, what: impl Display, why: impl Display) {
-        let entry = LeftOut { what: what.to_string(), why: format!("{why:#}") };
+        let entry = (what.to_string(), format!("{why:#}"));
         if !self.left_out.contains(&entry) {
             self.left_out.push(entry);
         }
@@ -257,15 +240,11 @@ impl Report {
         }
     }
 
-    pub(crate) fn is_too_noisy(&self) -> bool {
-        !self.noise.is_empty()
-    }
-
     /// Takes load and steal time at the end, before printing and writing. Refuses a run with too much steal time.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.load_averages[1] = load_average();
         let steal = Steal::now().since(self.steal_before);
-        self.steal_percent = steal.percent();
+        self.steal_percent = steal.share * 100.0;
         if !self.case.is_untimed {
             self.evaluate_steal(steal);
         }
@@ -286,7 +265,7 @@ impl Report {
     }
 
     fn evaluate_steal(&mut self, steal: StealDelta) {
-        let percent = steal.percent();
+        let percent = steal.share * 100.0;
         if percent > MOST_STEAL_PERCENT && steal.ticks >= MIN_TICKS {
             self.noise.push(format!(
                 "too noisy: steal time {percent:.1} % of CPU time (at most {MOST_STEAL_PERCENT:.0} %)"
@@ -315,9 +294,8 @@ impl Display for Report {
         writeln!(f, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
         self.tables.iter().try_for_each(|table| writeln!(f, "{table}"))?;
         self.remarks.iter().try_for_each(|remark| writeln!(f, "{remark}"))?;
-        for LeftOut { what, why } in &self.left_out {
-            writeln!(f, "left out: {what}: {why}")?;
-        }
+        let mut left_out = self.left_out.iter();
+        left_out.try_for_each(|(what, why)| writeln!(f, "left out: {what}: {why}"))?;
         let ([before, after], steal) = (&self.load_averages, self.steal_percent);
         writeln!(
             f,
