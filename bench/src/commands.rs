@@ -298,7 +298,8 @@ impl CommandRun<'_> {
             Confinement::Cpuset => Some(Cgroup::of_cpu(cpu)?),
             Confinement::Quota => Some(Cgroup::of_quota()?),
             Confinement::Affinity => {
-                CpuSet::from_iter([cpu]).bind_current_thread().map(|_| None)?
+                CpuSet::from_iter([cpu]).bind_current_thread()?;
+                None
             }
             Confinement::Free => None,
         };

@@ -139,14 +139,12 @@ impl Experiment for LaunchesArguments {
 
 impl LaunchesArguments {
     fn mounts(&self) -> Result<Vec<LaunchMount>> {
-        let mount = |name, decoding, source| {
-            let workers = RefCell::default();
+        let mount = |name: &str, decoding, source| {
+            let (name, workers) = (name.to_owned(), RefCell::default());
             LaunchMount { name, decoding, source, workers }
         };
         let ways = DECODING.into_iter().flat_map(|(mode, decoding)| {
-            POLICIES.map(|(threads, name)| {
-                mount(name.to_owned(), decoding, Source::Ours(threads, mode))
-            })
+            POLICIES.map(|(threads, name)| mount(name, decoding, Source::Ours(threads, mode)))
         });
         let mut mounts: Vec<_> = ways.collect();
         if self.peers.is_some() {
@@ -155,7 +153,7 @@ impl LaunchesArguments {
                 // Git needs a /dev/null that works.
                 let options = ["-o", "dev"].map(str::to_owned).into();
                 let mounter = Mounter { options, ..system.find(&programs)? };
-                mounts.push(mount(name_of(&system), "", Source::Peer(mounter)));
+                mounts.push(mount(&name_of(&system), "", Source::Peer(mounter)));
             }
         }
         Ok(mounts)
