@@ -168,6 +168,8 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -175,6 +177,15 @@ mod tests {
         let text = describe();
         assert!(text.starts_with("Linux ") && !text.contains("Linux ,"), "{text}");
         assert!(text.contains(" MiB;") && !text.contains(" 0 MiB"), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_what_is_there_is_not() {
+        let [there, gone] =
+            ["stat", "no such thing"].map(|name| Path::new("/proc/self").join(name));
+        assert_eq!(missing(&files(std::slice::from_ref(&there))), None);
+        let message = missing(&files(&[there, gone]));
+        assert_eq!(message.as_deref(), Some("needs the file /proc/self/no such thing"));
     }
 
     #[test]

@@ -2,15 +2,17 @@
 //! ended, and the CPU time of one that runs.
 #![allow(unsafe_code, reason = "the CPU clock of a process has no safe binding")]
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use wait4::Wait4;
 
-/// The characters of an error that are shown.
+/// The part of an output that is kept, and the characters of an error that are shown.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const ERROR_CHARS_MAX: usize = 500;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,8 +52,11 @@ pub(crate) fn end_of(text: &str) -> &str {
     text.char_indices().nth(skipped).map_or("", |(at, _)| text.get(at..).unwrap_or(""))
 }
 
+/// The first part of a file, as text.
 pub(crate) fn text_of(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -90,6 +90,20 @@ impl Display for ThresholdCheck {
     }
 }
 
+/// The command line of a program that an experiment ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PeerCommand {
+    name: String,
+    words: Vec<String>,
+}
+
+/// A part of an experiment that did not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct LeftOut {
+    what: String,
+    why: String,
+}
+
 /// The figures that a threshold judges, each with its case, and what explains a missing or missed one.
 type EvaluatedFigures = (Vec<(String, f64)>, String);
 
@@ -125,10 +139,8 @@ pub(crate) struct Report {
     pub(crate) claims: Vec<ThresholdCheck>,
     /// Why the figures are refused.
     pub(crate) noise: Vec<String>,
-    /// What was not measured, and why.
-    left_out: Vec<(String, String)>,
-    /// The programs that were run, with their command lines.
-    peer_commands: Vec<(String, Vec<String>)>,
+    left_out: Vec<LeftOut>,
+    peer_commands: Vec<PeerCommand>,
     series: Vec<Series>,
 }
 
@@ -215,7 +227,7 @@ impl Report {
 
     /// Keeps the exact command line of a program, once.
     pub(crate) fn peer_command(&mut self, name: impl Into<String>, words: Vec<String>) {
-        let command = (name.into(), words);
+        let command = PeerCommand { name: name.into(), words };
         if !self.peer_commands.contains(&command) {
             self.peer_commands.push(command);
         }
@@ -223,7 +235,7 @@ impl Report {
 
     /// Names something that was not measured, once.
     pub(crate) fn leave_out(&mut self, what: impl Display, why: impl Display) {
-        let entry = (what.to_string(), format!("{why:#}"));
+        let entry = LeftOut { what: what.to_string(), why: format!("{why:#}") };
         if !self.left_out.contains(&entry) {
             self.left_out.push(entry);
         }
@@ -294,8 +306,9 @@ impl Display for Report {
         writeln!(f, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
         self.tables.iter().try_for_each(|table| writeln!(f, "{table}"))?;
         self.remarks.iter().try_for_each(|remark| writeln!(f, "{remark}"))?;
-        let mut left_out = self.left_out.iter();
-        left_out.try_for_each(|(what, why)| writeln!(f, "left out: {what}: {why}"))?;
+        for LeftOut { what, why } in &self.left_out {
+            writeln!(f, "left out: {what}: {why}")?;
+        }
         let ([before, after], steal) = (&self.load_averages, self.steal_percent);
         writeln!(
             f,

@@ -96,7 +96,7 @@ fn samples<'a>(report: &'a Value, row: &str, case: &str) -> &'a Vec<Value> {
 
 fn left_out(report: &Value) -> Vec<&str> {
     let all = report["left_out"].as_array().unwrap();
-    all.iter().map(|one| one[0].as_str().unwrap()).collect()
+    all.iter().map(|one| one["what"].as_str().unwrap()).collect()
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn extract_sets_ours_against_peers_and_keeps_their_words() {
     assert_eq!(left_out(&report), ["unsquashfs"]);
     assert_eq!(samples(&report, "fsck.erofs", "lz4, wall").len(), 2);
     assert!(text(&run.output).contains("\nfsck.erofs: fsck.erofs 1.0, "), "{}", text(&run.output));
-    let words = &report["peer_commands"][0][1];
+    let words = &report["peer_commands"][0]["words"];
     assert!(words[1].as_str().unwrap().starts_with("--extract="), "{words}");
     assert!(text(&run.output).contains("| wall / fsck.erofs |"));
 }
@@ -360,7 +360,7 @@ fn mounts_are_read_in_every_way_or_what_is_lacking_is_named() {
         // git may be there.
         let left_out = left_out(&report);
         assert!(missing.starts_with(&left_out) && missing.len() <= left_out.len() + 1);
-        assert_eq!(report["peer_commands"][0][1][1], "mount");
+        assert_eq!(report["peer_commands"][0]["words"][1], "mount");
     }
 }
 
