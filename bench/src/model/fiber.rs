@@ -9,7 +9,7 @@ use std::{io, ptr};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// Room for the deepest calls of a queue and for a panic on top of them.
+/// Enough for the deepest calls of a queue and for a panic on top of them.
 const STACK_BYTES: usize = 256 << 10;
 
 thread_local! {
