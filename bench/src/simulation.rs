@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ferrofs_model::cached::{self, PARTS};
+use ferrofs_model::cached_reads::{self, PARTS};
 use ferrofs_model::faults::{self, KERNEL, Kernel};
 use ferrofs_model::machine::{CPUS_MAX, Costs, Shape};
 use ferrofs_model::stream::{self, Flow, Load, QUEUES};
@@ -76,7 +76,7 @@ pub(crate) struct ModelArguments {
 impl Experiment for ModelArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         context.report.remark(
-            "Model: the code of the queues, jobs and caches over simulated CPUs, a MESI directory and the costs in bench/src/model/lines.rs. No figure of it was measured but those marked \"here\".",
+            "Model: the code of the queues, jobs and caches over simulated CPUs, a MESI directory and the costs in bench/src/model/cache_lines.rs. No figure of it was measured but those marked \"here\".",
         );
         let subjects = &self.subjects;
         let has = |name| subjects.is_empty() || subjects.iter().any(|subject| subject == name);
@@ -199,7 +199,7 @@ fn simulate_reads(context: &mut Context<'_>) -> Result<()> {
         context.say(format!("model: reads of cached clusters on {cpus} CPUs"))?;
         let run = |part, cpus| {
             let shape = Shape { cpus, cpus_per_socket: SOCKET_OF_QUEUES };
-            cached::run(part, shape, Costs::default(), READ_NS, measured)
+            cached_reads::run(part, shape, Costs::default(), READ_NS, measured)
         };
         let simulate = |part| {
             let (flow, alone) = (run(part, cpus)?, run(part, 1)?);

@@ -2,7 +2,7 @@
 //! its CPUs.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
-use ferrofs_model::cached::{self, PARTS};
+use ferrofs_model::cached_reads::{self, PARTS};
 use ferrofs_model::faults::{self, CHUNK_BYTES, KERNEL, Kernel};
 use ferrofs_model::machine::Access::{Load as Read, Store, Update};
 use ferrofs_model::machine::CoherenceEvent::{Cold, Fetch, Hit, Invalidation, Transfer};
@@ -219,7 +219,7 @@ fn threads_share_the_chunks_until_a_lock_or_the_memory_is_full() {
 
 fn reads(part: &'static str, cpus: usize) -> Flow {
     let shape = Shape { cpus, cpus_per_socket: 64 };
-    cached::run(part, shape, Costs::default(), 3000.0, 200_000.0).unwrap()
+    cached_reads::run(part, shape, Costs::default(), 3000.0, 200_000.0).unwrap()
 }
 
 /// The locks of the cache and of the buffers are one for all readers; shards of statistics are not.

@@ -25,10 +25,10 @@ mod workers {
     pub mod workqueue;
 }
 
-pub mod cached;
+mod cache_lines;
+pub mod cached_reads;
 pub mod faults;
 mod fiber;
-mod lines;
 pub mod machine;
 mod page_store;
 #[allow(dead_code, reason = "the bench sums bytes, too")]

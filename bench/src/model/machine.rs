@@ -13,12 +13,12 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::fiber::{Fiber, give_way};
-pub use crate::lines::{
+pub use crate::cache_lines::{
     Access, CPUS_MAX, CoherenceEvent, Costs, Counts, Directory, Distance, LINE_BYTES, Picoseconds,
     Shape, picoseconds,
 };
-use crate::lines::{ArrayPlaces, numbered};
+use crate::cache_lines::{ArrayPlaces, numbered};
+use crate::fiber::{Fiber, give_way};
 
 thread_local! {
     /// The machine that runs on this thread of the system.
