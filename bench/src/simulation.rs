@@ -76,7 +76,7 @@ pub(crate) struct ModelArguments {
 impl Experiment for ModelArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         context.report.remark(
-            "Model: the code of the queues, jobs and caches over simulated CPUs, a MESI directory and the costs in bench/src/model/cache_lines.rs. No figure of it was measured but those marked \"here\".",
+            "Model: the code of the queues, jobs and caches over simulated CPUs, a MESI directory and the costs in bench/model/src/cache_lines.rs. No figure of it was measured but those marked \"here\".",
         );
         let subjects = &self.subjects;
         let has = |name| subjects.is_empty() || subjects.iter().any(|subject| subject == name);

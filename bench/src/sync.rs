@@ -1,5 +1,5 @@
 //! The atomics, threads and futex of the queues to beat: here the real ones. The model has the same names in
-//! bench/src/model/sync.rs, so that the same queues run over simulated CPUs.
+//! bench/model/src/sync.rs, so that the same queues run over simulated CPUs.
 
 pub(crate) use std::hint::spin_loop as pause;
 pub(crate) use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Atomics, locks, cells and threads, in one place. They are the standard library's, or loom's when a model runs
-//! (`--cfg loom`), so that the tested code is the shipped code. bench/src/model includes the sources of this crate
+//! (`--cfg loom`), so that the tested code is the shipped code. bench/model includes the sources of this crate
 //! with a third set, which counts cache-line transfers.
 //!
 //! Nothing else in this crate names `std::sync` or `std::thread`.

@@ -32,7 +32,6 @@ mod fiber;
 pub mod machine;
 mod page_store;
 #[allow(dead_code, reason = "the bench sums bytes, too")]
-#[path = "../queues.rs"]
 mod queues;
 pub mod stream;
 mod sync;
