@@ -23,7 +23,7 @@ use ferrofs_codec::{Algorithm, DecodeMode, DecoderSettings, Lz4Part, Padding, lz
 use ferrofs_ondisk::Superblock;
 use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
 use ferrofs_workers::counters::{Histogram, HistogramSnapshot, Sharded};
-use ferrofs_workers::memory::{AllocPolicy, Budget, Buffer, Frame};
+use ferrofs_workers::memory::{AllocPolicy, Buffer, Frame, ThreadCache};
 use ferrofs_workers::single_flight::{
     CacheValue, FillPermit, Lookup, SingleFlight, Urgency, Waiter,
 };
@@ -146,8 +146,8 @@ pub(crate) struct Engine {
     pub(crate) clusters: SingleFlight<ClusterId, DecodedCluster>,
     /// Outputs of clusters that no worker has begun.
     pub(crate) queued_outputs: QueuedOutputs,
-    /// How many bytes threads may have to read into at the same time.
-    pub(crate) read_budget: Budget,
+    /// What threads read into. A thread keeps its buffer for the next read.
+    pub(crate) read_buffers: ThreadCache,
     pub(crate) workers: DecodeWorkers,
     /// Whether reads may start threads ([`crate::OpenOptions::defer_threads`]).
     pub(crate) may_start_threads: AtomicBool,
@@ -371,10 +371,13 @@ impl Engine {
         !fits
     }
 
-    /// Memory that a demand gets back at once: idle buffers and the cache. A cluster that went
-    /// through a window to spare them would be decoded again for the next read of it.
+    /// Memory that a demand gets back at once: idle and kept buffers, and the cache. A cluster that
+    /// went through a window to spare them would be decoded again for the next read of it.
     fn reclaimable_bytes(&self) -> u64 {
-        self.memory.buffers().idle_bytes().saturating_add(self.clusters.weight_bytes())
+        let unused = self.memory.buffers().idle_bytes();
+        unused
+            .saturating_add(self.read_buffers.kept_bytes())
+            .saturating_add(self.clusters.weight_bytes())
     }
 
     /// Decodes the part of an LZ4 cluster from byte `skip` on through a window of at most 17
@@ -420,14 +423,16 @@ impl Engine {
         Ok(self.memory.buffers().lease_from_reserve(bytes, |wanted| self.clusters.evict(wanted))?)
     }
 
-    /// The same to read into, for a thread that holds nothing: it waits until other reads leave room.
+    /// The same to read into, for a thread that holds nothing: the one that it kept, or a new one
+    /// when other reads leave room.
     pub(crate) fn read_buffer(&self, bytes: usize) -> Result<ReadBuffer> {
-        ReadBuffer::demanded(&self.read_budget, bytes, || self.demand_buffer(bytes))
+        self.read_buffers.lease(bytes, || self.demand_buffer(bytes)).map(ReadBuffer)
     }
 
     /// The same for a prefetch, without waiting.
     pub(crate) fn best_effort_read_buffer(&self, bytes: usize) -> Option<ReadBuffer> {
-        ReadBuffer::best_effort(&self.read_budget, bytes, || self.best_effort_buffer(bytes))
+        let lease = || self.best_effort_buffer(bytes);
+        self.read_buffers.lease_best_effort(bytes, lease).map(ReadBuffer)
     }
 
     /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more
@@ -471,6 +476,7 @@ impl Engine {
         let before = self.memory.budget().used_bytes();
         let freed = || before.saturating_sub(self.memory.budget().used_bytes());
         self.decode_slots.shrink();
+        self.read_buffers.clear();
         self.clusters.evict(bytes);
         buffers.release_idle(bytes);
         let missing = bytes.saturating_sub(freed());

@@ -216,6 +216,20 @@ mod tests {
     }
 
     #[test]
+    fn what_threads_keep_comes_back() {
+        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+        let image = OpenOptions::new().memory(&memory).open(PATH).unwrap();
+        let fixed = memory.budget().used_bytes();
+        for _ in 0..3 {
+            drop(image.demand_buffer(4096).unwrap());
+            assert!(memory.budget().used_bytes() > fixed);
+            // Any read starts the reclaimer.
+            burst(&image);
+            until("what was kept comes back", || memory.budget().used_bytes() == fixed);
+        }
+    }
+
+    #[test]
     fn a_read_during_reclaim_keeps_the_reclaimer_running() {
         let mut state = ReclaimerState { thread: None, is_running: true, was_woken: true };
         assert!(!state.ends(true) && state.is_running, "the read relies on it");

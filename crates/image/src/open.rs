@@ -249,7 +249,7 @@ impl OpenOptions {
             devices,
             decode_slots: ContextPool::new(decode_slots),
             queued_outputs: QueuedOutputs::default(),
-            read_budget: shares.read_budget(decode_slots.held),
+            read_buffers: shares.read_buffers(&memory, decode_slots.held)?,
             clusters: SingleFlight::new(self.cache_limit_bytes.unwrap_or(limit / 2).min(limit)),
             memory,
             decode_timer: DecodeTimer::default(),

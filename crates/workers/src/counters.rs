@@ -210,6 +210,13 @@ thread_local! {
     static NUMBER: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Which of `shards` shards, a power of two, belongs to the calling thread: always the same.
+pub(crate) fn local_shard(shards: usize) -> usize {
+    // A power of two, so that this is no division; the mask fits, as it is that of a length.
+    let mask = shards - 1;
+    usize::try_from(NUMBER.with(|number| *number) & mask as u64).unwrap_or(0)
+}
+
 /// One `T` for each group of threads, so that threads that write at the same moment write to
 /// different cache lines.
 ///
@@ -232,10 +239,7 @@ impl<T> Sharded<T> {
     /// The shard of the calling thread, which is always the same.
     #[must_use]
     pub fn local(&self) -> &T {
-        // A power of two, so that this is no division; the mask fits, as it is that of a length.
-        let mask = self.shards.len() - 1;
-        let number = usize::try_from(NUMBER.with(|number| *number) & mask as u64);
-        &self.shards[number.unwrap_or(0)]
+        &self.shards[local_shard(self.shards.len())]
     }
 
     /// All shards.

@@ -5,6 +5,7 @@
 //! * [`Budget`] counts bytes against one limit; a [`Charge`] is a part of it.
 //! * [`PagePool`] leases frames of 4 KiB, and a [`RequestFrameList`] keeps those of one request.
 //! * [`BufferPool`] leases contiguous buffers that threads share.
+//! * [`ThreadCache`] keeps a buffer for each thread between two leases.
 //! * [`AllocPolicy`] says with each request what its caller accepts when memory is short.
 //! * [`Mapping`] is anonymous memory for callers that charge it themselves.
 //!
@@ -16,6 +17,7 @@ mod frame_stack;
 mod mapping;
 mod page_pool;
 mod process;
+mod thread_cache;
 mod wait_queue;
 
 pub use budget::{Budget, BudgetStats, Charge, DEFAULT_STALL, FaultPlan, ReclaimerRegistration};
@@ -25,6 +27,7 @@ pub use page_pool::{
     FRAMES_MAX, Frame, PagePool, PagePoolSettings, PagePoolStats, RequestFrameList,
 };
 pub use process::{available_memory_bytes, set_mmap_threshold, trim_heap, trim_stack};
+pub use thread_cache::{CachedBuffer, ThreadCache};
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: usize = 4096;

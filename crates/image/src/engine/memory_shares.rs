@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use ferrofs_ondisk::compression::EXTENT_MAX_BYTES;
-use ferrofs_workers::memory::{AllocPolicy, Budget, Buffer, Charge};
+use ferrofs_workers::memory::{Budget, CachedBuffer, ThreadCache};
 
 use crate::error::Result;
 use crate::inner::MetadataCache;
@@ -21,6 +21,9 @@ const SLOT_BYTES: u64 = 1280 << 10;
 const OTHERS_BYTES: u64 = 768 << 10;
 /// The least room for buffers to read into: a read of a mount has up to 1 MiB.
 const READ_MIN_BYTES: u64 = 1 << 20;
+/// Threads keep the buffers that they read into in at most this part of the room for such buffers, and of a reserve. What
+/// is kept is freed for whoever must have memory, but best effort has that much less.
+const KEPT_SHARE: u64 = 8;
 /// So long a thread waits at most until others have read. Each of them ends: it waits for memory at most for some stall
 /// times, and for the storage as long as that takes.
 const READ_STALL: Duration = Duration::from_secs(1 << 30);
@@ -51,63 +54,42 @@ impl MemoryShares {
     }
 
     /// Memory for the buffers that threads read into, beside `held` decode slots.
-    pub(crate) fn read_budget(&self, held: usize) -> Budget {
+    fn read_budget(&self, held: usize) -> Budget {
         let held = u64::try_from(held).unwrap_or(u64::MAX);
         let room = self.left.saturating_sub(self.slot_bytes.saturating_mul(held));
         Budget::with_stall(room.max(READ_MIN_BYTES), READ_STALL)
     }
+
+    /// The buffers that threads read into, beside `held` decode slots.
+    pub(crate) fn read_buffers(&self, memory: &MemoryPool, held: usize) -> Result<ThreadCache> {
+        let read_budget = self.read_budget(held);
+        let kept_bytes_max = kept_bytes_max(read_budget.limit_bytes(), memory.reserved_bytes());
+        Ok(ThreadCache::new(&read_budget, memory.buffers(), held, kept_bytes_max)?)
+    }
+}
+
+/// The most bytes that threads keep together for their next reads.
+fn kept_bytes_max(read_limit: u64, reserved_bytes: u64) -> u64 {
+    let most = if reserved_bytes > 0 { read_limit.min(reserved_bytes) } else { read_limit };
+    most / KEPT_SHARE
 }
 
 /// A buffer to read into, on lease from [`Image::demand_buffer`](crate::Image::demand_buffer) or
 /// [`Image::best_effort_buffer`](crate::Image::best_effort_buffer).
 #[derive(Debug)]
-pub struct ReadBuffer {
-    /// In this order: the room is free after the memory is.
-    buffer: Buffer,
-    _charge: Charge,
-}
-
-impl ReadBuffer {
-    /// Waits for room, while nothing is held, and then for the memory that `lease` gets.
-    pub(super) fn demanded(
-        read_budget: &Budget,
-        bytes: usize,
-        lease: impl FnOnce() -> Result<Buffer>,
-    ) -> Result<Self> {
-        let policy = AllocPolicy::MustSucceed;
-        let charge = read_budget.charge(charge_bytes(read_budget, bytes), policy)?;
-        Ok(Self { buffer: lease()?, _charge: charge })
-    }
-
-    /// The same without waiting: none if there is no room now, or if `lease` gets nothing.
-    pub(super) fn best_effort(
-        read_budget: &Budget,
-        bytes: usize,
-        lease: impl FnOnce() -> Option<Buffer>,
-    ) -> Option<Self> {
-        let charge =
-            read_budget.charge(charge_bytes(read_budget, bytes), AllocPolicy::MayFail).ok()?;
-        Some(Self { buffer: lease()?, _charge: charge })
-    }
-}
-
-/// The bytes of the longest block of a buffer; a read that is longer than the whole room has it alone.
-fn charge_bytes(read_budget: &Budget, bytes: usize) -> u64 {
-    let longest = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
-    u64::try_from(longest).unwrap_or(u64::MAX).min(read_budget.limit_bytes())
-}
+pub struct ReadBuffer(pub(super) CachedBuffer);
 
 impl Deref for ReadBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buffer
+        &self.0
     }
 }
 
 impl DerefMut for ReadBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer
+        &mut self.0
     }
 }
 
@@ -131,6 +113,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_threads_keep_is_a_small_part_of_what_they_read_into() {
+        assert_eq!(kept_bytes_max(64 << 20, 0), 8 << 20);
+        assert_eq!(kept_bytes_max(64 << 20, 16 << 20), 2 << 20, "of the reserve");
+        assert_eq!(kept_bytes_max(READ_MIN_BYTES, 16 << 20), 128 << 10);
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub struct ImageStats {
     pub memory_used_bytes: u64,
     /// The most bytes of it that were charged at a time.
     pub memory_peak_bytes: u64,
-    /// Contiguous buffers: used again, mapped, refused.
+    /// Contiguous buffers: used again, mapped, refused. A buffer that a thread kept for its next read
+    /// is not counted when it is used again.
     pub buffers: BufferPoolStats,
     /// Frames by where they came from.
     pub frames: PagePoolStats,

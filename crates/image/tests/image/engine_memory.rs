@@ -412,3 +412,36 @@ fn sixty_four_threads_read_extents_as_long_as_they_can_be_in_the_smallest_memory
     let texts: Vec<_> = nids.zip(written.texts.iter().cloned()).collect();
     read_by_many("12 MiB", &image, &texts);
 }
+
+#[test]
+fn a_thread_keeps_its_buffer_until_somebody_must_have_the_memory() {
+    let written = Lz4Image::of_extents(65_535, &[1], 4096);
+    let memory = MemoryPool::new(256 << 20).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
+    let fixed = memory.budget().used_bytes();
+    drop(image.demand_buffer(128 << 10).unwrap());
+    let counts = memory.buffer_stats();
+    for bytes in [128 << 10, 4096, 100_000] {
+        assert_eq!(image.demand_buffer(bytes).unwrap().len(), bytes);
+    }
+    assert_eq!(memory.buffer_stats(), counts, "the pool was not needed");
+    assert_eq!((memory.budget().used_bytes(), memory.idle_bytes()), (fixed + (128 << 10), 0));
+    drop(all_but(&memory, fixed, 0));
+    assert_eq!(memory.budget().used_bytes(), fixed);
+}
+
+#[test]
+fn a_buffer_outlives_its_image_and_is_freed_when_it_is_dropped() {
+    let written = Lz4Image::of_extents(65_535, &[1], 4096);
+    let memory = MemoryPool::new(64 << 20).unwrap();
+    let held = || memory.budget().used_bytes() - memory.idle_bytes();
+    let before = held();
+    let image = written.open(&OpenOptions::new().memory(&memory));
+    drop(image.demand_buffer(4096).unwrap());
+    let mut buffer = image.demand_buffer(4096).unwrap();
+    drop(image);
+    buffer.fill(7);
+    assert_eq!(held(), before + 4096, "nothing else is left of the image");
+    drop(buffer);
+    assert_eq!(held(), before);
+}

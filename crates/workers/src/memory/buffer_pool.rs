@@ -296,6 +296,11 @@ impl BufferPool {
         }
     }
 
+    /// The budget that its blocks are charged to.
+    pub(super) fn budget(&self) -> &Budget {
+        &self.inner.budget
+    }
+
     fn buffer(&self, block: Block, length: usize) -> Buffer {
         Buffer { inner: PlainArc::clone(&self.inner), block: Some(block), length }
     }
@@ -517,6 +522,27 @@ impl Buffer {
         self.length = self.length.min(length);
     }
 
+    /// Makes the buffer the first `length` bytes of its block; false, without a change, if the block
+    /// has fewer.
+    pub(super) fn set_length(&mut self, length: usize) -> bool {
+        let fits = self.block.as_ref().is_some_and(|block| length <= block.length());
+        if fits {
+            self.length = length;
+        }
+        fits
+    }
+
+    /// Ends the lease and returns the block to the system, where a drop would make it idle. Returns
+    /// how many bytes went.
+    pub(super) fn unmap(mut self) -> u64 {
+        let Some(block) = self.block.take() else { return 0 };
+        let length = block.length();
+        lock(&self.inner.free_lists).release_slots(length, 1);
+        // Unmapped here, outside of the lock. The end of its charge wakes waiters (B1).
+        drop(block);
+        length as u64
+    }
+
     /// Bytes of its block: what the budget is charged for.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
@@ -734,7 +760,7 @@ impl FreeLists {
         Ok(())
     }
 
-    /// Undoes [`Self::reserve_slots`]: the blocks did not come.
+    /// Undoes [`Self::reserve_slots`]: the blocks did not come, or will not be released.
     fn release_slots(&mut self, length: usize, count: usize) {
         if let Ok(index) = self.class(length) {
             self.classes[index].blocks -= count;
