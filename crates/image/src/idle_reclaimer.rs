@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ferrofs_workers::ActivityFlag;
 use ferrofs_workers::memory::trim_heap;
 
 /// How often the thread checks. It frees memory after two checks without activity, so within eight
@@ -31,8 +32,17 @@ pub(crate) struct Activity {
 pub(crate) struct IdleReclaimer {
     /// `None`: it never frees anything, as the program ends soon.
     hooks: Option<ReclaimHooks>,
-    state: Arc<Mutex<ReclaimerState>>,
-    stop: Arc<StopSignal>,
+    shared: Arc<SharedState>,
+    /// Locked only to start and to join the thread.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread shares with its owner.
+#[derive(Debug, Default)]
+struct SharedState {
+    /// Protocol I: whether a read began since the last check of the thread.
+    activity: ActivityFlag,
+    stop: StopSignal,
 }
 
 #[derive(Clone)]
@@ -49,15 +59,6 @@ impl fmt::Debug for ReclaimHooks {
 }
 
 #[derive(Debug, Default)]
-struct ReclaimerState {
-    thread: Option<JoinHandle<()>>,
-    /// The thread will check once more at least.
-    is_running: bool,
-    /// A read began since the last check.
-    was_woken: bool,
-}
-
-#[derive(Debug, Default)]
 struct StopSignal {
     is_set: Mutex<bool>,
     changed: Condvar,
@@ -66,13 +67,13 @@ struct StopSignal {
 impl StopSignal {
     /// Sleeps until the signal is set, at most for `limit`. Returns whether it is set.
     fn wait(&self, limit: Duration) -> bool {
-        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_set = lock(&self.is_set);
         let waited = self.changed.wait_timeout_while(is_set, limit, |is_set| !*is_set);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.is_set) = true;
         self.changed.notify_all();
     }
 }
@@ -86,79 +87,75 @@ impl IdleReclaimer {
         reclaim: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let hooks = ReclaimHooks { activity: Arc::new(activity), reclaim: Arc::new(reclaim) };
-        Self { hooks: Some(hooks), state: Arc::default(), stop: Arc::default() }
+        Self { hooks: Some(hooks), shared: Arc::default(), thread: Mutex::default() }
     }
 
     /// One that never frees anything.
     pub(crate) fn disabled() -> Self {
-        Self { hooks: None, state: Arc::default(), stop: Arc::default() }
+        Self { hooks: None, shared: Arc::default(), thread: Mutex::default() }
     }
 
-    /// To be called when memory is used. Starts the thread, which then checks until it has freed
+    /// To be called before memory is used. Starts the thread, which then checks until it has freed
     /// memory. If no thread can be started, memory is kept until it is needed elsewhere.
+    ///
+    /// Only the first call after a check writes or locks anything.
     pub(crate) fn wake(&self) {
         let Some(hooks) = &self.hooks else { return };
-        let mut state = lock(&self.state);
-        state.was_woken = true;
-        if state.is_running {
-            return;
+        if self.shared.activity.record_use() {
+            self.start(hooks);
         }
-        if let Some(ended) = state.thread.take() {
+    }
+
+    #[cold]
+    fn start(&self, hooks: &ReclaimHooks) {
+        let mut thread = lock(&self.thread);
+        if let Some(ended) = thread.take() {
             ended.join().ok();
         }
-        let (hooks, stop) = (hooks.clone(), Arc::clone(&self.stop));
-        let shared = Arc::clone(&self.state);
+        let (hooks, shared) = (hooks.clone(), Arc::clone(&self.shared));
         let named = std::thread::Builder::new().name("erofs_reclaimer".to_owned());
-        state.thread = named.spawn(move || run(&hooks, &stop, &shared)).ok();
-        state.is_running = state.thread.is_some();
+        *thread = named.spawn(move || run(&hooks, &shared)).ok();
+        if thread.is_none() {
+            self.shared.activity.cancel_start();
+        }
     }
 }
 
 impl Drop for IdleReclaimer {
     fn drop(&mut self) {
-        self.stop.set();
-        // Not under the lock, which the thread takes once more.
-        let thread = lock(&self.state).thread.take();
-        if let Some(thread) = thread {
+        self.shared.stop.set();
+        if let Some(thread) = lock(&self.thread).take() {
             thread.join().ok();
         }
     }
 }
 
-fn lock(state: &Mutex<ReclaimerState>) -> MutexGuard<'_, ReclaimerState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread: it ends when it has freed the memory, or when the owner is gone.
-fn run(hooks: &ReclaimHooks, stop: &StopSignal, state: &Mutex<ReclaimerState>) {
+fn run(hooks: &ReclaimHooks, shared: &SharedState) {
     let mut last = None;
-    while !stop.wait(CHECK_INTERVAL) {
+    while !shared.stop.wait(CHECK_INTERVAL) {
         let Some(now) = (hooks.activity)() else { return };
-        let was_woken = std::mem::take(&mut lock(state).was_woken);
-        let is_idle = !was_woken && last == Some(now.uses) && !now.is_busy;
+        let was_used = shared.activity.take_use();
+        let is_idle = !was_used && last == Some(now.uses) && !now.is_busy;
+        last = Some(now.uses);
         if is_idle {
             (hooks.reclaim)();
             trim_heap();
+            // A read that has begun since the check relies on the thread to run on.
+            if shared.activity.try_end() {
+                return;
+            }
         }
-        last = Some(now.uses);
-        if lock(state).ends(is_idle) {
-            return;
-        }
-    }
-}
-
-impl ReclaimerState {
-    /// Whether the thread ends now. If a read has begun since the check, it relies on the thread to
-    /// run on.
-    fn ends(&mut self, is_idle: bool) -> bool {
-        let ends = is_idle && !self.was_woken;
-        self.is_running = !ends;
-        ends
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
     use ferrofs_workers::memory::AllocPolicy;
@@ -229,13 +226,29 @@ mod tests {
         }
     }
 
+    /// Each wake comes while the thread reclaims or ends, as nothing else resets what it waits for.
     #[test]
-    fn a_read_during_reclaim_keeps_the_reclaimer_running() {
-        let mut state = ReclaimerState { thread: None, is_running: true, was_woken: true };
-        assert!(!state.ends(true) && state.is_running, "the read relies on it");
-        state.was_woken = false;
-        assert!(!state.ends(false) && state.is_running, "a read runs");
-        assert!(state.ends(true) && !state.is_running);
+    fn a_wake_that_races_with_the_end_of_the_thread_leads_to_a_reclaim() {
+        let is_kept = Arc::new(AtomicBool::new(false));
+        let freed = Arc::clone(&is_kept);
+        let reclaimer = IdleReclaimer::new(
+            || Some(Activity { uses: 0, is_busy: false }),
+            move || freed.store(false, Ordering::SeqCst),
+        );
+        for round in 0..40u32 {
+            std::thread::scope(|scope| {
+                for user in 0..2 {
+                    let (reclaimer, is_kept) = (&reclaimer, &is_kept);
+                    scope.spawn(move || {
+                        // At different moments after the last reclaim.
+                        (0..(round * 200 * user)).for_each(|_| std::hint::spin_loop());
+                        is_kept.store(true, Ordering::SeqCst);
+                        reclaimer.wake();
+                    });
+                }
+            });
+            until("memory comes back", || !is_kept.load(Ordering::SeqCst));
+        }
     }
 
     #[test]
@@ -245,7 +258,7 @@ mod tests {
         let fixed = memory.budget().used_bytes();
         burst(&image);
         assert!(memory.budget().used_bytes() > fixed);
-        assert!(lock(&image.inner().idle_reclaimer.state).thread.is_none());
+        assert!(lock(&image.inner().idle_reclaimer.thread).is_none());
         image.allow_threads();
         until("memory comes back", || memory.budget().used_bytes() == fixed);
     }
@@ -254,7 +267,7 @@ mod tests {
     fn dropping_an_image_joins_its_reclaimer() {
         let image = Image::open(PATH).unwrap();
         burst(&image);
-        let shared = Arc::downgrade(&image.inner().idle_reclaimer.state);
+        let shared = Arc::downgrade(&image.inner().idle_reclaimer.shared);
         drop(image);
         assert!(shared.upgrade().is_none());
     }

@@ -10,10 +10,12 @@
 //! * [`single_flight`]: of all threads that need a value one computes it; the value is kept and shared.
 //! * [`cpus`] and [`priority`]: which CPUs the system lets this process use, and which priority level it gave.
 //! * [`CancelToken`]: asks a long operation to stop.
+//! * [`ActivityFlag`]: whether something was used since a thread checked last.
 //!
 //! `docs/workers.md` numbers the steps of the protocols; comments refer to them. `docs/memory.md` writes the
 //! budget out as a sum.
 
+mod activity_flag;
 mod cancel;
 pub mod counters;
 pub mod cpus;
@@ -30,6 +32,7 @@ pub mod unbound;
 mod wake_event;
 pub mod workqueue;
 
+pub use activity_flag::ActivityFlag;
 pub use cancel::CancelToken;
 pub use error::{Error, ErrorKind};
 
