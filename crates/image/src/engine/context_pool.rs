@@ -20,11 +20,13 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use ferrofs_codec::{Decoder, DecoderSettings};
+use ferrofs_workers::counters::Sharded;
 use ferrofs_workers::memory::{AllocPolicy, Buffer, Charge};
 
 use super::input_window::{InputWindow, StorageReads};
@@ -120,9 +122,8 @@ impl LazyDecoder {
     }
 }
 
-/// What was read and decoded. Each slot counts for itself and adds its counters to the sum when it
-/// is released, under the lock that it takes anyway: shared counters would cost more than decoding
-/// a small cluster does.
+/// What was read and decoded. Each slot counts for itself, and adds its counters to
+/// [`SharedCounters`] when it is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DecodeCounters {
     /// Runs of a decoder that ended well.
@@ -142,22 +143,6 @@ pub(crate) struct DecodeCounters {
 }
 
 impl DecodeCounters {
-    /// Adds other counters.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        let pairs = [
-            (&mut self.decoded, other.decoded),
-            (&mut self.decoded_bytes, other.decoded_bytes),
-            (&mut self.surplus_input_bytes, other.surplus_input_bytes),
-            (&mut self.windowed, other.windowed),
-            (&mut self.on_workers, other.on_workers),
-            (&mut self.served, other.served),
-            (&mut self.served_bytes, other.served_bytes),
-        ];
-        for (sum, more) in pairs {
-            *sum = sum.wrapping_add(more);
-        }
-    }
-
     /// Counts a run of a decoder that produced so many bytes.
     pub(crate) fn decoded(&mut self, bytes: usize) {
         self.decoded = self.decoded.wrapping_add(1);
@@ -181,6 +166,53 @@ impl DecodeCounters {
     }
 }
 
+/// The sum of what several threads counted, on cache lines of a group of threads. The numbers order
+/// nothing, hence relaxed throughout.
+#[derive(Debug, Default)]
+struct SharedCounters {
+    decoded: AtomicU64,
+    decoded_bytes: AtomicU64,
+    surplus_input_bytes: AtomicU64,
+    windowed: AtomicU64,
+    on_workers: AtomicU64,
+    served: AtomicU64,
+    served_bytes: AtomicU64,
+}
+
+impl SharedCounters {
+    fn add(&self, counters: &DecodeCounters) {
+        let pairs = [
+            (&self.decoded, counters.decoded),
+            (&self.decoded_bytes, counters.decoded_bytes),
+            (&self.surplus_input_bytes, counters.surplus_input_bytes),
+            (&self.windowed, counters.windowed),
+            (&self.on_workers, counters.on_workers),
+            (&self.served, counters.served),
+            (&self.served_bytes, counters.served_bytes),
+        ];
+        // Most are zero, and an atomic addition takes longer than the check.
+        for (sum, more) in pairs.into_iter().filter(|(_, more)| *more > 0) {
+            sum.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds these numbers to a sum.
+    fn add_to(&self, sum: &mut DecodeCounters) {
+        let pairs = [
+            (&mut sum.decoded, &self.decoded),
+            (&mut sum.decoded_bytes, &self.decoded_bytes),
+            (&mut sum.surplus_input_bytes, &self.surplus_input_bytes),
+            (&mut sum.windowed, &self.windowed),
+            (&mut sum.on_workers, &self.on_workers),
+            (&mut sum.served, &self.served),
+            (&mut sum.served_bytes, &self.served_bytes),
+        ];
+        for (sum, more) in pairs {
+            *sum = sum.wrapping_add(more.load(Ordering::Relaxed));
+        }
+    }
+}
+
 fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
@@ -201,6 +233,8 @@ pub(crate) struct ContextPool {
     released: Condvar,
     limits: SlotLimits,
     storage_reads: StorageReads,
+    /// Reads that need no slot add to these, and take no lock.
+    counters: Sharded<SharedCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -215,18 +249,19 @@ struct ContextPoolState {
     /// Acquisitions in a row by the reader that made the last one of a reader.
     consecutive: u64,
     last: Option<ThreadId>,
-    counters: DecodeCounters,
 }
 
 impl ContextPool {
     /// A pool with these limits, each at least one.
     pub(crate) fn new(limits: SlotLimits) -> Self {
         let running = limits.running.max(1);
+        let held = limits.held.max(running);
         Self {
             state: Mutex::default(),
             released: Condvar::new(),
-            limits: SlotLimits { running, held: limits.held.max(running) },
+            limits: SlotLimits { running, held },
             storage_reads: StorageReads::default(),
+            counters: Sharded::new(held, SharedCounters::default),
         }
     }
 
@@ -319,12 +354,14 @@ impl ContextPool {
 
     /// What was done in all slots, but for those that are in use.
     pub(crate) fn counters(&self) -> DecodeCounters {
-        self.lock().counters
+        let mut sum = DecodeCounters::default();
+        self.counters.iter().for_each(|shard| shard.add_to(&mut sum));
+        sum
     }
 
-    /// Adds what was done without a slot.
+    /// Adds what was done, in a slot or without one.
     pub(crate) fn add(&self, counters: &DecodeCounters) {
-        self.lock().counters.merge(counters);
+        self.counters.local().add(counters);
     }
 
     /// Frees the contexts that no slot uses.
@@ -368,10 +405,10 @@ impl Drop for DecodeSlot<'_> {
     fn drop(&mut self) {
         HELD.set(HELD.get().saturating_sub(1));
         let mut context = std::mem::take(&mut self.context);
+        self.decode_slots.add(&std::mem::take(&mut context.counters));
         let mut state = self.decode_slots.lock();
         state.in_use = state.in_use.saturating_sub(1);
         state.readers = state.readers.saturating_sub(usize::from(self.is_reader));
-        state.counters.merge(&std::mem::take(&mut context.counters));
         let is_awaited = state.waiting > 0;
         // The context of a slot beyond the limit is not kept.
         let surplus = if state.idle.len() < self.decode_slots.limits.running {
@@ -390,7 +427,7 @@ impl Drop for DecodeSlot<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -403,6 +440,27 @@ mod tests {
         decode_slots.acquire().keep_output(buffer);
         let policy = AllocPolicy::MustSucceed;
         assert!(decode_slots.acquire().take_output(&memory, 100, policy).unwrap()[0] == 9);
+    }
+
+    #[test]
+    fn counters_of_all_threads_and_slots_are_summed() {
+        let decode_slots = ContextPool::new(SlotLimits { running: 2, held: 4 });
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let mut counters = DecodeCounters::default();
+                        counters.served(10);
+                        decode_slots.add(&counters);
+                        decode_slots.acquire().counters.decoded(20);
+                    }
+                });
+            }
+        });
+        let mut wanted = DecodeCounters::default();
+        (wanted.decoded, wanted.decoded_bytes) = (400, 8000);
+        (wanted.served, wanted.served_bytes) = (400, 4000);
+        assert_eq!(decode_slots.counters(), wanted);
     }
 
     #[test]
