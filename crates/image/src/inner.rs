@@ -8,16 +8,13 @@
 //! The metabox is a file, so a window of it is read by [`ImageInner::read_at`], the one call from
 //! here upwards.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ferrofs_ondisk as ondisk;
 use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{DeviceSlot, Nid, Superblock, TimeBase};
-use ferrofs_workers::memory::{AllocPolicy, Charge, ReclaimerRegistration};
-use foldhash::fast::RandomState;
+use ferrofs_workers::memory::ReclaimerRegistration;
 
 use crate::counted_starts::CountedStarts;
 use crate::engine::{Engine, SyncDecompress};
@@ -25,29 +22,15 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
 use crate::extent::AddressSpace;
 use crate::idle_reclaimer::IdleReclaimer;
 use crate::inode::Inode;
-use crate::memory::MemoryPool;
+use crate::metadata_cache::{MetadataCache, WindowHandle};
 use crate::source::{self, outside};
 use crate::work::WorkMeter;
 
 /// Bytes of a window. Larger ones cost more than they save when single inodes are looked up.
 const WINDOW_BYTES: u64 = 16 << 10;
-/// Bytes of all windows that are kept, where memory is not scarce.
-const KEPT_BYTES: u64 = 4 << 20;
-/// Bytes of windows that stay when nobody has read for a while: directories that are read now and
-/// then.
-const IDLE_BYTES: usize = 256 << 10;
-
-/// A value counts for at least so many bytes. That bounds how many values there are, and so how
-/// long it takes to find the least recently used one. To search then is cheaper than to keep an
-/// order, which every hit would pay for.
-const MIN_BYTES: usize = 4 << 10;
-
 /// Where the superblock holds the block from which nids count. If a nid leads to no address, that
 /// field or the nid is wrong.
 const META_BLOCK_FIELD: u64 = ondisk::SUPERBLOCK_OFFSET | 40;
-
-/// Bytes that the cache shares with readers: an eviction never takes them from a reader.
-type SharedBytes = Arc<Vec<u8>>;
 
 /// What all handles of an image share.
 #[derive(Debug)]
@@ -150,12 +133,13 @@ impl ImageInner {
         // Below the window size, so the conversion cannot fail.
         let start = usize::try_from(offset % WINDOW_BYTES).unwrap_or(usize::MAX);
         let end = start.saturating_add(bytes);
-        if end <= window.len() || window.len() < window_bytes() {
-            if end > window.len() {
-                self.check_end(space, index, window.len())?;
+        let length = window.bytes().len();
+        if end <= length || length < window_bytes() {
+            if end > length {
+                self.check_end(space, index, length)?;
             }
-            let end = end.min(window.len());
-            return Ok(MetaBytes { bytes: window, range: start.min(end)..end });
+            let end = end.min(length);
+            return Ok(MetaBytes { window, range: start.min(end)..end });
         }
         self.metadata_across(space, offset, bytes)
     }
@@ -169,10 +153,10 @@ impl ImageInner {
             let at = address(offset.checked_add(done))?;
             let window = self.window(space, at / WINDOW_BYTES)?;
             let start = usize::try_from(at % WINDOW_BYTES).unwrap_or(usize::MAX);
-            let part = window.get(start..).unwrap_or_default();
+            let part = window.bytes().get(start..).unwrap_or_default();
             let count = part.len().min(target.len());
             if count == 0 {
-                self.check_end(space, at / WINDOW_BYTES, window.len())?;
+                self.check_end(space, at / WINDOW_BYTES, window.bytes().len())?;
                 break;
             }
             let (target, part) = (target.get_mut(..count), part.get(..count));
@@ -181,7 +165,7 @@ impl ImageInner {
             }
             filled = filled.saturating_add(count);
         }
-        Ok(MetaBytes { bytes: Arc::new(joined), range: 0..filled })
+        Ok(MetaBytes { window: Arc::new(WindowHandle::new(joined)), range: 0..filled })
     }
 
     /// That a window of so many bytes ends with its space, and not because the source was truncated
@@ -203,9 +187,9 @@ impl ImageInner {
     }
 
     /// A window of metadata. It is shorter at the end of its space and empty behind it.
-    fn window(&self, space: AddressSpace, index: u64) -> Result<SharedBytes> {
+    fn window(&self, space: AddressSpace, index: u64) -> Result<Arc<WindowHandle>> {
         let key = (space, index);
-        if let Some(window) = self.metadata_cache.cache.get(&key, 0) {
+        if let Some(window) = self.metadata_cache.get(key) {
             return Ok(window);
         }
         // Windows that are evicted leave holes in the heap.
@@ -222,10 +206,10 @@ impl ImageInner {
             }
         };
         bytes.truncate(filled);
-        let window: SharedBytes = Arc::new(bytes);
+        let window = Arc::new(WindowHandle::new(bytes));
         // What a truncated source lacks may come back.
         if self.check_end(space, index, filled).is_ok() {
-            self.metadata_cache.cache.put(key, &window);
+            self.metadata_cache.put(key, &window);
         }
         Ok(window)
     }
@@ -252,37 +236,10 @@ impl ImageInner {
     }
 }
 
-/// The windows of both spaces. Their bytes are charged as a whole.
-#[derive(Debug)]
-pub(crate) struct MetadataCache {
-    cache: LruCache<(AddressSpace, u64)>,
-    _charge: Charge,
-}
-
-impl MetadataCache {
-    /// A cache of at most an eighth of the memory.
-    pub(crate) fn new(memory: &MemoryPool) -> Result<Self> {
-        let bytes = Self::bytes_max(memory);
-        let charge = memory.budget().charge(bytes, AllocPolicy::MustSucceed)?;
-        let cache = LruCache::new(usize::try_from(bytes).unwrap_or(usize::MAX));
-        Ok(Self { cache, _charge: charge })
-    }
-
-    /// What it takes of so much memory, in bytes.
-    pub(crate) fn bytes_max(memory: &MemoryPool) -> u64 {
-        KEPT_BYTES.min(memory.budget().limit_bytes() / 8)
-    }
-
-    /// Drops windows, the least recently used first, until those are left that an idle image keeps.
-    pub(crate) fn shrink(&self) {
-        self.cache.shrink(IDLE_BYTES);
-    }
-}
-
 /// Some bytes of metadata.
 #[derive(Clone, Debug)]
 pub(crate) struct MetaBytes {
-    bytes: SharedBytes,
+    window: Arc<WindowHandle>,
     range: Range<usize>,
 }
 
@@ -290,98 +247,8 @@ impl Deref for MetaBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.bytes.get(self.range.clone()).unwrap_or_default()
+        self.window.get(self.range.clone()).unwrap_or_default()
     }
-}
-
-/// A cache of byte slices that is bounded in bytes, and evicts the least recently used one.
-#[derive(Debug)]
-struct LruCache<K> {
-    state: Mutex<LruState<K>>,
-    budget_bytes: usize,
-}
-
-#[derive(Debug)]
-struct LruState<K> {
-    /// Each with the time of its last use.
-    entries: HashMap<K, (SharedBytes, u64), RandomState>,
-    used_bytes: usize,
-    clock: u64,
-}
-
-impl<K: Copy + Eq + Hash> LruCache<K> {
-    /// A cache for `budget_bytes` bytes of values. A single value may be longer.
-    fn new(budget_bytes: usize) -> Self {
-        let state = LruState { entries: HashMap::default(), used_bytes: 0, clock: 0 };
-        Self { state: Mutex::new(state), budget_bytes }
-    }
-
-    /// The value under `key`, if it has at least `bytes` bytes.
-    fn get(&self, key: &K, bytes: usize) -> Option<SharedBytes> {
-        let mut state = self.lock();
-        let now = state.tick();
-        let (value, used) = state.entries.get_mut(key)?;
-        if value.len() < bytes {
-            return None;
-        }
-        *used = now;
-        Some(Arc::clone(value))
-    }
-
-    /// Keeps `value` under `key`, in place of a shorter one, and drops others to make room.
-    fn put(&self, key: K, value: &SharedBytes) {
-        let mut state = self.lock();
-        if state.entries.get(&key).is_some_and(|(old, _)| old.len() >= value.len()) {
-            return;
-        }
-        state.remove(&key);
-        let room = self.budget_bytes.saturating_sub(weight(value));
-        while state.used_bytes > room && state.remove_oldest() {}
-        let now = state.tick();
-        state.used_bytes = state.used_bytes.saturating_add(weight(value));
-        state.entries.insert(key, (Arc::clone(value), now));
-    }
-
-    /// Drops what was used least recently, until no more than `most_bytes` are left.
-    fn shrink(&self, most_bytes: usize) {
-        let mut state = self.lock();
-        while state.used_bytes > most_bytes && state.remove_oldest() {}
-        state.entries.shrink_to_fit();
-    }
-
-    /// Bytes that all values count for.
-    #[cfg(test)]
-    fn used_bytes(&self) -> usize {
-        self.lock().used_bytes
-    }
-
-    /// A poisoned lock is used all the same: no step that leaves the state inconsistent can panic.
-    fn lock(&self) -> MutexGuard<'_, LruState<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<K: Copy + Eq + Hash> LruState<K> {
-    fn tick(&mut self) -> u64 {
-        self.clock = self.clock.wrapping_add(1);
-        self.clock
-    }
-
-    fn remove(&mut self, key: &K) {
-        if let Some((value, _)) = self.entries.remove(key) {
-            self.used_bytes = self.used_bytes.saturating_sub(weight(&value));
-        }
-    }
-
-    /// False if there is none.
-    fn remove_oldest(&mut self) -> bool {
-        let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key);
-        oldest.inspect(|key| self.remove(key)).is_some()
-    }
-}
-
-fn weight(value: &SharedBytes) -> usize {
-    value.len().max(MIN_BYTES)
 }
 
 fn window_bytes() -> usize {
@@ -391,37 +258,10 @@ fn window_bytes() -> usize {
 mod tests {
     use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::image::Image;
     use crate::open::OpenOptions;
     use crate::source::ImageSource;
-
-    const K: usize = 1 << 10;
-
-    fn value(byte: u8, bytes: usize) -> SharedBytes {
-        Arc::new(vec![byte; bytes])
-    }
-
-    #[test]
-    fn windows_go_back_when_nobody_reads_but_for_the_last_ones() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/plain.erofs");
-        let image = Image::open(path).unwrap();
-        let cache = &image.inner().metadata_cache.cache;
-        let far = |index: u64| (AddressSpace::Image, (1 << 40) + index);
-        for index in 0..100 {
-            cache.put(far(index), &Arc::new(vec![0; window_bytes()]));
-        }
-        assert!(cache.get(&far(0), 0).is_some() && cache.get(&far(99), 0).is_some());
-        image.inner().wake_idle_reclaimer();
-        let started_at = Instant::now();
-        while cache.used_bytes() > IDLE_BYTES {
-            assert!(started_at.elapsed() < Duration::from_secs(60), "never freed");
-            std::thread::yield_now();
-        }
-        assert!(cache.get(&far(98), 0).is_some() && cache.get(&far(1), 0).is_none());
-    }
 
     /// A file that others truncate and extend.
     #[derive(Debug)]
@@ -460,7 +300,7 @@ mod tests {
         let inner = image.inner();
         let last = whole - 8;
         for cut in [whole - 4, last & !4095, 0] {
-            inner.metadata_cache.cache.shrink(0);
+            inner.metadata_cache.clear();
             source.length_now.store(cut, Ordering::Relaxed);
             let error = inner.metadata_up_to(AddressSpace::Image, last as u64, 8).unwrap_err();
             let now = cut as u64;
@@ -473,52 +313,5 @@ mod tests {
         // Nothing is missing there.
         let after = inner.metadata_up_to(AddressSpace::Image, whole as u64 + (1 << 20), 8);
         assert_eq!(after.unwrap().len(), 0);
-    }
-
-    #[test]
-    fn the_least_recently_used_value_goes_first() {
-        let cache = LruCache::new(20 * K);
-        cache.put(1, &value(1, 10 * K));
-        cache.put(2, &value(2, 10 * K));
-        assert!(cache.get(&1, 10).is_some());
-        cache.put(3, &value(3, 10 * K));
-        assert!(cache.get(&2, 0).is_none());
-        assert!(cache.get(&1, 0).is_some() && cache.get(&3, 0).is_some());
-        assert_eq!(cache.used_bytes(), 20 * K);
-        cache.shrink(15 * K);
-        assert!(cache.get(&1, 0).is_none() && cache.get(&3, 0).is_some());
-        cache.shrink(0);
-        assert!(cache.get(&3, 0).is_none());
-        assert_eq!(cache.used_bytes(), 0);
-        assert_eq!(cache.lock().entries.len(), 0);
-    }
-
-    #[test]
-    fn a_longer_value_replaces_a_shorter_one_and_never_the_other_way() {
-        let cache = LruCache::new(100 * K);
-        cache.put(1, &value(1, 10 * K));
-        assert!(cache.get(&1, 10 * K + 1).is_none());
-        cache.put(1, &value(2, 20 * K));
-        cache.put(1, &value(3, 5 * K));
-        assert_eq!(cache.get(&1, 11 * K).map(|value| value[0]), Some(2));
-        assert_eq!(cache.used_bytes(), 20 * K);
-    }
-
-    #[test]
-    fn a_value_over_the_budget_stands_alone() {
-        let cache = LruCache::new(10 * K);
-        cache.put(1, &value(1, 5 * K));
-        cache.put(2, &value(2, 50 * K));
-        assert!(cache.get(&1, 0).is_none());
-        assert!(cache.get(&2, 50 * K).is_some());
-        cache.put(3, &value(3, 1));
-        assert!(cache.get(&2, 0).is_none());
-    }
-
-    #[test]
-    fn empty_values_are_bounded_too() {
-        let cache = LruCache::new(40 * K);
-        (0..1000).for_each(|key| cache.put(key, &value(0, 0)));
-        assert_eq!(cache.lock().entries.len(), 10);
     }
 }

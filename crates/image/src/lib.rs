@@ -60,6 +60,7 @@ mod inode;
 mod inode_set;
 mod map;
 mod memory;
+mod metadata_cache;
 mod open;
 mod open_file;
 mod pieces;

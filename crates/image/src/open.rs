@@ -21,9 +21,10 @@ use crate::engine::{
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::idle_reclaimer::{Activity, IdleReclaimer};
 use crate::image::Image;
-use crate::inner::{ImageInner, MetadataCache};
+use crate::inner::ImageInner;
 use crate::inode::Inode;
 use crate::memory::MemoryPool;
+use crate::metadata_cache::MetadataCache;
 use crate::source::{self, Devices, FileSource, ImageSource, read_exact, read_up_to};
 use crate::xattr;
 
@@ -197,7 +198,8 @@ impl OpenOptions {
         let device_slots = device_slots(&*primary, &sb)?;
         let devices = Devices::new(primary, &device_slots, devices, sb.block_size)?;
         let engine = self.engine(devices, &sb, &compression)?;
-        let metadata_cache = Arc::new(MetadataCache::new(&engine.memory)?);
+        let metadata_cache =
+            Arc::new(MetadataCache::new(&engine.memory, engine.decode_slots.held())?);
         let shrunk = Arc::downgrade(&engine);
         let reclaimer = engine.memory.budget().register_reclaimer(move |bytes| {
             shrunk.upgrade().map_or(0, |engine| engine.shrink(bytes))

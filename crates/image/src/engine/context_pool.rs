@@ -270,6 +270,11 @@ impl ContextPool {
         self.limits.running
     }
 
+    /// How many threads hold a slot at the same time, those that wait for the storage included.
+    pub(crate) fn held(&self) -> usize {
+        self.limits.held
+    }
+
     /// The count of slot holders that wait for the storage.
     pub(crate) fn storage_reads(&self) -> &StorageReads {
         &self.storage_reads

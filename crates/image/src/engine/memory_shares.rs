@@ -11,8 +11,8 @@ use ferrofs_ondisk::compression::EXTENT_MAX_BYTES;
 use ferrofs_workers::memory::{Budget, CachedBuffer, ThreadCache};
 
 use crate::error::Result;
-use crate::inner::MetadataCache;
 use crate::memory::MemoryPool;
+use crate::metadata_cache::MetadataCache;
 
 /// About how many bytes a decode slot uses beside its decoder and the output: its input window and
 /// frames.
