@@ -85,7 +85,7 @@ impl ImageFs {
                 ),
                 image,
                 settings,
-                files: RecentFiles::new(),
+                files: RecentFiles::new(settings.listeners),
                 predictor: ReadPredictor::default(),
                 prefetch_queue: queue("prefetch", settings.listeners),
                 // One thread: more would compete with the reader and the listeners for the CPUs. While reads go on it is

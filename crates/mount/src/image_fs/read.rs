@@ -250,57 +250,75 @@ fn page_end(at: u64) -> u64 {
     at.checked_next_multiple_of(PAGE_BYTES).unwrap_or(at)
 }
 
-/// Shards of the file cache, each with its own lock, so that listeners do not wait for each other.
-const SHARDS: usize = 8;
-/// The same as the divisor of node numbers.
-const SHARDS_U64: u64 = SHARDS as u64;
-/// Files in a shard.
-const FILES_PER_SHARD: usize = 16;
+/// Files of all shards, as long as each shard has at least [`FILES_PER_SHARD_MIN`].
+const RECENT_FILES: usize = 128;
+/// Files in a shard, at least: with fewer, files that are read at the same time would often displace each other.
+const FILES_PER_SHARD_MIN: usize = 8;
+/// Shards, at most: 512 files then, of less than a kibibyte each. What their readahead has requested is in the cache of the
+/// image, which is bounded.
+const SHARDS_MAX: usize = 64;
+/// Shards, at least.
+const SHARDS_MIN: usize = 8;
 
-/// Most recently read first, each with its node.
-type FileShard = VecDeque<(u64, Arc<OpenFile>)>;
+/// The files of a shard, most recently read first, each with its node. Shards share no cache line, so that listeners with
+/// files of different shards do not slow each other down.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct FileShard(Mutex<VecDeque<(u64, Arc<OpenFile>)>>);
 
 /// Recently read files. They keep the state of readahead between reads, since FUSE needs no OPEN here. A file that
 /// leaves this bounded cache is opened in the image again.
 #[derive(Debug)]
 pub(super) struct RecentFiles {
-    shards: [Mutex<FileShard>; SHARDS],
+    /// A power of two of them.
+    shards: Box<[FileShard]>,
+    files_per_shard: usize,
 }
 
 impl RecentFiles {
-    pub(super) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+    /// For so many listeners: a shard for each of them, so that they do not wait for each other, but at least 8 and at
+    /// most 64. Up to 16 listeners there are 128 files, then 8 in each shard.
+    pub(super) fn new(listeners: usize) -> Self {
+        let shards = listeners.clamp(SHARDS_MIN, SHARDS_MAX).next_power_of_two();
+        let files_per_shard = RECENT_FILES.checked_div(shards).unwrap_or(0);
+        let files_per_shard = files_per_shard.max(FILES_PER_SHARD_MIN);
+        Self { shards: (0..shards).map(|_| FileShard::default()).collect(), files_per_shard }
     }
 
     /// The file of a node, if it was read recently.
     fn get(&self, node: u64) -> Option<Arc<OpenFile>> {
-        let mut files = self.shard(node)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.shard(node)?.0.lock().unwrap_or_else(PoisonError::into_inner);
         let index = files.iter().position(|(of, _)| *of == node)?;
-        let found = files.remove(index)?;
-        let file = Arc::clone(&found.1);
-        files.push_front(found);
-        Some(file)
+        if index > 0 {
+            let found = files.remove(index)?;
+            files.push_front(found);
+        }
+        files.front().map(|(_, file)| Arc::clone(file))
     }
 
     /// Adds a file, and removes the least recently read one of a full shard.
     fn put(&self, node: u64, file: Arc<OpenFile>) {
         let Some(shard) = self.shard(node) else { return };
-        let mut files = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = shard.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.push_front((node, file));
-        let removed = if files.len() > FILES_PER_SHARD { files.pop_back() } else { None };
+        let removed = if files.len() > self.files_per_shard { files.pop_back() } else { None };
         drop(files);
         // Without the lock, since it may drop what was read ahead.
         drop(removed);
     }
 
-    fn shard(&self, node: u64) -> Option<&Mutex<FileShard>> {
-        self.shards.get(shard_index(node))
+    fn shard(&self, node: u64) -> Option<&FileShard> {
+        self.shards.get(shard_index(node, self.shards.len()))
     }
 }
 
-/// Neighbours differ in their low bits.
-fn shard_index(node: u64) -> usize {
-    usize::try_from(node % SHARDS_U64).unwrap_or(0)
+/// The shard of a node, of a power of two of them. Numbers of nodes are often multiples of a power of two, so their low
+/// bits alone would leave shards empty.
+fn shard_index(node: u64, shards: usize) -> usize {
+    // Fibonacci hashing: the upper bits of the product with 2^64 divided by the golden ratio.
+    let mixed = node.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let index = mixed.checked_shr(u64::BITS.saturating_sub(shards.ilog2()));
+    index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0)
 }
 
 /// The unit of the page cache, in bytes. Where pages are larger, the kernel takes parts of pages, too.
@@ -470,10 +488,46 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_nodes_use_every_shard() {
-        let used: std::collections::BTreeSet<_> =
-            (1000..1000 + SHARDS as u64).map(shard_index).collect();
-        assert_eq!(used, (0..SHARDS).collect());
+    fn neighbouring_nodes_use_every_shard_whatever_their_distance() {
+        for shards in [8, 16, 32, 64] {
+            for distance in [1, 2, 3, 4, 64, 1 << 20] {
+                let nodes = (0..2 * shards as u64).map(|index| 1000 + index * distance);
+                let used: std::collections::BTreeSet<_> =
+                    nodes.map(|node| shard_index(node, shards)).collect();
+                assert!(used.iter().all(|index| *index < shards));
+                assert!(used.len() >= shards * 3 / 4, "{distance}: {} of {shards}", used.len());
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_a_shard_for_each_listener_and_a_bound_for_all_files() {
+        for (listeners, shards, files) in
+            [(0, 8, 128), (8, 8, 128), (9, 16, 128), (16, 16, 128), (40, 64, 512), (1000, 64, 512)]
+        {
+            let recent = RecentFiles::new(listeners);
+            assert_eq!(recent.shards.len(), shards);
+            assert_eq!(recent.shards.len() * recent.files_per_shard, files);
+        }
+    }
+
+    #[test]
+    fn the_file_read_least_recently_leaves_a_full_shard() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/plain.erofs");
+        let image = ferrofs_image::Image::open(path).unwrap();
+        let inode = image.resolve(b"/x").unwrap().unwrap();
+        let recent = RecentFiles::new(1);
+        let shard = |node: &u64| shard_index(*node, 8) == 0;
+        let nodes: Vec<u64> = (1..).filter(shard).take(recent.files_per_shard + 1).collect();
+        let (last, full) = nodes.split_last().unwrap();
+        for node in full {
+            recent.put(*node, Arc::new(image.open_file(&inode).unwrap()));
+        }
+        let first = recent.get(nodes[0]).unwrap();
+        assert!(Arc::ptr_eq(&first, &recent.get(nodes[0]).unwrap()), "the newest one");
+        recent.put(*last, Arc::new(image.open_file(&inode).unwrap()));
+        assert!(recent.get(nodes[1]).is_none());
+        assert!(nodes.iter().filter(|node| recent.get(**node).is_some()).count() == full.len());
     }
 
     const SIZE: u64 = 1 << 20;
