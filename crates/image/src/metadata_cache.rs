@@ -1,7 +1,7 @@
 //! The cache of metadata windows: bounded in bytes, least recently used dropped first.
 //!
 //! All threads share the [`WindowTable`], which is the cache: its windows are what is charged, evicted
-//! and shrunk. In front of it each group of threads has a [`ThreadCache`] of windows that it used
+//! and shrunk. In front of it each group of threads has a [`ThreadWindows`] of windows that it used
 //! recently, so that a hit writes no cache line that other groups write: not the lock, not the time of
 //! the last use, and not the reference count of the window, for which a thread cache has handles of
 //! its own. Two rules keep the memory bounded and the order of eviction right:
@@ -123,7 +123,7 @@ struct WindowCache {
     table: TableLock,
     /// How many windows were added so far. Changed under the lock of the table.
     insertions: AtomicU64,
-    thread_caches: Sharded<ThreadCache>,
+    thread_caches: Sharded<ThreadWindows>,
     /// What windows may take, in bytes.
     budget_bytes: usize,
 }
@@ -154,7 +154,7 @@ impl WindowCache {
     fn new(bytes: usize, threads: usize) -> Self {
         let mut number = 0u32;
         let thread_caches = Sharded::new(threads, || {
-            let thread_cache = ThreadCache::new(number);
+            let thread_cache = ThreadWindows::new(number);
             number = number.saturating_add(1);
             thread_cache
         });
@@ -217,7 +217,7 @@ impl WindowCache {
     fn remove(&self, table: &mut WindowTable, key: &WindowKey) {
         let Some(entry) = table.windows.remove(key) else { return };
         table.used_bytes = table.used_bytes.saturating_sub(weight(&entry.bytes));
-        let may_have = |thread_cache: &&ThreadCache| entry.thread_caches & thread_cache.bit != 0;
+        let may_have = |thread_cache: &&ThreadWindows| entry.thread_caches & thread_cache.bit != 0;
         self.thread_caches.iter().filter(may_have).for_each(|one| one.remove(*key));
     }
 }
@@ -225,7 +225,7 @@ impl WindowCache {
 /// Windows that a group of threads used recently, each in the one slot where it can be. The lock is
 /// the group's own, and mostly that of one thread.
 #[derive(Debug)]
-struct ThreadCache {
+struct ThreadWindows {
     slots: Mutex<[Option<CachedWindow>; THREAD_CACHE_WINDOWS]>,
     /// In [`WindowEntry::thread_caches`].
     bit: u64,
@@ -239,7 +239,7 @@ struct CachedWindow {
     insertions: u64,
 }
 
-impl ThreadCache {
+impl ThreadWindows {
     fn new(number: u32) -> Self {
         let slots = Mutex::new([const { None }; THREAD_CACHE_WINDOWS]);
         // Two of more than 64 would share a bit.

@@ -201,7 +201,7 @@ impl<T> DerefMut for CachePadded<T> {
 }
 
 /// More shards than this would take memory for threads that seldom write at the same moment.
-const SHARDS_MAX: usize = 16;
+const SHARDS_MAX: usize = 64;
 
 /// How many threads have a number.
 static THREADS: PlainAtomicU64 = PlainAtomicU64::new(0);
@@ -229,7 +229,7 @@ pub struct Sharded<T> {
 
 impl<T> Sharded<T> {
     /// For `threads` that may write at the same moment: as many shards, rounded up to a power of
-    /// two, but at most 16.
+    /// two, but at most 64.
     #[must_use]
     pub fn new(threads: usize, mut make: impl FnMut() -> T) -> Self {
         let shards = threads.clamp(1, SHARDS_MAX).next_power_of_two();
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_shards_as_threads_within_bounds() {
-        for (threads, shards) in [(0, 1), (1, 1), (3, 4), (16, 16), (1000, 16)] {
+        for (threads, shards) in [(0, 1), (1, 1), (3, 4), (16, 16), (1000, 64)] {
             assert_eq!(Sharded::new(threads, || ()).iter().count(), shards);
         }
     }
