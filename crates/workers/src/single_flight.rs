@@ -7,10 +7,13 @@
 //! demand may take a fill over while its permit is queued, and upgrades a prefetch that is running.
 //! A fill that ends without a value leaves no trace: its waiters look up again.
 //!
-//! One lock guards the table. A lookup under it is a hash lookup, a list operation and the clone of
-//! a handle, each in constant time; the caller copies or decodes kilobytes next, which takes
-//! longer. With one lock the LRU order is exact, which matters where a cache holds a few values of
-//! megabytes.
+//! A lock guards each shard of the table; a cache has one shard, or one for each CPU that looks up.
+//! A lookup under the lock is a hash lookup, a list operation and the clone of a handle, each in
+//! constant time; the caller copies or decodes kilobytes next, which takes longer. Many CPUs that
+//! read cached values would still wait for one lock. The capacity is that of all shards together.
+//! With one shard the LRU order is exact, which matters where a cache holds a few values of
+//! megabytes. Up to eight shards it is exact for values that were used between different inserts;
+//! with more, an eviction takes the oldest value of eight shards.
 //!
 //! docs/workers.md, protocol K.
 
@@ -18,18 +21,20 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
+mod shards;
 mod table;
+mod usage;
 
-use crate::counters::CachePadded;
-use crate::sync::{Mutex, PlainArc, lock};
+use crate::sync::{PlainArc, lock};
+use shards::CacheShards;
 use table::{
-    CacheTable, CompletedFill, FilledValue, FinishResult, PermitState, TableLookup, WaitHandle,
+    CompletedFill, Evictable, FilledValue, FinishResult, PermitState, TableLookup, WaitHandle,
 };
 
 /// A value that is computed once. It is a handle: its clones share one content.
 ///
-/// A clone is made under the cache's lock and must be cheap. The other methods and the drop run
-/// outside of the lock.
+/// A clone is made under a lock of the cache and must be cheap. The other methods and the drop run
+/// outside of all locks.
 pub trait CacheValue: Clone + Send + Sync + 'static {
     /// The length of the content. A longer value serves lookups of a shorter length.
     fn length(&self) -> usize;
@@ -88,49 +93,29 @@ pub struct SingleFlightStats {
 /// A bounded cache in which each value is computed by one of the threads that want it. Clones are
 /// handles of one cache.
 pub struct SingleFlight<K: Copy + Eq + Hash, V: CacheValue> {
-    inner: PlainArc<SingleFlightInner<K, V>>,
-}
-
-/// What handles, permits and waiters share.
-struct SingleFlightInner<K, V> {
-    /// Every lookup writes its lines, and no other data lies there.
-    table: CachePadded<Mutex<CacheTable<K, V>>>,
-}
-
-impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlightInner<K, V> {
-    /// Drops what is above the capacity, each value outside of the lock.
-    fn evict_excess(&self) {
-        loop {
-            let mut table = lock(&self.table);
-            let capacity = table.capacity();
-            let evicted = table.evict_above(capacity);
-            drop(table);
-            if evicted.is_none() {
-                return;
-            }
-        }
-    }
-
-    fn evict(&self, bytes: u64, evict: impl Fn(&mut CacheTable<K, V>) -> Option<(V, u64)>) -> u64 {
-        let mut evicted_bytes = 0_u64;
-        while evicted_bytes < bytes {
-            // The guard ends with this statement, before the value is dropped.
-            let evicted = evict(&mut *lock(&self.table));
-            let Some((value, weight)) = evicted else { break };
-            drop(value);
-            evicted_bytes = evicted_bytes.saturating_add(weight);
-        }
-        evicted_bytes
-    }
+    inner: PlainArc<CacheShards<K, V>>,
 }
 
 impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
-    /// An empty cache. The weights of its values, and 128 bytes for each of them, stay within
-    /// `capacity_bytes`.
+    /// An empty cache with one shard. The weights of its values, and 128 bytes for each of them,
+    /// stay within `capacity_bytes`.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
-        let table = CachePadded(Mutex::new(CacheTable::new(capacity_bytes)));
-        Self { inner: PlainArc::new(SingleFlightInner { table }) }
+        Self::sharded(capacity_bytes, 1)
+    }
+
+    /// Like [`new`](Self::new), with `shards` locks, rounded up to a power of two and at most 64,
+    /// so that as many threads look up different keys without waiting for each other. The shard of
+    /// a key depends on the key alone. The capacity is that of the whole cache: one shard may hold
+    /// all of it.
+    ///
+    /// An eviction takes the value that was used least recently in one shard, or the oldest of up
+    /// to eight shards. Where inserts come between two uses, that order is exact; uses between the
+    /// same two inserts are in no order across shards. A cache that holds few values should have
+    /// one shard.
+    #[must_use]
+    pub fn sharded(capacity_bytes: u64, shards: usize) -> Self {
+        Self { inner: PlainArc::new(CacheShards::new(capacity_bytes, shards)) }
     }
 
     /// Looks up the value of `key`, of at least `length`.
@@ -140,7 +125,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
     /// fill waits for it, too, and looks up again.
     pub fn lookup(&self, key: K, length: usize, urgency: Urgency) -> Lookup<K, V> {
         // The guard ends with this statement.
-        let answer = lock(&self.inner.table).lookup(key, length, urgency);
+        let answer = lock(self.inner.shard(key)).lookup(self.inner.usage(), key, length, urgency);
         match answer {
             TableLookup::Hit(value) => Lookup::Hit(value),
             TableLookup::Miss(state) => {
@@ -156,47 +141,48 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
     /// computes nothing and joins nobody.
     #[must_use]
     pub fn get(&self, key: K, length: usize) -> Option<V> {
-        lock(&self.inner.table).get(key, length, Urgency::Demand)
+        lock(self.inner.shard(key)).get(self.inner.usage(), key, length, Urgency::Demand)
     }
 
     /// Removes the value of `key` from the cache. Threads that hold it keep it, and a fill in
     /// flight goes on.
     pub fn invalidate(&self, key: K) {
         // The guard ends with this statement, before the value is dropped.
-        let removed = lock(&self.inner.table).invalidate(key);
+        let removed = lock(self.inner.shard(key)).invalidate(self.inner.usage(), key);
         drop(removed);
     }
 
     /// Drops the values that were used least recently until their weights reach `bytes` or the
-    /// cache is empty, and returns the sum of their weights. A value that somebody holds is freed
-    /// by its last holder. It never waits.
+    /// cache is empty, and returns the sum of their weights, in bytes. A value that somebody holds
+    /// is freed by its last holder. It waits for nothing but the locks of shards, one at a time.
     pub fn evict(&self, bytes: u64) -> u64 {
-        self.inner.evict(bytes, |table| table.evict_above(0))
+        self.inner.evict(bytes, Evictable::AnyAbove(0))
     }
 
     /// Like [`evict`](Self::evict), for best-effort work: prefetched values that nobody has used
     /// yet are dropped only while the cache holds more than `unused_bytes`. So prefetching does not
     /// evict its own results.
     pub fn evict_used(&self, bytes: u64, unused_bytes: u64) -> u64 {
-        self.inner.evict(bytes, |table| table.evict_used(unused_bytes))
+        self.inner.evict(bytes, Evictable::AnyAboveOrUsed(unused_bytes))
     }
 
-    /// The weight of all cached values, 128 bytes a value included.
+    /// The weight of all cached values in bytes, 128 bytes a value included. It takes no lock.
+    /// While a thread publishes, it may be above the capacity.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
-        lock(&self.inner.table).weight()
+        self.inner.usage().weight()
     }
 
-    /// The counters so far.
+    /// The counters so far, summed over the shards, which are locked one after the other.
     #[must_use]
     pub fn stats(&self) -> SingleFlightStats {
-        lock(&self.inner.table).stats()
+        self.inner.stats()
     }
 
     /// The number of keys in the table, cached or in flight.
     #[cfg(all(test, not(loom)))]
     fn keys(&self) -> usize {
-        lock(&self.inner.table).keys()
+        self.inner.keys()
     }
 }
 
@@ -216,7 +202,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> fmt::Debug for SingleFlight<K, V> {
 /// panic, wakes all waiters, and nothing is cached.
 #[must_use = "dropping a permit makes all waiters look up again"]
 pub struct FillPermit<K: Copy + Eq + Hash, V: CacheValue> {
-    inner: PlainArc<SingleFlightInner<K, V>>,
+    inner: PlainArc<CacheShards<K, V>>,
     key: K,
     state: PermitState<V>,
     /// It has been in a queue, where demands may take the fill over.
@@ -225,7 +211,7 @@ pub struct FillPermit<K: Copy + Eq + Hash, V: CacheValue> {
 }
 
 impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
-    fn new(inner: PlainArc<SingleFlightInner<K, V>>, key: K, state: PermitState<V>) -> Self {
+    fn new(inner: PlainArc<CacheShards<K, V>>, key: K, state: PermitState<V>) -> Self {
         Self { inner, key, state, was_enqueued: false, is_over: false }
     }
 
@@ -235,7 +221,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
     #[must_use = "a void permit must not compute"]
     pub fn begin(&mut self) -> bool {
         // K5. A fill that was never queued is not taken over.
-        !self.was_enqueued || lock(&self.inner.table).begin(self.key, self.state.number)
+        !self.was_enqueued || lock(self.inner.shard(self.key)).begin(self.key, self.state.number)
     }
 
     /// The key whose value is wanted.
@@ -262,7 +248,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
     /// Whether another thread waits for the value. Only a hint: one may come at any time.
     #[must_use]
     pub fn is_waited_for(&self) -> bool {
-        lock(&self.inner.table).is_waited_for(self.key, self.state.number)
+        lock(self.inner.shard(self.key)).is_waited_for(self.key, self.state.number)
     }
 
     /// Marks the fill as queued, so that demands may take it over until it begins, and returns a
@@ -273,7 +259,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
     /// its own queue waits for ever.
     pub fn enqueue(&mut self) -> Waiter<V> {
         self.was_enqueued = true;
-        let handle = lock(&self.inner.table).enqueue(self.key, &self.state);
+        let handle = lock(self.inner.shard(self.key)).enqueue(self.key, &self.state);
         Waiter { handle, is_counted: true }
     }
 
@@ -290,7 +276,8 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
     #[must_use = "somebody waits for the permit that comes back"]
     pub fn finish_unless_waited(mut self) -> Option<Self> {
         // The guard ends with this statement.
-        let finish = lock(&self.inner.table).finish_unless_waited(self.key, self.state.number);
+        let finish =
+            lock(self.inner.shard(self.key)).finish_unless_waited(self.key, self.state.number);
         if matches!(finish, FinishResult::Waited) {
             return Some(self);
         }
@@ -304,7 +291,12 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
 
     fn end(&mut self, filled: Option<FilledValue<V>>, value: Option<V>) {
         self.is_over = true;
-        let ended = lock(&self.inner.table).end(self.key, self.state.number, filled);
+        let ended = lock(self.inner.shard(self.key)).end(
+            self.inner.usage(),
+            self.key,
+            self.state.number,
+            filled,
+        );
         let Some(CompletedFill { in_flight, replaced, is_above_capacity }) = ended else { return };
         if let Some(in_flight) = in_flight {
             in_flight.end(value);
@@ -616,5 +608,7 @@ mod loom_tests {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod shards_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,7 +1,7 @@
-//! The table of a single-flight cache: cached values, fills in flight, their LRU order and
-//! counters, all under the one lock of `SingleFlight`. It runs no foreign code but the clone of a
-//! value: a value that leaves the table is returned, so that the caller drops it outside of the
-//! lock.
+//! The table of one shard of a single-flight cache: cached values, fills in flight, their LRU order
+//! and counters, all under the lock of the shard. What is common to all shards it gets with each
+//! call. It runs no foreign code but the clone of a value: a value that leaves the table is
+//! returned, so that the caller drops it outside of the lock.
 
 use std::collections::{HashMap, hash_map};
 use std::hash::Hash;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
+use super::usage::CacheUsage;
 use super::{SingleFlightStats, Urgency};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, PlainArc, lock};
 
@@ -16,7 +17,8 @@ use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, PlainArc, l
 /// number of cached values of no weight.
 pub(super) const ENTRY_OVERHEAD_BYTES: u64 = 128;
 
-/// So many prefetched values that nobody has used are passed over at most, in the search for one that was used.
+/// So many prefetched values that nobody has used are passed over at most, in the search for one that was used, in all
+/// the tables together that an eviction compares.
 const UNUSED_PASSED_MAX: usize = 256;
 
 /// The table under the lock.
@@ -24,8 +26,8 @@ const UNUSED_PASSED_MAX: usize = 256;
 pub(super) struct CacheTable<K, V> {
     keys: HashMap<K, KeyState<V>, RandomState>,
     cached: LruList<CachedEntry<K, V>>,
-    weight: u64,
-    capacity: u64,
+    /// The share of this table in [`UNUSED_PASSED_MAX`].
+    unused_passed_max: usize,
     /// The number of the next permit. Numbers are never used twice, so that an old permit is void.
     next_number: u64,
     stats: SingleFlightStats,
@@ -45,8 +47,34 @@ struct CachedEntry<K, V> {
     value: V,
     weight: u64,
     length: usize,
+    /// The time of the last use, by the clock of the cache. It never decreases from the oldest to
+    /// the newest entry of a table.
+    last_use: u64,
     /// A prefetch computed it, and no demand has found it yet.
     is_unused: bool,
+}
+
+/// Which values an eviction may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Evictable {
+    /// All, while the cache holds more than so many bytes.
+    AnyAbove(u64),
+    /// The same, and values that a demand has used in any case.
+    AnyAboveOrUsed(u64),
+}
+
+impl Evictable {
+    /// Whether any value may be taken now.
+    fn allows_all(self, usage: &CacheUsage) -> bool {
+        match self {
+            Self::AnyAbove(bytes) | Self::AnyAboveOrUsed(bytes) => usage.weight() > bytes,
+        }
+    }
+
+    /// Whether some values may be taken now. It looks at no table.
+    pub(super) fn allows_some(self, usage: &CacheUsage) -> bool {
+        matches!(self, Self::AnyAboveOrUsed(_)) || self.allows_all(usage)
+    }
 }
 
 /// How far a fill is.
@@ -128,24 +156,30 @@ pub(super) struct CompletedFill<V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
-    pub(super) fn new(capacity: u64) -> Self {
+    /// An empty table, of which an eviction compares `compared` at a time.
+    pub(super) fn new(compared: usize) -> Self {
         Self {
             keys: HashMap::default(),
             cached: LruList::new(),
-            weight: 0,
-            capacity,
+            unused_passed_max: UNUSED_PASSED_MAX.div_ceil(compared),
             next_number: 0,
             stats: SingleFlightStats::default(),
         }
     }
 
     /// K1 to K4.
-    pub(super) fn lookup(&mut self, key: K, length: usize, urgency: Urgency) -> TableLookup<V> {
+    pub(super) fn lookup(
+        &mut self,
+        usage: &CacheUsage,
+        key: K,
+        length: usize,
+        urgency: Urgency,
+    ) -> TableLookup<V> {
         let number = self.next_number();
         let Self { keys, cached, stats, .. } = self;
         let state = keys.entry(key).or_insert(KeyState { cached: None, fill: None });
         // K1. A cached value that is long enough.
-        let hit = state.cached.and_then(|index| get(cached, stats, index, length, urgency));
+        let hit = state.cached.and_then(|index| get(cached, stats, usage, index, length, urgency));
         if let Some(value) = hit {
             return TableLookup::Hit(value);
         }
@@ -183,9 +217,15 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
     }
 
     /// K1.
-    pub(super) fn get(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
+    pub(super) fn get(
+        &mut self,
+        usage: &CacheUsage,
+        key: K,
+        length: usize,
+        urgency: Urgency,
+    ) -> Option<V> {
         let index = self.keys.get(&key)?.cached?;
-        get(&mut self.cached, &mut self.stats, index, length, urgency)
+        get(&mut self.cached, &mut self.stats, usage, index, length, urgency)
     }
 
     /// K5. Whether this permit still owns the fill; then nobody takes it over from now on.
@@ -238,6 +278,7 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
     /// void.
     pub(super) fn end(
         &mut self,
+        usage: &CacheUsage,
         key: K,
         number: u64,
         filled: Option<FilledValue<V>>,
@@ -252,74 +293,98 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         let (is_used, is_prefetch) = self.stats.end(&fill, filled.is_some());
         let mut replaced = None;
         if let Some(filled) = filled {
-            replaced = self.insert(key, filled, is_prefetch && !is_used);
+            replaced = self.insert(usage, key, filled, is_prefetch && !is_used);
             self.remove_if_empty(key);
         }
-        let is_above_capacity = self.weight > self.capacity;
+        let is_above_capacity = usage.weight() > usage.capacity();
         Some(CompletedFill { in_flight: fill.in_flight, replaced, is_above_capacity })
     }
 
     /// Caches a value, unless it is heavier than the capacity or a longer one is cached. Returns
     /// the value that was replaced or not cached.
-    fn insert(&mut self, key: K, filled: FilledValue<V>, is_unused: bool) -> Option<V> {
+    fn insert(
+        &mut self,
+        usage: &CacheUsage,
+        key: K,
+        filled: FilledValue<V>,
+        is_unused: bool,
+    ) -> Option<V> {
         let state = self.keys.get_mut(&key)?;
         let weight = filled.weight.saturating_add(ENTRY_OVERHEAD_BYTES);
         let old = state.cached.and_then(|index| self.cached.peek(index));
-        if weight > self.capacity || old.is_some_and(|old| old.length > filled.length) {
+        if weight > usage.capacity() || old.is_some_and(|old| old.length > filled.length) {
             self.stats.prefetch_wasted += u64::from(is_unused);
             return Some(filled.value);
         }
         let FilledValue { value, length, .. } = filled;
-        let index = self.cached.insert(CachedEntry { key, value, weight, length, is_unused });
-        let old = state.cached.replace(index);
-        self.weight += weight;
+        usage.replace(old.map_or(0, |old| old.weight), weight);
+        let last_use = usage.insert_time();
+        let entry = CachedEntry { key, value, weight, length, last_use, is_unused };
+        let old = state.cached.replace(self.cached.insert(entry));
         old.and_then(|index| self.remove(index))
     }
 
-    /// The least recently used value with its own weight, while the cache holds more than `bytes`.
-    pub(super) fn evict_above(&mut self, bytes: u64) -> Option<(V, u64)> {
-        if self.weight <= bytes {
-            return None;
-        }
-        self.evict_at(self.cached.oldest()?)
+    /// The last use of the value that [`Self::evict`] would take.
+    pub(super) fn next_evicted(&self, usage: &CacheUsage, evictable: Evictable) -> Option<u64> {
+        let index = self.evictable(usage, evictable)?;
+        self.cached.peek(index).map(|entry| entry.last_use)
     }
 
-    fn evict_at(&mut self, index: LruIndex) -> Option<(V, u64)> {
-        let CachedEntry { key, weight, .. } = self.cached.peek(index)?;
-        let (key, weight) = (*key, weight.saturating_sub(ENTRY_OVERHEAD_BYTES));
-        if let Some(state) = self.keys.get_mut(&key) {
-            state.cached = None;
-        }
-        self.remove_if_empty(key);
-        self.remove(index).map(|value| (value, weight))
-    }
-
-    /// As [`Self::evict_above`], but a prefetched value that nobody has used only while the cache holds more than
-    /// `unused_bytes`. It looks past a bounded number of those.
-    pub(super) fn evict_used(&mut self, unused_bytes: u64) -> Option<(V, u64)> {
-        if self.weight > unused_bytes {
-            return self.evict_above(unused_bytes);
-        }
+    /// The least recently used value that may be evicted. It looks past a bounded number of those that may not.
+    fn evictable(&self, usage: &CacheUsage, evictable: Evictable) -> Option<LruIndex> {
         let mut index = self.cached.oldest()?;
-        for _ in 0..UNUSED_PASSED_MAX {
+        if matches!(evictable, Evictable::AnyAbove(_)) || evictable.allows_all(usage) {
+            return Some(index);
+        }
+        for _ in 0..self.unused_passed_max {
             if !self.cached.peek(index)?.is_unused {
-                return self.evict_at(index);
+                return Some(index);
             }
             index = self.cached.next_newer(index)?;
         }
         None
     }
 
+    /// Removes the least recently used value that may be evicted, and returns it with its own
+    /// weight; if `compared` is given, only if its last use is that.
+    pub(super) fn evict(
+        &mut self,
+        usage: &CacheUsage,
+        evictable: Evictable,
+        compared: Option<u64>,
+    ) -> Option<(V, u64)> {
+        let index = self.evictable(usage, evictable)?;
+        let CachedEntry { key, weight, last_use, is_unused, .. } = self.cached.peek(index)?;
+        let (key, weight, is_used) = (*key, *weight, !is_unused);
+        if compared.is_some_and(|compared| compared != *last_use) {
+            return None;
+        }
+        match evictable {
+            Evictable::AnyAboveOrUsed(_) if is_used => usage.remove(weight),
+            Evictable::AnyAbove(bytes) | Evictable::AnyAboveOrUsed(bytes) => {
+                if !usage.remove_above(bytes, weight) {
+                    return None;
+                }
+            }
+        }
+        if let Some(state) = self.keys.get_mut(&key) {
+            state.cached = None;
+        }
+        self.remove_if_empty(key);
+        self.remove(index).map(|value| (value, weight.saturating_sub(ENTRY_OVERHEAD_BYTES)))
+    }
+
     /// Removes the cached value of `key`.
-    pub(super) fn invalidate(&mut self, key: K) -> Option<V> {
+    pub(super) fn invalidate(&mut self, usage: &CacheUsage, key: K) -> Option<V> {
         let index = self.keys.get_mut(&key)?.cached.take()?;
         self.remove_if_empty(key);
+        usage.remove(self.cached.peek(index)?.weight);
         self.remove(index)
     }
 
+    /// Removes a value whose weight has been subtracted.
     fn remove(&mut self, index: LruIndex) -> Option<V> {
         let entry = self.cached.remove(index)?;
-        self.weight -= entry.weight;
         self.stats.prefetch_wasted += u64::from(entry.is_unused);
         Some(entry.value)
     }
@@ -344,14 +409,6 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         self.next_number
     }
 
-    pub(super) fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    pub(super) fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
     pub(super) fn stats(&self) -> SingleFlightStats {
         self.stats
     }
@@ -367,6 +424,7 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
 fn get<K, V: Clone>(
     cached: &mut LruList<CachedEntry<K, V>>,
     stats: &mut SingleFlightStats,
+    usage: &CacheUsage,
     index: LruIndex,
     length: usize,
     urgency: Urgency,
@@ -375,6 +433,8 @@ fn get<K, V: Clone>(
         return None;
     }
     let entry = cached.touch(index)?;
+    // K12. Under the lock, so that times do not decrease in the list.
+    entry.last_use = usage.hit_time();
     if urgency == Urgency::Demand {
         stats.hits += 1;
         stats.prefetch_used += u64::from(std::mem::take(&mut entry.is_unused));
@@ -396,6 +456,33 @@ fn take_fill<K, V>(
 }
 
 impl SingleFlightStats {
+    /// Adds the counters of another table.
+    pub(super) fn add(&mut self, other: &Self) {
+        // No `..`: a new counter must be added here.
+        let Self {
+            hits,
+            waited,
+            computed,
+            abandoned,
+            taken_over,
+            upgraded,
+            prefetched,
+            prefetch_used,
+            prefetch_wasted,
+            prefetch_dropped,
+        } = other;
+        self.hits += hits;
+        self.waited += waited;
+        self.computed += computed;
+        self.abandoned += abandoned;
+        self.taken_over += taken_over;
+        self.upgraded += upgraded;
+        self.prefetched += prefetched;
+        self.prefetch_used += prefetch_used;
+        self.prefetch_wasted += prefetch_wasted;
+        self.prefetch_dropped += prefetch_dropped;
+    }
+
     /// Counts the end of a fill. Returns whether it was demanded, and whether it began as a
     /// prefetch.
     fn end<V: Clone>(&mut self, fill: &PendingFill<V>, is_computed: bool) -> (bool, bool) {

@@ -18,7 +18,7 @@ struct Front(Arc<Content>);
 struct Content {
     length: usize,
     weight: u64,
-    /// Called by the drop: the lock must be free.
+    /// Locked by the drop: all shards must be free.
     home: Option<SingleFlight<u32, Front>>,
     ended: Arc<AtomicUsize>,
 }
@@ -27,7 +27,7 @@ impl Drop for Content {
     fn drop(&mut self) {
         if let Some(home) = &self.home {
             // With the lock held this would never return.
-            assert!(home.weight_bytes() < u64::MAX);
+            assert!(home.keys() < usize::MAX);
         }
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
@@ -575,8 +575,17 @@ impl RandomLookups {
 
 #[test]
 fn every_reader_gets_the_right_value_whatever_happens_to_who_computes_it() {
+    look_up_at_random(1);
+}
+
+#[test]
+fn every_reader_of_a_sharded_cache_gets_the_right_value_and_no_weight_is_lost() {
+    look_up_at_random(16);
+}
+
+fn look_up_at_random(shards: usize) {
     let lookups = RandomLookups {
-        single_flight: SingleFlight::new(12_000),
+        single_flight: SingleFlight::sharded(12_000, shards),
         queue: Mutex::new(VecDeque::new()),
         begun: AtomicU64::new(0),
         reads: AtomicU64::new(0),
@@ -596,19 +605,23 @@ fn every_reader_gets_the_right_value_whatever_happens_to_who_computes_it() {
     let RandomLookups { single_flight, queue, begun, reads } = lookups;
     drop(queue);
     let stats = single_flight.stats();
-    println!("{reads:?} reads, {stats:?}");
     // Every computation that began ended once, and none that was taken over began twice.
     let queued_at_the_end = stats.abandoned + stats.computed - begun.load(Ordering::Relaxed);
-    assert!(queued_at_the_end <= KEYS, "{queued_at_the_end}");
-    assert!(single_flight.weight_bytes() <= 12_000);
-    single_flight.evict(u64::MAX);
+    assert!(queued_at_the_end <= KEYS, "{queued_at_the_end}; {reads:?} reads, {stats:?}");
+    let (keys, weight) = (single_flight.keys() as u64, single_flight.weight_bytes());
+    assert!(weight <= 12_000);
+    assert_eq!(single_flight.evict(u64::MAX) + keys * ENTRY_OVERHEAD_BYTES, weight);
     assert_eq!((single_flight.keys(), single_flight.weight_bytes()), (0, 0));
 }
 
 #[test]
 fn sixty_four_readers_of_the_same_values_compute_each_once() {
+    [1, 64].into_iter().for_each(read_the_same_values);
+}
+
+fn read_the_same_values(shards: usize) {
     const READERS: u64 = 64;
-    let single_flight: SingleFlight<u64, Repeated> = SingleFlight::new(1 << 20);
+    let single_flight: SingleFlight<u64, Repeated> = SingleFlight::sharded(1 << 20, shards);
     let barrier = std::sync::Barrier::new(64);
     let computed = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -638,6 +651,6 @@ fn sixty_four_readers_of_the_same_values_compute_each_once() {
             });
         }
     });
-    println!("{:?}", single_flight.stats());
-    assert_eq!((computed.into_inner(), single_flight.stats().computed), (KEYS, KEYS));
+    let stats = single_flight.stats();
+    assert_eq!((computed.into_inner(), stats.computed), (KEYS, KEYS), "{stats:?}");
 }
