@@ -30,8 +30,8 @@ use ferrofs_workers::single_flight::{
 
 pub(crate) use context_pool::{ContextPool, DecodeCounters, DecodeSlot, SlotLimits};
 pub(crate) use input_window::{InputRequest, InputStorage, InputWindow};
-pub(crate) use memory_shares::MemoryShares;
 pub use memory_shares::ReadBuffer;
+pub(crate) use memory_shares::{MemoryShares, cache_shards};
 pub(crate) use queued_outputs::QueuedOutputs;
 pub use stats::ImageStats;
 pub(crate) use workers::{BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, GenerationToken};

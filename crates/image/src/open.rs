@@ -247,12 +247,14 @@ impl OpenOptions {
             running: useful.min(shares.slots),
             held: useful.max(SLOTS_HELD_MAX).min(shares.slots),
         };
+        let cache_bytes = self.cache_limit_bytes.unwrap_or(limit / 2).min(limit);
+        let cache_shards = engine::cache_shards(cache_bytes, workers.parallelism());
         Ok(Arc::new(Engine {
             devices,
             decode_slots: ContextPool::new(decode_slots),
             queued_outputs: QueuedOutputs::default(),
             read_buffers: shares.read_buffers(&memory, decode_slots.held)?,
-            clusters: SingleFlight::new(self.cache_limit_bytes.unwrap_or(limit / 2).min(limit)),
+            clusters: SingleFlight::sharded(cache_bytes, cache_shards),
             memory,
             decode_timer: DecodeTimer::default(),
             workers,

@@ -24,9 +24,25 @@ const READ_MIN_BYTES: u64 = 1 << 20;
 /// Threads keep the buffers that they read into in at most this part of the room for such buffers, and of a reserve. What
 /// is kept is freed for whoever must have memory, but best effort has that much less.
 const KEPT_SHARE: u64 = 8;
+/// The capacity of the cache of clusters for which it has one shard more, if there are as many CPUs.
+const CACHE_SHARD_BYTES: u64 = 4 << 20;
+/// So many CPUs hardly wait for one lock.
+const ONE_SHARD_CPUS_MAX: usize = 2;
 /// So long a thread waits at most until others have read. Each of them ends: it waits for memory at most for some stall
 /// times, and for the storage as long as that takes.
 const READ_STALL: Duration = Duration::from_secs(1 << 30);
+
+/// How many shards the cache of clusters has: one for each CPU, since every read of a cached cluster takes the lock of a
+/// shard, and at most one for each 4 MiB of capacity. Where there is room for a few clusters only, which may have megabytes,
+/// the wrong one evicted is soon decoded again, and with few shards the order of evictions is nearly exact.
+pub(crate) fn cache_shards(capacity_bytes: u64, cpus: usize) -> usize {
+    if cpus <= ONE_SHARD_CPUS_MAX {
+        return 1;
+    }
+    // A power of two, as the cache would round up.
+    let most = (capacity_bytes / CACHE_SHARD_BYTES).checked_ilog2().map_or(1, |log| 1_u64 << log);
+    cpus.min(usize::try_from(most).unwrap_or(usize::MAX))
+}
 
 /// Shares of the memory limit.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +136,15 @@ mod tests {
         assert_eq!(kept_bytes_max(64 << 20, 0), 8 << 20);
         assert_eq!(kept_bytes_max(64 << 20, 16 << 20), 2 << 20, "of the reserve");
         assert_eq!(kept_bytes_max(READ_MIN_BYTES, 16 << 20), 128 << 10);
+    }
+
+    #[test]
+    fn the_cache_has_a_shard_for_each_cpu_if_it_has_room_for_large_clusters() {
+        let shards = |mebibytes: u64, cpus| cache_shards(mebibytes << 20, cpus);
+        assert_eq!([shards(0, 64), shards(7, 64), shards(8, 64), shards(31, 64)], [1, 1, 2, 4]);
+        assert_eq!([shards(128, 64), shards(256, 64), shards(1 << 40, 64)], [32, 64, 64]);
+        assert_eq!([shards(128, 1), shards(128, 2), shards(128, 3), shards(128, 8)], [1, 1, 3, 8]);
+        assert_eq!(cache_shards(u64::MAX, usize::MAX), 1 << 41);
     }
 
     #[test]
