@@ -1,9 +1,9 @@
-//! Reads of cached clusters by a thread on each CPU: the single-flight cache, the budget, the buffer pool and the sharded
-//! statistics are those of ferrofs-workers, called as a mount does for a read. System calls and the copy of the bytes are a
-//! stated cost. Called by the `model reads` experiment.
+//! Reads of cached clusters by a thread on each CPU: the single-flight cache, the buffers that threads keep, the pool behind
+//! them and the sharded statistics are those of ferrofs-workers, called as a mount does for a read. System calls and the
+//! copy of the bytes are a stated cost. Called by the `model reads` experiment.
 //!
-//! A lock brings the value that it guards to its CPU, but not what that value points at, such as the nodes of a list. So no
-//! fewer lines move than are counted here.
+//! A lock brings the value that it guards to its CPU. Of what that value points at, this simulates the nodes of the list by
+//! last use. The hash table is only read.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use fastrand::Rng;
 
 use crate::counters::{Histogram, Sharded};
 use crate::machine::{self, Access, Costs, Picoseconds, Shape, picoseconds};
-use crate::memory::{AllocPolicy, Budget, BufferPool};
+use crate::memory::{AllocPolicy, Budget, BufferPool, ThreadCache};
 use crate::single_flight::{CacheValue, Lookup, SingleFlight, Urgency};
 use crate::stream::Flow;
 use crate::thread::{self, Builder};
@@ -24,34 +24,43 @@ pub const PARTS: [&str; 4] = ["cache", "buffers", "statistics", "ours"];
 
 /// Cached clusters, of which readers take one at random each time.
 const CLUSTERS: u64 = 1024;
+/// Shards of the cache, at most.
+const SHARDS_MAX: u64 = 64;
 const READ_BYTES: usize = 4096;
 /// More than all clusters and buffers weigh.
 const BUDGET_BYTES: u64 = 1 << 30;
 /// Before the part that is looked at, in nanoseconds.
 const WARM_UP: f64 = 300_000.0;
-/// The counts of handles are lines without addresses: that of the budget, that of the pool, and one for each cluster.
-const OF_BUDGET: u64 = 0;
-const OF_POOL: u64 = 1;
-const OF_CLUSTERS: u64 = 2;
 
 /// A handle of a decoded cluster.
 #[derive(Debug)]
 struct Cluster(u64);
 
-fn count_handle(of: u64) {
-    machine::access_line(of, Access::Update);
+/// The count of handles of a cluster is a line without an address.
+fn count_handle(cluster: u64) {
+    machine::access_line(cluster, Access::Update);
+}
+
+/// A hit writes four nodes of the list of its shard: its own, the neighbours between which it was, and the last one used.
+/// They are lines without addresses, too, and clusters with the same remainder stand for a shard.
+fn change_list(cluster: u64) {
+    for place in 0..4 {
+        let node = (cluster + place * SHARDS_MAX) % CLUSTERS;
+        machine::access_line(CLUSTERS + node, Access::Update);
+    }
 }
 
 impl Clone for Cluster {
     fn clone(&self) -> Self {
-        count_handle(OF_CLUSTERS + self.0);
+        change_list(self.0);
+        count_handle(self.0);
         Self(self.0)
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        count_handle(OF_CLUSTERS + self.0);
+        count_handle(self.0);
     }
 }
 
@@ -115,47 +124,36 @@ struct Readers {
     part: &'static str,
     cost: Picoseconds,
     cache: SingleFlight<u64, Cluster>,
-    read_budget: Budget,
     pool: BufferPool,
+    read_buffers: ThreadCache,
     times: Sharded<Histogram>,
 }
 
 impl Readers {
     fn new(part: &'static str, cpus: usize, cost: Picoseconds) -> Result<Self> {
-        let cache = SingleFlight::new(BUDGET_BYTES);
+        let cache = SingleFlight::sharded(BUDGET_BYTES, cpus);
         for number in 0..CLUSTERS {
             if let Lookup::Miss(permit) = cache.lookup(number, READ_BYTES, Urgency::Demand) {
                 permit.publish(Cluster(number));
             }
         }
-        let read_budget = Budget::new(BUDGET_BYTES);
         let pool = BufferPool::new(&Budget::new(BUDGET_BYTES))?;
+        let read_buffers = ThreadCache::new(&Budget::new(BUDGET_BYTES), &pool, cpus, BUDGET_BYTES)?;
         let times = Sharded::new(cpus, Histogram::new);
-        Ok(Self { part, cost, cache, read_budget, pool, times })
+        Ok(Self { part, cost, cache, pool, read_buffers, times })
     }
 
     /// The order is that of crates/mount/src/image_fs/read.rs.
     fn read(&self, cluster: u64) -> Result<()> {
         let has = |part| self.part == part || self.part == "ours";
-        let policy = AllocPolicy::MustSucceed;
-        let lease = || {
-            let charge = self.read_budget.charge(READ_BYTES as u64, policy)?;
-            count_handle(OF_BUDGET);
-            let buffer = self.pool.lease(READ_BYTES, policy)?;
-            count_handle(OF_POOL);
-            Ok::<_, crate::Error>((buffer, charge))
-        };
-        let lease = has("buffers").then(lease).transpose()?;
+        let pooled = || self.pool.lease(READ_BYTES, AllocPolicy::MustSucceed);
+        let lease = || self.read_buffers.lease(READ_BYTES, pooled);
+        let buffer = has("buffers").then(lease).transpose()?;
         let get = || self.cache.get(cluster, READ_BYTES).context("a cluster is not cached");
         let found = has("cache").then(get).transpose()?;
         machine::work(self.cost);
         drop(found);
-        if let Some((buffer, charge)) = lease {
-            drop(buffer);
-            count_handle(OF_POOL);
-            drop(charge);
-            count_handle(OF_BUDGET);
-        }
+        drop(buffer);
         if has("statistics") {
             // Always the same bucket: which of them share a line would depend on the allocator.
             self.times.local().record(Duration::from_nanos(self.cost / picoseconds(1.0)));
