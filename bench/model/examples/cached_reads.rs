@@ -1,4 +1,5 @@
 //! How reads of cached clusters scale over simulated CPUs, in reads a second.
+#![allow(clippy::print_stdout, reason = "an example prints what it found")]
 
 use anyhow::Result;
 use ferrofs_model::cached_reads;
