@@ -4,24 +4,24 @@
 //! ferrofs-bench. ARCHITECTURE.md says why this is a crate.
 
 // The sources name each other from the crate's root.
-pub use workers::{counters, cpus, jobs, memory, single_flight, workqueue};
-use workers::{error, sys, wake_event};
+use workers::error;
+pub use workers::{counters, cpus, flags, jobs, memory, single_flight, workqueue};
 
 /// The modules of ferrofs-workers that run in the model.
 mod workers {
     #[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
     pub mod counters;
+    #[allow(dead_code, reason = "no priority is asked of the system here")]
     pub mod cpus;
     #[allow(dead_code, reason = "the pools of ferrofs-workers end panics of their work")]
     pub(crate) mod error;
+    #[allow(dead_code, reason = "queues and jobs need the wake event alone")]
+    pub mod flags;
     #[allow(dead_code, reason = "memory is faulted in while helpers are being started")]
     pub mod jobs;
     #[allow(dead_code, reason = "readers lease buffers, and no frames")]
     pub mod memory;
     pub mod single_flight;
-    #[allow(dead_code, reason = "no priority is asked of the system here")]
-    pub(crate) mod sys;
-    pub(crate) mod wake_event;
     pub mod workqueue;
 }
 

@@ -15,26 +15,22 @@
 //! `docs/workers.md` numbers the steps of the protocols; comments refer to them. `docs/memory.md` writes the
 //! budget out as a sum.
 
-mod activity_flag;
-mod cancel;
 pub mod counters;
 pub mod cpus;
 mod error;
+mod flags;
 pub mod jobs;
 pub mod memory;
 pub mod percpu;
 pub mod priority;
 pub mod single_flight;
 mod sync;
-mod sys;
 mod thread;
 pub mod unbound;
-mod wake_event;
 pub mod workqueue;
 
-pub use activity_flag::ActivityFlag;
-pub use cancel::CancelToken;
 pub use error::{Error, ErrorKind};
+pub use flags::{ActivityFlag, CancelToken};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -401,7 +401,7 @@ mod loom_tests {
 
     use super::{DispatchTarget, PerCpuPool, PerCpuSettings};
     use crate::cpus::CpuSet;
-    use crate::wake_event::WakeEvent;
+    use crate::flags::WakeEvent;
 
     fn cpu() -> usize {
         CpuSet::of_process().iter().next().unwrap_or(0)

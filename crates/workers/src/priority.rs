@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use rustix::process::{Resource, getpriority_process, getrlimit, setpriority_process};
 use rustix::thread::gettid;
 
-use crate::sys;
+use crate::cpus::sys;
 
 /// The lowest real-time priority: above every ordinary thread, below everybody else's real-time ones.
 const FIFO_PRIORITY: i32 = 1;

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 mod shards;
 mod table;
-mod usage;
 
 use crate::sync::{PlainArc, lock};
 use shards::CacheShards;
@@ -608,7 +607,5 @@ mod loom_tests {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod shards_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -537,7 +537,7 @@ mod loom_tests {
 
     use super::{SubmitOutcome, UnboundPool, UnboundSettings, WorkItem};
     use crate::cpus::CpuSet;
-    use crate::wake_event::WakeEvent;
+    use crate::flags::WakeEvent;
 
     fn pool(threads: usize) -> UnboundPool {
         UnboundPool::new(UnboundSettings::new("model").max_threads(threads))

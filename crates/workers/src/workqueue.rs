@@ -48,9 +48,9 @@ mod worker_queue;
 use crate::Error;
 use crate::counters::{CachePadded, Counter, HistogramSnapshot};
 use crate::error::{CallOutcome, catch_panic};
+use crate::flags::WakeEvent;
 use crate::sync::{Arc, Instant, PlainArc, pause};
 use crate::thread::{OwnedThread, ThreadOptions, start};
-use crate::wake_event::WakeEvent;
 
 pub use settings::{ActiveWorkers, DispatchPolicy, WorkQueueSettings};
 

@@ -1,6 +1,7 @@
 //! What control groups do to this process's CPUs: limits and throttling, version 1 and 2, nested,
 //! mixed, and seen from inside of a container. It keeps nothing. What is absent or malformed limits
 //! nothing.
+#![forbid(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Component, Path, PathBuf};

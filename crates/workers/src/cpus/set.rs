@@ -1,6 +1,7 @@
 //! A set of CPUs, of any number, in the kernel's own notation "0-3,8". It owns the bits and the two
 //! system calls that read and write a thread's mask. Called by everything that counts or chooses
 //! CPUs.
+#![forbid(unsafe_code)]
 
 use std::fmt;
 use std::path::Path;
@@ -10,8 +11,8 @@ use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getaffinity;
 
 use super::read_text;
+use super::sys;
 use crate::error::{Error, ErrorKind};
-use crate::sys;
 
 /// CPU numbers are below this; the largest kernel has 8192. It bounds a set at 8 KiB.
 pub const CPUS_MAX: usize = 1 << 16;

@@ -13,8 +13,8 @@ use super::or_process_budget;
 use super::thread_team::{self, HelperBudget};
 use crate::counters::CachePadded;
 use crate::error::TaskFailure;
+use crate::flags::WakeEvent;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Futex, Mutex, Ordering, fence, lock};
-use crate::wake_event::WakeEvent;
 
 /// The most items in flight. It bounds the slots that a run allocates. More items in flight than this would
 /// mean that the commit takes the time, and not the work.

@@ -10,9 +10,9 @@
 use std::ptr;
 
 use crate::counters::{CachePadded, Counter};
+use crate::flags::WakeEvent;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::unbound::WorkItem;
-use crate::wake_event::WakeEvent;
 
 /// The most items that wait in one inbox. Decoding the smallest unit takes some microseconds, so this many are a
 /// millisecond of work. A longer queue keeps no worker busier; it only delays work and holds its memory. A
@@ -306,7 +306,7 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicUsize, Ordering};
 
     use super::{Inbox, PushError, TakeResult};
-    use crate::wake_event::WakeEvent;
+    use crate::flags::WakeEvent;
 
     /// An item whose content loom watches: reading it without having seen the push is a race, and
     /// dropping it twice or never shows in `alive`.

@@ -10,8 +10,8 @@ use std::ops::{Deref, DerefMut};
 
 use super::RequestOutcome;
 use crate::counters::{CachePadded, Counter, Histogram};
+use crate::flags::WakeEvent;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Cell, Instant, Ordering};
-use crate::wake_event::WakeEvent;
 
 /// Nobody may handle the slot: it is empty, or somebody handles it already.
 const CLAIMED: u32 = 0;
