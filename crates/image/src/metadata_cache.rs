@@ -43,6 +43,8 @@ const THREAD_CACHE_WINDOWS: usize = 64;
 /// What a thread cache takes beside the windows, in bytes: a slot and a handle for each of them.
 const THREAD_CACHE_BYTES: usize =
     THREAD_CACHE_WINDOWS * (size_of::<Option<CachedWindow>>() + HANDLE_BYTES);
+/// All thread caches together take about this part of the cache, at most. With fewer than threads, some share one.
+const THREAD_CACHES_SHARE: usize = 8;
 /// A handle with its reference counts, which have a cache line of their own.
 const HANDLE_BYTES: usize = 2 * size_of::<WindowHandle>();
 
@@ -152,6 +154,8 @@ impl WindowCache {
     /// A cache that takes `bytes` bytes, with what its thread caches take. A single window may be
     /// longer.
     fn new(bytes: usize, threads: usize) -> Self {
+        let most = bytes.checked_div(THREAD_CACHES_SHARE * THREAD_CACHE_BYTES).unwrap_or(0);
+        let threads = threads.min(most);
         let mut number = 0u32;
         let thread_caches = Sharded::new(threads, || {
             let thread_cache = ThreadWindows::new(number);
@@ -446,7 +450,8 @@ mod tests {
             let cache = WindowCache::new(2 << 20, threads);
             let all = cache.thread_caches.iter().count() * THREAD_CACHE_BYTES;
             assert_eq!(cache.budget_bytes + all, 2 << 20);
-            assert!(all <= 256 << 10, "{all} bytes are much beside the windows");
+            // The share, rounded up to a power of two of thread caches.
+            assert!(all <= 512 << 10, "{all} bytes are much beside the windows");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Flags by which threads signal each other, of one word each: a [`WakeEvent`] ends a thread's sleep, a [`CancelToken`] asks
+//! Flags by which threads signal each other, of one word each: a `WakeEvent` ends a thread's sleep, a [`CancelToken`] asks
 //! an operation to stop, and an [`ActivityFlag`] says whether something was used since the last check. None of them carries
 //! data or takes a lock.
 //!
