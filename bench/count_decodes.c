@@ -63,7 +63,7 @@ static void begin(const void *input, size_t length)
 	if (!seen)
 		seen = calloc(SEEN_MOST, sizeof(*seen));
 	if (!seen || distinct > SEEN_MOST / 2) {
-		fprintf(stderr, "count_decodes: too many inputs to tell apart\n");
+		fprintf(stderr, "count_decodes: too many inputs to distinguish\n");
 		abort();
 	}
 	for (uint64_t at = value % SEEN_MOST; seen[at] != value; at = (at + 1) % SEEN_MOST) {

@@ -61,7 +61,7 @@ HINTS = b"""# the first that fits counts
 131072 3 ^crowd/1.*x$
 4096 crowd
 """
-# What erofsfuse of erofs-utils 1.9 does not tell.
+# What erofsfuse of erofs-utils 1.9 does not report.
 EROFSFUSE_LACKS = ("mtime", "nlink", "links")
 
 

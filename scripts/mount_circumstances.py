@@ -111,13 +111,13 @@ class Circumstances(harness.Report):
             os.unlink(os.path.join(self.work, "fuse"))
 
     def judge(self, case, text, before):
-        message, mark, rest = text.partition("\n@ ")
+        message, separator, rest = text.partition("\n@ ")
         status, _, rest = rest.partition("\n")
         has_mounted, says = status == "0", case.says.replace("$D", self.directory)
-        is_refused = mark and not has_mounted
+        is_refused = separator and not has_mounted
         faults = [fault for is_so, fault in (
-            (not mark, f"no status came within {LIMIT_SECONDS} s"),
-            (mark and case.wanted != EITHER and has_mounted != (case.wanted == MOUNTS), "that should not be"),
+            (not separator, f"no status came within {LIMIT_SECONDS} s"),
+            (separator and case.wanted != EITHER and has_mounted != (case.wanted == MOUNTS), "that should not be"),
             (has_mounted and not rest.startswith(self.right), f"{self.file} reads {rest.strip()!r}"),
             (has_mounted and len(rest.strip().split("\n")) > 1, f"the end says {rest.strip()!r}"),
             (is_refused and says not in message, f"the message does not name {says}"),

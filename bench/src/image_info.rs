@@ -11,7 +11,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::reader::PYTHON;
 
-/// Extents of the largest file that tell how an image is compressed.
+/// Extents of the largest file that show how an image is compressed.
 const EXTENTS: usize = 256;
 
 pub(crate) fn open(path: &Path) -> Result<Image> {

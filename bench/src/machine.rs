@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::cgroup::has_controller;
 use crate::page_store::zlib_version;
 
-/// The machine, in a line. What the system does not tell is empty.
+/// The machine, in a line. What the system does not report is empty.
 pub(crate) fn describe() -> String {
     let (available, version) = (AvailableCpus::read(), env!("CARGO_PKG_VERSION"));
     let cpus = CpuInfo::current().ok();

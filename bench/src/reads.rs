@@ -164,7 +164,7 @@ fn read(
     let mut offset = 0;
     loop {
         let count = image.read_at(inode, offset, block)?;
-        // The first byte of every 4 KiB: enough to tell a wrong block, and cheap beside the reads.
+        // The first byte of every 4 KiB: enough to find a wrong block, and cheap beside the reads.
         let bytes = block.get(..count).unwrap_or_default();
         for (sample, place) in bytes.iter().step_by(4096).zip(1_u64..) {
             got.sum = got.sum.rotate_left(5) ^ u64::from(*sample).wrapping_mul(place);

@@ -54,7 +54,7 @@ fn settings(algorithm: Algorithm, choice: u8) -> DecoderSettings {
     }
 }
 
-/// Declared distances around those where the window takes one page more, and none.
+/// Declared distances near those where the window takes one page more, and none.
 pub(crate) fn lz4_settings(choice: u8) -> DecoderSettings {
     let distances = [1, 100, 4095, 4096, 16_383, 16_385, 0, u16::MAX];
     let max_distance = distances[usize::from(choice & 7)];
@@ -142,7 +142,7 @@ impl Job<'_> {
         let among = [&[0x5A; 64], self.stream, &[0xFF; 64]].concat();
         let stream = &among[64..][..self.stream.len()];
         let second = Job { stream, ..*self }.pass(decoder, length, mode, 0xFF);
-        assert!(first == second, "the outcome depends on what lay around the stream or the output");
+        assert!(first == second, "the outcome depends on what lay beside the stream or the output");
         first
     }
 

@@ -44,7 +44,7 @@ fn check_lines(text: &[u8], path: &[u8]) {
     for line in text.split(|byte| *byte == b'\n').take(LINES_MAX) {
         let Ok(expression) = std::str::from_utf8(line) else { continue };
         let pattern = ExcludePatterns::new([&b""[..]; 0], [expression]);
-        // Blanks around an expression are no part of it in a hint.
+        // Leading and trailing blanks are no part of an expression in a hint.
         let is_plain = !expression.is_empty() && expression.trim() == expression;
         let hint = CompressionHints::parse(&[b"0 0 ", line].concat());
         match (&pattern, &hint) {

@@ -189,7 +189,7 @@ fn entry_of(image: &Image, node: &WalkEntry, bytes_left: &mut u64) -> Result<Ent
     })
 }
 
-/// Whether a regular file has these contents, or is too long to tell.
+/// Whether a regular file has these contents, or is too long to check.
 pub(crate) fn has_contents(image: &Image, file: &Inode, size: u64, contents: &Contents) -> bool {
     let mut bytes_left = CONTENTS_MAX_BYTES;
     match contents_of(image, file, &mut bytes_left) {

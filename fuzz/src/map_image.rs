@@ -1,5 +1,5 @@
-//! A small image around one map: a sound superblock, a root directory with the file `f`, and
-//! maybe a packed inode. Everything that the map says comes from the fuzz input.
+//! A small image that contains one map: a sound superblock, a root directory with the file `f`,
+//! and maybe a packed inode. Everything that the map says comes from the fuzz input.
 //!
 //! Input: the parameters of [`MapCase`] in 20 bytes, the bytes behind the inode of `f`, the data.
 //! Block numbers are those of the real image that a seed was cut from: the data is put where it was.

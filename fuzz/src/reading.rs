@@ -100,7 +100,7 @@ impl Front {
         self.pieces.last().map_or(0, |last| last.start + last.length)
     }
 
-    /// Reads ranges around the borders of the pieces, and some behind the last one. In a sound file
+    /// Reads ranges near the borders of the pieces, and some behind the last one. In a sound file
     /// what the pieces gave comes out again.
     pub(crate) fn compare(&self, image: &Image, file: &Inode, trust: Trust) {
         let reader = Reader { front: self, image, file, trust };

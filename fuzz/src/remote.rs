@@ -96,7 +96,7 @@ fn location(bytes: &[u8]) {
             let received: RemoteLocation = serde_json::from_slice(&sent).expect("the same");
             assert_eq!(received, location);
             let shown = location.to_string();
-            // Elsewhere a question mark is a part of a name.
+            // Elsewhere a `?` is a part of a name.
             if matches!(location.object, RemoteObject::Http { .. }) {
                 let query = shown.split_once('?').map(|(_, query)| query);
                 assert!(query.is_none_or(|query| query.starts_with('…')), "{shown}");

@@ -37,7 +37,7 @@ pub(crate) enum Mode {
 }
 
 /// Runs rustdoc if cargo called this program in place of it. JSON is an unstable output, and a variable lets
-/// a stable compiler write it. Cargo itself must not have that variable: build scripts ask for it, and
+/// a stable compiler write it. Cargo itself must not have that variable: build scripts read it, and
 /// with it most dependencies would be compiled again.
 pub(crate) fn run_as_rustdoc() -> Option<ExitCode> {
     let rustdoc = env::var_os(AS_RUSTDOC)?;

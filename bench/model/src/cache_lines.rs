@@ -34,7 +34,7 @@ macro_rules! costs {
 }
 
 costs! {
-    /// An access to a line that this CPU may use as it is, with the instructions around it.
+    /// An access to a line that this CPU may use as it is, with the surrounding instructions.
     /// 5 cycles at 3.5 GHz: Intel's optimization manual, latency of the L1 of Ice Lake.
     hit: 1.4,
     /// A line, or the right to write it, that comes from another CPU of the socket. The median of an

@@ -472,7 +472,7 @@ impl<'a> MatchSelector<'a> {
         }
     }
 
-    /// How far the source must move for the pieces around its start to be long enough; also to a cut
+    /// How far the source must move for the pieces at its start to be long enough; also to a cut
     /// that is near, which is cheaper than another one.
     fn source_shift(&self, range: DuplicateRange) -> u64 {
         let (start, end) = self.stored_piece(range);

@@ -141,9 +141,9 @@ pub struct TarImportOptions {
     pub xattrs: XattrFilter,
     /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
     pub concatenated: bool,
-    /// Names what a file is, by its first bytes. With it, a file that begins with the end mark of an archive is an empty
-    /// archive only if all of it is zero, and else refused with this name: an image of a file system often begins with
-    /// zeros. `None`: what follows an end mark is not looked at, as with GNU tar.
+    /// Names what a file is, by its first bytes. With it, a file that begins with the end marker of an archive is an
+    /// empty archive only if all of it is zero, and else refused with this name: an image of a file system often begins
+    /// with zeros. `None`: what follows an end marker is not looked at, as with GNU tar.
     pub foreign_name: Option<ForeignNameFn>,
     /// The lists for names in ACLs without numbers; `None`: such names are refused.
     pub accounts: Option<AccountFiles>,

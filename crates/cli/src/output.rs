@@ -64,7 +64,7 @@ impl From<OutputClosed> for io::Error {
     }
 }
 
-/// Why standard output cannot be written, with its name: the error alone does not tell where there is no space.
+/// Why standard output cannot be written, with its name: the error alone does not say where there is no space.
 #[derive(Debug)]
 struct StdoutError(io::Error);
 

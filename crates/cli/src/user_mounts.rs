@@ -1,5 +1,5 @@
-//! The mounts of this user, and what the processes that serve them tell. A mount that does not answer delays nobody for
-//! long, and silences nobody. Used by `list` and `stats --all`.
+//! The mounts of this user, and what the processes that serve them report. A mount that does not answer delays nobody
+//! for long, and silences nobody. Used by `list` and `stats --all`.
 //!
 //! The kernel ends no thread that waits for the answer to a request which a FUSE server has read, so the process of that
 //! thread cannot end before the server goes on. Therefore the mounts are queried in a process of its own, which is left

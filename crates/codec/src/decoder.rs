@@ -136,7 +136,7 @@ impl Decoder {
     /// After an error the content of `output` is unspecified, and the decoder can be used again. An
     /// empty [prefix](DecodeMode::Prefix) always succeeds, without a look at the input.
     ///
-    /// DEFLATE and ZSTD streams mark their end, and bytes behind it are ignored. LZ4 and MicroLZMA
+    /// DEFLATE and ZSTD streams flag their end, and bytes behind it are ignored. LZ4 and MicroLZMA
     /// streams end where `input` does.
     ///
     /// # Errors

@@ -19,8 +19,8 @@ use crate::c_heap;
 use crate::error::{ErrorKind, filled};
 use crate::stream::DecodeMode;
 
-/// More than the decompressor of libdeflate, which does not tell its size before it is made: tables
-/// of 2342 and 402 four-byte entries, 288 sorted symbols, a few fields. A test compares.
+/// More than the decompressor of libdeflate, which does not report its size before it is made:
+/// tables of 2342 and 402 four-byte entries, 288 sorted symbols, a few fields. A test compares.
 const LIBDEFLATE_BYTES_MAX: usize = (2342 + 402) * 4 + 288 * 2 + 256;
 
 /// The contexts of both libraries.

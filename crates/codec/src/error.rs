@@ -19,7 +19,8 @@ pub enum ErrorKind {
     EmptyInput,
     /// The stream breaks its format, or it ended early and the library does not say where.
     ///
-    /// LZ4 and MicroLZMA streams that yield too much also end here, as their decoders cannot tell.
+    /// LZ4 and MicroLZMA streams that yield too much also end here, as their decoders cannot
+    /// detect it.
     Corrupt,
     /// The stream ended before the output was full.
     TooShort {

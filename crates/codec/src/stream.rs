@@ -72,7 +72,7 @@ pub enum DecodeMode {
     /// What lies behind them in the stream is not judged, so a prefix may decode although the whole
     /// does not. Input that ends before the output is full is an error. But a MicroLZMA stream does
     /// not say where it ends: asked for more than went into it, it may make a few bytes up from the
-    /// last bits of its range coder, and may be at its end behind them, so ask for no more.
+    /// last bits of its range coder, and may be at its end behind them, so request no more.
     Prefix,
 }
 

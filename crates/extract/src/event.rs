@@ -194,8 +194,8 @@ impl<'a> Reporter<'a> {
     pub(crate) fn record_batch(&mut self, report: TaskReport, progress_marks: &[u64]) {
         let TaskReport { counted, failures, removed } = report;
         let before = self.summary.bytes;
-        for mark in progress_marks {
-            self.summary.bytes = before.saturating_add(*mark);
+        for delivered in progress_marks {
+            self.summary.bytes = before.saturating_add(*delivered);
             self.entry();
         }
         self.summary.bytes = before;

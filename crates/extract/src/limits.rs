@@ -53,7 +53,7 @@ impl ExtractLimits {
 
     /// Adds bytes of output, without holes.
     pub(crate) fn add_output(&self, bytes: u64) -> Result<(), ErrorKind> {
-        // Relaxed: no data is published with the number. Files end the sum: it cannot wrap around.
+        // Relaxed: no data is published with the number. Files end the sum: it cannot overflow.
         let before = self.output.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) <= self.output_limit {
             // One file can take all of the work, so that looking once for each file is not enough.

@@ -45,7 +45,7 @@ impl Credentials {
 /// Names of logins of a repository.
 #[derive(Debug, PartialEq, Eq)]
 struct LoginNames {
-    /// The repository and the namespaces around it with their host, the most specific one first.
+    /// The repository and its parent namespaces with their host, the most specific one first.
     namespaces: Vec<String>,
     /// The host. Helpers know no other name.
     hosts: Vec<String>,

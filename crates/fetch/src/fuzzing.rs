@@ -26,7 +26,7 @@ pub(crate) const PASSWORD: &str = "cGFzc3dvcmQtb2YtdGhlLXJlZ2lzdHJ5";
 const SIGNATURE: &str = "signature-of-the-query";
 /// The host that all locations name.
 const HOST: &str = "images.test";
-/// The longest pause that a server can ask for, in the documentation.
+/// The longest pause that a server can request, in the documentation.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What happened.
@@ -191,7 +191,7 @@ async fn open(repository: &Repository) -> Result<(), ExchangeError> {
     Ok(())
 }
 
-/// An error has a text without secrets, and a pause that a server may ask for.
+/// An error has a text without secrets, and a pause that a server may request.
 fn check_result(result: Result<(), ExchangeError>) -> bool {
     let Err(error) = result else { return true };
     let text = error.error.to_string();

@@ -20,7 +20,7 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 const STALL_BYTES: u64 = 32 << 10;
 /// Answers at most that bring a document in parts: of the longest chunk index, each has 64 KiB.
 const PARTS_MAX: usize = 1024;
-/// The longest pause that a server can ask for.
+/// The longest pause that a server can request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Why an exchange failed.

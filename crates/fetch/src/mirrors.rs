@@ -73,7 +73,7 @@ impl MirroredRepository {
         self.origin.stats()
     }
 
-    /// Whom to ask: mirrors, the repository itself, and mirrors that rest, for the case that it fails.
+    /// Candidates: mirrors, the repository itself, and mirrors that rest, for the case that it fails.
     fn candidates<'r>(&'r self, by_digest: bool, past_caches: bool) -> Vec<MirrorCandidate<'r>> {
         let usable =
             self.mirrors.iter().filter(|mirror| !past_caches && mirror.pull.allows(by_digest));

@@ -109,7 +109,7 @@ pub(crate) struct SharedObject {
     /// Clients that have it open, and how often: requests end when there is none.
     uses: watch::Sender<usize>,
     limits: Arc<RequestLimits>,
-    /// Incremented when the files were replaced, so that connections tell their clients.
+    /// Incremented when the files were replaced, so that connections notify their clients.
     pub(crate) replaced: watch::Sender<u64>,
 }
 

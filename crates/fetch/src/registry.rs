@@ -24,7 +24,7 @@ use crate::web::{WebClient, WebError, check_named, is_internal};
 /// The longest manifest, index or token answer, in bytes: the limit that registries have.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 4 << 20;
 /// A token that does not say how long it is valid, or says less, is valid for a minute (docker's
-/// rule). If it is not, the next refusal renews it; and no server makes each request ask for one.
+/// rule). If it is not, the next refusal renews it; and no server makes each request fetch one.
 const TOKEN_MIN: Duration = Duration::from_secs(60);
 /// A token is renewed so long before it expires.
 const TOKEN_MARGIN: Duration = Duration::from_secs(10);
@@ -191,7 +191,7 @@ impl Repository {
             };
             match get_range(&self.web, &request).await {
                 Err(error) if attempt == 0 && error.error.kind == FetchErrorKind::Denied => {
-                    // The token has expired early, or this is the first request: ask why.
+                    // The token has expired early, or this is the first request: find out why.
                     let sending = self.web.send(self.web.direct().head(&url));
                     let probe = answered(sending, &self.display_name, self.stall_limit).await?;
                     self.renew(generation, &probe).await?;

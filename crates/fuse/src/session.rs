@@ -577,7 +577,7 @@ pub fn fault_point(point: &str, server: u64) {
     let (_point, _server) = (point, server);
 }
 
-/// Whether tests ask that the kernel's offer to resend requests is ignored (`FERROFS_NO_RESEND`).
+/// Whether tests have the kernel's offer to resend requests ignored (`FERROFS_NO_RESEND`).
 #[must_use]
 fn is_resend_masked() -> bool {
     cfg!(debug_assertions) && std::env::var_os("FERROFS_NO_RESEND").is_some()

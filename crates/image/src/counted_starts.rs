@@ -3,7 +3,7 @@
 //!
 //! A map of a file counts on from what it has counted itself. A verification reads a large file in parts, each with a map
 //! of its own, which would count all records before it. So an image keeps the starts that were counted last. Maps of
-//! extents ask for them and add to them.
+//! extents look them up and add to them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

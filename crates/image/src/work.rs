@@ -76,7 +76,7 @@ impl WorkMeter {
         if before.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        // The sum must not wrap around while other threads go on adding.
+        // The sum must not overflow while other threads go on adding.
         self.counter.spent.store(limit.saturating_add(1), Ordering::Relaxed);
         Err(Error::new(ErrorKind::WorkLimit { what, limit }))
     }

@@ -44,9 +44,9 @@ pub(crate) struct ImageFs {
     files: RecentFiles,
     partial_pages: PartialPages,
     predictor: ReadPredictor,
-    /// Files that are predicted, and what is around reads of long extents.
+    /// Files that are predicted, and readarounds of long extents.
     prefetch_queue: PrefetchQueue,
-    /// What is around reads of short extents.
+    /// Readarounds of short extents.
     readaround_queue: PrefetchQueue,
     attribute_interest: AttributeInterest,
     readdir_cache: ReaddirCache,

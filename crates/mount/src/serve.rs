@@ -78,7 +78,7 @@ impl NegotiatedMount {
         Self { negotiated: self.negotiated.with_succession(succession), ..self }
     }
 
-    /// Sets what the statistics tell about this process.
+    /// Sets what the statistics report about this process.
     #[must_use]
     pub fn with_process(mut self, process: ServingProcess) -> Self {
         self.process = process;

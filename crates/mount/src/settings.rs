@@ -34,7 +34,7 @@ pub struct MountSettings {
     pub has_user_xattrs: bool,
     /// Whether POSIX access control lists are shown, and enforced by the kernel.
     pub has_acls: bool,
-    /// Whether the data around a small read goes to the kernel's page cache, too.
+    /// Whether the data near a small read goes to the kernel's page cache, too.
     pub readaround: bool,
 }
 
@@ -128,7 +128,7 @@ impl MountSettings {
         self
     }
 
-    /// Sets whether the data around a small read goes to the kernel's page cache, too.
+    /// Sets whether the data near a small read goes to the kernel's page cache, too.
     #[must_use]
     pub fn readaround(mut self, yes: bool) -> Self {
         self.readaround = yes;

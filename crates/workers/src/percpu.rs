@@ -213,7 +213,7 @@ impl PerCpuPool {
     /// offline have ended and those of CPUs that came online run. So it waits for the items that run on the CPUs
     /// that go; called by an item of this pool it waits for nothing.
     ///
-    /// Submitters ask by themselves, four times a second at most; only a change of the quota of CPU time is seen
+    /// Submitters do so by themselves, four times a second at most; only a change of the quota of CPU time is seen
     /// by this call alone. A pool that has not been used is left alone.
     pub fn refresh(&self) {
         if lock(&self.shared.registry).start_state != StartState::NotStarted {

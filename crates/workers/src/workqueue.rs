@@ -675,7 +675,7 @@ impl<H: Handler> HandlerCell<H> {
 const MIN_SPINS_DIVISOR: u32 = 64;
 
 /// How often a worker looks for work before it sleeps. Spinning pays off while the submitter runs on another
-/// CPU; if the two share one, it delays the thread that would bring the work. The number of CPUs does not tell
+/// CPU; if the two share one, it delays the thread that would bring the work. The number of CPUs does not show
 /// which, so the worker goes by whether its last spins found work.
 #[derive(Debug)]
 struct AdaptiveSpin {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::tokens::{after_attribute, is_mark};
+use super::tokens::{after_attribute, is_punct};
 use super::tree::{Kind, Report, SourceFile};
 
 /// A module by its names from the crate's root, which is empty.
@@ -80,14 +80,14 @@ fn read(tokens: &[TokenTree], uses: &mut FileUses) {
     let mut is_public = false;
     while let Some(token) = tokens.get(at) {
         match token {
-            TokenTree::Punct(mark) if mark.as_char() == '#' => {
+            TokenTree::Punct(punct) if punct.as_char() == '#' => {
                 at = after_attribute(tokens, at);
                 continue;
             }
             TokenTree::Ident(word) if word == "pub" => is_public = true,
             TokenTree::Ident(word) if word == "use" => {
                 let end = (at..tokens.len())
-                    .find(|&index| is_mark(&tokens[index], ';'))
+                    .find(|&index| is_punct(&tokens[index], ';'))
                     .unwrap_or(tokens.len());
                 for (path, name) in expand(&tokens[at + 1..end], &[]) {
                     if is_public {
@@ -127,8 +127,8 @@ fn path_at(tokens: &[TokenTree], mut at: usize) -> (Module, usize) {
     while let Some(TokenTree::Ident(name)) = tokens.get(at) {
         path.push(name.to_string());
         at += 1;
-        let goes_on = tokens.get(at).is_some_and(|token| is_mark(token, ':'))
-            && tokens.get(at + 1).is_some_and(|token| is_mark(token, ':'));
+        let goes_on = tokens.get(at).is_some_and(|token| is_punct(token, ':'))
+            && tokens.get(at + 1).is_some_and(|token| is_punct(token, ':'));
         if !goes_on {
             break;
         }
@@ -145,7 +145,7 @@ fn expand(tree: &[TokenTree], before: &[String]) -> Vec<(Module, String)> {
     match tree.get(at) {
         Some(TokenTree::Group(group)) => {
             let inner: Vec<TokenTree> = group.stream().into_iter().collect();
-            inner.split(|token| is_mark(token, ',')).flat_map(|part| expand(part, &path)).collect()
+            inner.split(|token| is_punct(token, ',')).flat_map(|part| expand(part, &path)).collect()
         }
         Some(TokenTree::Ident(word)) if word == "as" => {
             let name = tree.get(at + 1).map(ToString::to_string).unwrap_or_default();
@@ -192,7 +192,7 @@ fn edges(files: &Crate, left_out: FamilyUse) -> BTreeMap<&Module, BTreeSet<&Modu
 /// Re-exports that lead to re-exports; more steps than any crate has.
 const STEPS_MAX: usize = 8;
 
-/// The module that defines what a path names, as far as files tell.
+/// The module that defines what a path names, as far as files show.
 fn resolve<'a>(
     files: &'a Crate,
     from: &Module,

@@ -1,7 +1,7 @@
-//! Rules for the text of every file: no mark of unfinished work, no path of one machine, no host of a
+//! Rules for the text of every file: no marker of unfinished work, no path of one machine, no host of a
 //! package registry, no hidden white space, no relative link to nothing. Called by `tidy`.
 //!
-//! Why here: clippy sees marks in code only, rustfmt white space in Rust only, and a link checker such as
+//! Why here: clippy sees markers in code only, rustfmt white space in Rust only, and a link checker such as
 //! lychee would have to be built from some 400 crates for what is a page here and works offline. The words
 //! that are searched for are spelt in two parts, so that this file passes its own check.
 
@@ -11,12 +11,12 @@ use super::tree::{Kind, Report, SourceFile, Tree};
 
 /// Checks one file against every rule that needs no other file.
 pub(crate) fn check(file: &SourceFile, report: &mut Report) {
-    check_marks(file, report);
+    check_markers(file, report);
     check_machine(file, report);
     check_white_space(file, report);
 }
 
-/// How a mark is compared with the text.
+/// How a marker is compared with the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Case {
     /// Shouted words: the quiet form is ordinary English or an ordinary name.
@@ -25,7 +25,7 @@ enum Case {
     Any,
 }
 
-const MARKS: [(&str, Case); 11] = [
+const MARKERS: [(&str, Case); 11] = [
     (concat!("TO", "DO"), Case::Exact),
     (concat!("FIX", "ME"), Case::Exact),
     (concat!("X", "XX"), Case::Exact),
@@ -39,25 +39,25 @@ const MARKS: [(&str, Case); 11] = [
     (concat!("for ", "now"), Case::Any),
 ];
 
-fn check_marks(file: &SourceFile, report: &mut Report) {
+fn check_markers(file: &SourceFile, report: &mut Report) {
     for (number, line) in file.lines() {
         let lowered = line.to_lowercase();
-        for (mark, case) in MARKS {
+        for (marker, case) in MARKERS {
             let haystack = if case == Case::Any { &lowered } else { line };
-            if has_word(haystack, mark) {
-                report.add(&file.path, number, format!("stray marker \"{mark}\""));
+            if has_word(haystack, marker) {
+                report.add(&file.path, number, format!("stray marker \"{marker}\""));
             }
         }
     }
 }
 
-/// Whether the mark stands in the line as words of its own: "wait for nowhere" has none.
-fn has_word(line: &str, mark: &str) -> bool {
-    line.match_indices(mark).any(|(at, _)| {
+/// Whether the marker stands in the line as words of its own: "wait for nowhere" has none.
+fn has_word(line: &str, marker: &str) -> bool {
+    line.match_indices(marker).any(|(at, _)| {
         let before = line[..at].chars().next_back();
-        let after = line[at + mark.len()..].chars().next();
-        let begins = !mark.starts_with(is_letter) || !before.is_some_and(is_letter);
-        let ends = !mark.ends_with(is_letter) || !after.is_some_and(is_letter);
+        let after = line[at + marker.len()..].chars().next();
+        let begins = !marker.starts_with(is_letter) || !before.is_some_and(is_letter);
+        let ends = !marker.ends_with(is_letter) || !after.is_some_and(is_letter);
         begins && ends
     })
 }
@@ -168,7 +168,7 @@ fn relative_target(raw: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Case, FOLDERS, HOSTS, MARKS, check, check_links};
+    use super::{Case, FOLDERS, HOSTS, MARKERS, check, check_links};
     use crate::tidy::tree::{Report, SourceFile, Tree};
     use std::fs;
 
@@ -179,29 +179,29 @@ mod tests {
     }
 
     #[test]
-    fn every_mark_is_found_on_its_line() {
-        for (mark, _) in MARKS {
-            assert_eq!(lines_found(&format!("first\n// {mark} more\n")), [2], "{mark}");
+    fn every_marker_is_found_on_its_line() {
+        for (marker, _) in MARKERS {
+            assert_eq!(lines_found(&format!("first\n// {marker} more\n")), [2], "{marker}");
         }
     }
 
     #[test]
     fn a_phrase_is_found_at_the_start_of_a_sentence() {
-        for (mark, _) in MARKS.into_iter().filter(|(_, case)| *case == Case::Any) {
-            let capital = mark[..1].to_uppercase();
-            assert_eq!(lines_found(&format!("{capital}{} it stays.\n", &mark[1..])), [1]);
+        for (marker, _) in MARKERS.into_iter().filter(|(_, case)| *case == Case::Any) {
+            let capital = marker[..1].to_uppercase();
+            assert_eq!(lines_found(&format!("{capital}{} it stays.\n", &marker[1..])), [1]);
         }
     }
 
     #[test]
     fn a_plural_is_found_too() {
-        assert_eq!(lines_found(&format!("no {}s here\n", MARKS[8].0)), [1]);
+        assert_eq!(lines_found(&format!("no {}s here\n", MARKERS[8].0)), [1]);
     }
 
     #[test]
-    fn a_mark_inside_a_longer_word_is_no_mark() {
+    fn a_marker_inside_a_longer_word_is_no_marker() {
         let template = "X".repeat(6);
-        let text = format!("mktemp a.{template}\nwait {}here\ntodo_list = 1\n", MARKS[10].0);
+        let text = format!("mktemp a.{template}\nwait {}here\ntodo_list = 1\n", MARKERS[10].0);
         assert_eq!(lines_found(&text), Vec::<usize>::new());
     }
 

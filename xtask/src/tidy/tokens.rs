@@ -1,10 +1,10 @@
-//! What checks need to know of a file's tokens: marks, and which items are compiled for tests and models
+//! What checks need to know of a file's tokens: punctuation, and which items are compiled for tests and models
 //! only. Called by `circle` and `type_names`.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-pub(super) fn is_mark(token: &TokenTree, mark: char) -> bool {
-    matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark)
+pub(super) fn is_punct(token: &TokenTree, character: char) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == character)
 }
 
 /// The index behind the attribute that begins at `at`, and behind its item if that is compiled for tests or models only.
@@ -29,7 +29,7 @@ fn after_item(tokens: &[TokenTree], at: usize) -> usize {
         return after_field(tokens, at);
     }
     let ends = |token: &TokenTree| {
-        is_mark(token, ';')
+        is_punct(token, ';')
             || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
     };
     let is_use = tokens[at..]
@@ -37,7 +37,7 @@ fn after_item(tokens: &[TokenTree], at: usize) -> usize {
         .take(4)
         .any(|token| matches!(token, TokenTree::Ident(word) if word == "use"));
     (at..tokens.len())
-        .find(|&index| if is_use { is_mark(&tokens[index], ';') } else { ends(&tokens[index]) })
+        .find(|&index| if is_use { is_punct(&tokens[index], ';') } else { ends(&tokens[index]) })
         .map_or(tokens.len(), |index| index + 1)
 }
 
@@ -46,14 +46,14 @@ fn after_item(tokens: &[TokenTree], at: usize) -> usize {
 fn is_field(mut tokens: &[TokenTree]) -> bool {
     loop {
         tokens = match tokens {
-            [mark, TokenTree::Group(_), rest @ ..] if is_mark(mark, '#') => rest,
+            [hash, TokenTree::Group(_), rest @ ..] if is_punct(hash, '#') => rest,
             [TokenTree::Ident(word), TokenTree::Group(_), rest @ ..] if word == "pub" => rest,
             [TokenTree::Ident(word), rest @ ..] if word == "pub" => rest,
-            [TokenTree::Ident(_), TokenTree::Group(_), end, ..] => return is_mark(end, ','),
-            [TokenTree::Ident(_), colon, next, ..] if is_mark(colon, ':') => {
-                return !is_mark(next, ':');
+            [TokenTree::Ident(_), TokenTree::Group(_), end, ..] => return is_punct(end, ','),
+            [TokenTree::Ident(_), colon, next, ..] if is_punct(colon, ':') => {
+                return !is_punct(next, ':');
             }
-            [TokenTree::Ident(_), end, ..] => return is_mark(end, ',') || is_mark(end, '='),
+            [TokenTree::Ident(_), end, ..] => return is_punct(end, ',') || is_punct(end, '='),
             _ => return false,
         }
     }
@@ -65,12 +65,12 @@ fn after_field(tokens: &[TokenTree], at: usize) -> usize {
     let mut depth = 0_usize;
     for index in at..tokens.len() {
         let token = &tokens[index];
-        let is_arrow = index > at && is_mark(&tokens[index - 1], '-');
-        if is_mark(token, '<') {
+        let is_arrow = index > at && is_punct(&tokens[index - 1], '-');
+        if is_punct(token, '<') {
             depth += 1;
-        } else if is_mark(token, '>') && !is_arrow {
+        } else if is_punct(token, '>') && !is_arrow {
             depth = depth.saturating_sub(1);
-        } else if (is_mark(token, ',') || is_mark(token, ';')) && depth == 0 {
+        } else if (is_punct(token, ',') || is_punct(token, ';')) && depth == 0 {
             return index + 1;
         }
     }

@@ -42,7 +42,7 @@ fn read(tokens: &[TokenTree], names: &mut Vec<(String, usize)>) {
     let mut is_public = false;
     while let Some(token) = tokens.get(at) {
         match token {
-            TokenTree::Punct(mark) if mark.as_char() == '#' => {
+            TokenTree::Punct(punct) if punct.as_char() == '#' => {
                 at = after_attribute(tokens, at);
                 continue;
             }

@@ -341,7 +341,7 @@ impl OutputNames {
         build_into(&tree, &self.options, outputs, &NoopObserver, &CancelToken::new())
     }
 
-    /// The names that are there; those with the contents of [`put`](Self::put) have a mark.
+    /// The names that are there; those with the contents of [`put`](Self::put) end with "(theirs)".
     fn found(&self) -> Vec<String> {
         let shown = |entry: std::io::Result<fs::DirEntry>| {
             let path = entry.unwrap().path();

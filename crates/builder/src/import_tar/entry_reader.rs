@@ -152,7 +152,7 @@ impl EntryReader {
                 }
                 let end = offset.saturating_add(got as u64);
                 return Err(refused(
-                    "the archive ends where a header or its end mark should be",
+                    "the archive ends where a header or its end marker should be",
                     end,
                 ));
             }

@@ -309,7 +309,7 @@ fn an_archive_cut_anywhere_is_refused_with_the_place() {
         let wanted = match length {
             512..1024 => "the archive ends inside an extended header",
             1536..3072 => "the archive ends inside \"a\"",
-            _ => "the archive ends where a header or its end mark should be",
+            _ => "the archive ends where a header or its end marker should be",
         };
         assert_eq!(message, format!("a.tar: byte {length}: {wanted}"));
     }
@@ -706,7 +706,7 @@ fn whiteouts() -> Vec<HostileArchive> {
             ]),
         ),
         by_whiteout(
-            "an opaque mark on a file",
+            "an opaque whiteout below a file",
             new().file("f", "x").file("f/.wh..wh..opq", ""),
             ToOverlay,
             Refused("1024: \"f/.wh..wh..opq\" lies below \"f\", which is a regular file"),

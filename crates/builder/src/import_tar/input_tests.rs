@@ -76,7 +76,7 @@ fn pax_archives_give_the_tree_they_were_made_from() {
 #[test]
 fn archives_of_bsdtar_give_the_tree_but_for_its_fractions_before_1970() {
     // It writes -1.75 as -2.25: seconds and fraction as the kernel has them, which no reader can
-    // tell.
+    // distinguish.
     let wanted = tree(true).into_iter().map(|line| line.replace(" -2.25", " -3.75"));
     assert_eq!(listed("bsd-pax.tar.zst"), wanted.collect::<Vec<_>>());
 }
@@ -231,9 +231,9 @@ fn without_time(line: &str) -> String {
     line.split(' ').filter(|word| !word.contains('.')).collect::<Vec<_>>().join(" ")
 }
 
-/// As `umoci insert` writes it: neither padding of the last file nor an end mark.
+/// As `umoci insert` writes it: neither padding of the last file nor an end marker.
 #[test]
-fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
+fn a_layer_whose_digest_proves_its_end_needs_no_end_marker() {
     use sha2::Digest as _;
     let whole = ArchiveBuilder::new().file("a", "contents").end();
     let import = |bytes: &[u8], digested: &[u8]| {
@@ -243,7 +243,7 @@ fn a_layer_whose_digest_proves_its_end_needs_no_end_mark() {
         from_tar(layer, &TarImportOptions::default(), &NoopObserver, &CancelToken::new())
     };
     let wanted = listing(&import(&whole, &whole).unwrap());
-    // After the contents, inside of their padding, after it, and after half of the end mark.
+    // After the contents, inside of their padding, after it, and after half of the end marker.
     for cut in [520, 600, 1024, 1536] {
         assert_eq!(listing(&import(&whole[..cut], &whole[..cut]).unwrap()), wanted, "{cut}");
         // Somebody else has cut it.

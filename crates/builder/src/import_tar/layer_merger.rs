@@ -221,8 +221,8 @@ impl LayerMerger {
         self.link(parent, name, id)
     }
 
-    /// Marks a directory as opaque for overlayfs. What lower archives have in it is in the same tree, where the mark does
-    /// not hide it, so it is removed.
+    /// Marks a directory as opaque for overlayfs. What lower archives have in it is in the same tree, where the attribute
+    /// does not hide it, so it is removed.
     fn make_opaque(&mut self, directory: NodeId) {
         self.opaque.insert(directory);
         if self.current_layer > 0 {
@@ -621,17 +621,17 @@ mod tests {
     fn an_applied_whiteout_leaves_what_its_own_layer_has() {
         let lower = ArchiveBuilder::new().file("a/x", "1").file("a/deep/y", "2").end();
         for is_first in [true, false] {
-            for mark in [".wh.a", "a/.wh..wh..opq"] {
+            for whiteout in [".wh.a", "a/.wh..wh..opq"] {
                 let mut upper = ArchiveBuilder::new();
                 if is_first {
-                    upper = upper.file(mark, "");
+                    upper = upper.file(whiteout, "");
                 }
                 upper = upper.file("a/deep/new", "3");
                 if !is_first {
-                    upper = upper.file(mark, "");
+                    upper = upper.file(whiteout, "");
                 }
                 let found = applied(vec![lower.clone(), upper.end()]);
-                assert_eq!(found, ["a", "a/deep", "a/deep/new"], "{mark} {is_first}");
+                assert_eq!(found, ["a", "a/deep", "a/deep/new"], "{whiteout} {is_first}");
             }
         }
     }
@@ -704,11 +704,11 @@ mod tests {
     fn whiteouts_for_overlayfs_delete_what_lower_layers_have_in_any_order() {
         let lower = ArchiveBuilder::new().file("a/old", "1").file("a/deep/x", "2");
         let lower = lower.file("a/.wh.gone", "").file("b", "3").end();
-        for mark in [".wh.a", "a/.wh..wh..opq"] {
+        for whiteout in [".wh.a", "a/.wh..wh..opq"] {
             for position in 0..3 {
                 let mut upper = ArchiveBuilder::new();
                 for step in 0..3 {
-                    upper = if step == position { upper.file(mark, "") } else { upper };
+                    upper = if step == position { upper.file(whiteout, "") } else { upper };
                     upper = match step {
                         0 => upper.directory("a"),
                         1 => upper.file("a/deep/new", "4"),
@@ -717,7 +717,7 @@ mod tests {
                 }
                 let found = merged(&[lower.clone(), upper.end()]);
                 let wanted = ["a trusted.overlay.opaque=y", "a/deep", "a/deep/new", "b"];
-                assert_eq!(found, wanted, "{mark} {position}");
+                assert_eq!(found, wanted, "{whiteout} {position}");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Whole archives and the trees that they give; and files that begin with the end mark of an archive: archives of nothing,
-//! and images of file systems.
+//! Whole archives and the trees that they give; and files that begin with the end marker of an archive: archives of
+//! nothing, and images of file systems.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -727,7 +727,7 @@ fn foreign_name(start: &[u8]) -> Option<&'static str> {
 }
 
 #[test]
-fn a_file_that_begins_with_an_end_mark_is_an_archive_only_if_all_of_it_is_zero() {
+fn a_file_that_begins_with_an_end_marker_is_an_archive_only_if_all_of_it_is_zero() {
     let with = |at: usize, bytes: &[u8]| {
         let mut file = vec![0; 390 * 512];
         file[at..at + bytes.len()].copy_from_slice(bytes);

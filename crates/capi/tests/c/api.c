@@ -109,7 +109,7 @@ static void open_in_all_ways (const char *path)
     info.size = sizeof info;
     EXPECT (ferrofs_image_get_info (image, &info, &error) == 0 && info.block_bytes == 4096 && info.blocks != 77);
     ferrofs_close (image);
-    /* A newer program has a longer one, which may not ask for anything that is unknown. */
+    /* A newer program has a longer one, which may not request anything that is unknown. */
     memset (&longer, 0, sizeof longer);
     longer.known.size = sizeof longer;
     EXPECT (ferrofs_open (path, &longer.known, &image, &error) == 0);

@@ -229,7 +229,7 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarSelection>,
 
-    /// Exclude whiteouts of overlayfs, and the attributes that mark opaque directories and those
+    /// Exclude whiteouts of overlayfs, and the attributes that flag opaque directories and those
     /// with whiteouts. With 0, keep them, as without this option
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1")]

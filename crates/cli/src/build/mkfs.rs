@@ -313,7 +313,7 @@ fn tar(
         warnings.push("--ungzip, --unxz and --gzinfo have no effect without --tar".to_owned());
     }
     let is_index = contents == Some(TarContentMode::Index);
-    // The first bytes tell the compression, except where the archive is to be a device.
+    // The first bytes show the compression, except where the archive is to be a device.
     let compression = match typed.tar_compression().filter(|_| is_index) {
         Some(TarCompression::Gzip) => Some(Compression::Gzip),
         Some(TarCompression::Xz) => Some(Compression::Xz),
@@ -611,7 +611,7 @@ mod tests {
         assert_eq!((found.kind, found.sources), (SourceKind::Tar, vec![PathBuf::from("-")]));
         assert_eq!(tar(&["-"]).unwrap().sources, [PathBuf::from("-")]);
         assert_eq!(tar(&["a.tar", "--aufs"]).unwrap().tar.whiteouts, WhiteoutPolicy::ToOverlay);
-        // The first bytes of the archive tell whether it is compressed.
+        // The first bytes of the archive show whether it is compressed.
         assert_eq!(tar(&["a.tar", "--ungzip"]).unwrap().tar.compression, None);
         let indexed = tar(&["a.tar", "--tar=i", "--unxz=raw"]).unwrap();
         assert_eq!(indexed.tar.compression, Some(Compression::Xz));

@@ -132,7 +132,7 @@ pub(super) fn join(
 struct OverlayMarks {
     /// By directory.
     whiteouts: Vec<(NodeId, Box<[u8]>)>,
-    /// What has the opaque mark, whatever its value is.
+    /// What has the opaque xattr, whatever its value is.
     opaque: Vec<NodeId>,
 }
 
@@ -422,7 +422,7 @@ struct OverlayMerge {
     tree: Tree,
     /// Directories that hide the images below.
     opaque: HashSet<NodeId>,
-    /// Directories in place of which an image has a file: overlayfs does not look below the file. They get no mark.
+    /// Directories in place of which an image has a file: overlayfs does not look below the file. They get no xattr.
     covering: HashSet<NodeId>,
     /// Regular files and inodes with several links, by image and nid. A file may have more names than it says, all of
     /// which are links of one file in the tree: its extents are read once.

@@ -40,7 +40,7 @@ pub(super) fn check(request: &BuildRequest) -> Result<(), String> {
     let refused = |path: &&Path| name(path).iter().any(|byte| matches!(byte, b'"' | b'\n'));
     match std::iter::once(request.image.as_path()).chain(&mut paths).find(refused) {
         Some(path) => Err(format!(
-            "{}: a VMDK descriptor cannot hold a name with a quotation mark or a line feed; rename the file, or leave \
+            "{}: a VMDK descriptor cannot hold a name with a double quote or a line feed; rename the file, or leave \
              out --vmdk-desc",
             escape(name(path))
         )),

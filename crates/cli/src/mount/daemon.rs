@@ -340,7 +340,7 @@ impl MountServer<'_> {
         Ok(Some(entered))
     }
 
-    /// What the statistics tell about this process.
+    /// What the statistics report about this process.
     fn process(&self, entered: Option<&SandboxStatus>) -> ServingProcess {
         let start = self.start.as_ref();
         let calls = |entered: &SandboxStatus| match entered.filter {

@@ -25,7 +25,7 @@ const FLAGS: [(&str, &str); 4] =
 /// Words that are shown exactly like this.
 const SHOWN: [&str; 2] = ["allow_other", "default_permissions"];
 
-/// Whether these words ask for a remount.
+/// Whether these words request a remount.
 pub(super) fn is_asked_for(words: &[OsString]) -> bool {
     words.iter().any(|word| word.as_bytes() == REMOUNT)
 }

@@ -18,8 +18,8 @@ use crate::arguments::{MountArguments, MountInvocation, Verb};
 use crate::exit_status::CommandStatus;
 use crate::output::{escape, print_message};
 
-/// The most listeners that the check of an image, which has read untrusted bytes, or a record may tell. Machines have fewer
-/// CPUs.
+/// The most listeners that the check of an image, which has read untrusted bytes, or a record may report. Machines have
+/// fewer CPUs.
 pub(super) const LISTENERS_MAX: usize = 8192;
 /// Numbers before the words of a record.
 const NUMBERS: usize = 4;

@@ -92,7 +92,7 @@ const OPTION_NAMES: [&str; 59] = [
 /// The largest edit distance of a suggestion.
 const EDIT_DISTANCE_MAX: usize = 2;
 
-/// Options that ask for what is so anyway: those of libfuse, and `loop`, as an image is read from its
+/// Options that request what is so anyway: those of libfuse, and `loop`, as an image is read from its
 /// file.
 const ALWAYS_ON: [&[u8]; 5] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes", b"loop"];
 
@@ -384,7 +384,7 @@ pub(super) struct MountRequest {
     pub(super) reserve: ReserveArguments,
     pub(super) settings: MountSettings,
     pub(super) log: Option<OsString>,
-    /// The words of `-o`, if they ask to change a mount.
+    /// The words of `-o`, if they request a remount.
     pub(super) remount: Option<Vec<OsString>>,
     /// Whether the mount survives the process that serves it.
     pub(super) keep: bool,

@@ -564,7 +564,7 @@ fn an_option_for_another_kind_of_source_is_named() {
     assert!(alone.stderr.contains("--mount-point") && !out.exists(), "{}", alone.stderr);
 }
 
-/// Only the exact spelling without slashes around it excluded anything.
+/// Only the exact spelling without leading and trailing slashes excluded anything.
 #[test]
 fn a_path_is_excluded_however_it_is_spelled() {
     let dir = Dir::new();

@@ -86,7 +86,7 @@ fn marks_of_the_sources_hide_files_of_the_image_before_they_are_stripped() {
     let whiteout = |path: &Path| {
         mknodat(CWD, path, FileType::CharacterDevice, Mode::RUSR, 0).unwrap();
     };
-    // A whiteout of the image, which is no mark of a source.
+    // A whiteout of the image, which is no whiteout of a source.
     whiteout(&lower.join("kept/own"));
     whiteout(&upper.join("gone"));
     let opaque = upper.join("opaque");

@@ -103,7 +103,7 @@ impl Scene {
         command.spawn().unwrap()
     }
 
-    /// Programs that read until [`Load::stop`]: data around the page cache, names, attributes.
+    /// Programs that read until [`Load::stop`]: data with direct I/O, names, attributes.
     pub(crate) fn load(&self) -> Load {
         let read = r#"cd "$POINT" || exit 1
             while :; do
@@ -448,7 +448,7 @@ fn a_first_server_that_dies_before_it_is_ready_leaves_no_mount() {
     }
 }
 
-/// The command waited for ever: the second server did not tell it that the mount is ready.
+/// The command waited for ever: the second server did not report to it that the mount is ready.
 #[test]
 fn a_first_server_that_dies_before_it_has_told_the_command_is_replaced() {
     if !has_fuse() {

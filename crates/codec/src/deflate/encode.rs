@@ -149,7 +149,7 @@ fn scratch_bytes(pcluster_bytes: usize) -> usize {
     pcluster_bytes + pcluster_bytes / 2 + 64
 }
 
-/// What the compressor takes, which it does not tell. A test compares.
+/// What the compressor takes, which it does not report. A test compares.
 fn libdeflate_bytes(level: u8) -> usize {
     match level {
         0 => 6119,

@@ -230,7 +230,7 @@ impl OptimalEncoder {
 }
 
 const TABLE_BITS: u32 = 15;
-/// As far as a distance can tell.
+/// As far as a distance can reach.
 const CHAIN: usize = 1 << 16;
 
 const CHAINS_BYTES: usize = (1 << TABLE_BITS) * size_of::<u32>() + CHAIN * size_of::<u16>();

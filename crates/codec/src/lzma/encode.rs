@@ -150,7 +150,7 @@ impl LzmaPreset {
             c::lzma_filter { id: c::LZMA_FILTER_LZMA1, options: (&raw mut options).cast() },
             c::lzma_filter { id: c::LZMA_VLI_UNKNOWN, options: std::ptr::null_mut() },
         ];
-        // SAFETY: the filters end with the mark that ends them, and the options outlive the call.
+        // SAFETY: the array ends with its terminator, and the options outlive the call.
         let bytes = unsafe { c::lzma_raw_encoder_memusage(filters.as_ptr()) };
         usize::try_from(bytes).unwrap_or(0) + BLOCKS_MAX * HEADER_BYTES
     }

@@ -9,7 +9,7 @@ use super::{Fastest, LzmaDecoder};
 use crate::error::ErrorKind;
 use crate::stream::DecodeMode;
 
-/// Guard bytes around every output.
+/// Guard bytes before and after every output.
 const GUARD: [u8; 80] = [0xA5; 80];
 
 /// How many cases are passed over after each one: Miri is a thousand times slower.

@@ -54,7 +54,7 @@ impl SparseLayout {
         Ok(Self::between_holes(inode.size(), found.finished()))
     }
 
-    /// The ranges of a file around `holes`.
+    /// The ranges of a file outside `holes`.
     fn between_holes(size: u64, holes: Vec<Range<u64>>) -> Self {
         let mut ranges = Vec::with_capacity(holes.len() + 1);
         let mut at = 0;

@@ -88,7 +88,7 @@ fn without_a_connection_the_cache_is_served() {
     assert_eq!(server.requests(), requests);
 }
 
-/// Reads of what was not cached used to ask the server.
+/// Reads of what was not cached used to contact the server.
 #[test]
 fn offline_asks_no_server_for_what_is_not_cached() {
     let (world, server) = (World::new(), Server::start(body(LENGTH)));

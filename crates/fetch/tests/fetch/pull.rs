@@ -75,7 +75,7 @@ fn a_download_that_several_signals_interrupt_leaves_nothing() {
     let place = world.directory.path().join("place");
     fs::create_dir(&place).unwrap();
     let file = place.join("image.erofs");
-    // The first requests tell what the object is.
+    // The first requests show what the object is.
     server.set_fault(|number| {
         if number > 2 {
             std::thread::sleep(Duration::from_secs(3));

@@ -13,7 +13,7 @@ pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
     /// Of the fetcher, for one request; a client waits three times as long.
     pub(crate) timeout_seconds: u32,
-    /// What clients ask for.
+    /// What clients request.
     pub(crate) cache_limit: Option<u64>,
     /// Of object stores.
     pub(crate) settings: StoreSettings,

@@ -280,7 +280,7 @@ impl UniqueMountId {
         (found.stx_mask & STATX_UNIQUE != 0).then_some(Self(found.stx_mnt_id))
     }
 
-    /// Whether the mount is still in this mount namespace; `true` also if the kernel does not tell.
+    /// Whether the mount is still in this mount namespace; `true` also if the kernel does not say.
     fn exists(self) -> bool {
         let request = MountIdRequest {
             size: u32::try_from(size_of::<MountIdRequest>()).unwrap_or(0),

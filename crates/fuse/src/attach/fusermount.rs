@@ -347,7 +347,7 @@ const CANCEL: &[u8] = b"cancel\n";
 const WATCH: &[u8] = b"watch\n";
 
 /// A process that waits to unmount for us. It is started while privileges can still be gained, and executes
-/// `fusermount3 -u` once we tell it to or are dead. It never mounts. An attachment owns it.
+/// `fusermount3 -u` once we request it or are dead. It never mounts. An attachment owns it.
 ///
 /// `fusermount3` can wait by itself (`auto_unmount`). But before version 3.15 it leaves mounts without `allow_other` in
 /// place, since it has no access to them; in every version it requires that the device be closed first; and it does

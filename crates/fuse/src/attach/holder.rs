@@ -25,7 +25,7 @@ use crate::session::fault_point;
 
 /// The status of a holder whose server was killed by a signal while it was unmounting, or before it was ready.
 const KILLED_STATUS: i32 = 1;
-/// The signals that ask a mount to end, and the one that reports the end of a child.
+/// The signals that request the end of a mount, and the one that reports the end of a child.
 const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD];
 /// Bytes of the kernel's `struct signalfd_siginfo`, which begins with the number of the signal.
 const SIGNAL_INFO_BYTES: usize = 128;
@@ -122,7 +122,7 @@ pub trait HeldMount {
 pub struct HolderPlan {
     /// The signals of the holder.
     pub signals: HolderSignals,
-    /// Where programs ask for the mount.
+    /// Where programs request the mount.
     pub control: Option<ControlSocket>,
     /// Why they do not get it.
     pub refusal: Option<String>,
@@ -543,7 +543,7 @@ impl MountHolder<'_> {
         poll(&mut polled, left.as_ref()).ok();
     }
 
-    /// Waits for the end of a server, and does what it, signals and programs ask for. Returns whether it was ready, too.
+    /// Waits for the end of a server, and does what it, signals and programs request. Returns whether it was ready, too.
     fn wait(&mut self, mut server: RunningServer, held: &mut dyn HeldMount) -> (WaitStatus, bool) {
         loop {
             self.poll(Some(&server), self.taking.as_ref().and_then(|taking| taking.deadline));

@@ -235,8 +235,8 @@ impl SessionState {
         Some((channel, self.slots.get(index)?))
     }
 
-    /// Whether at least one listener waits for a request. Two listeners that ask this while they have a request do not
-    /// both see only each other wait.
+    /// Whether at least one listener waits for a request. Two listeners that check this while they have a request do
+    /// not both see only each other wait.
     pub(super) fn has_idle_listener(&self) -> bool {
         // The permanent ones come first, and most likely one of them waits.
         self.slots.iter().any(RequestSlot::is_waiting)

@@ -155,7 +155,7 @@ fn readers_in_every_way_get_a_cluster_of_many_files_from_one_decoder() {
     assert!(decoded * 100 <= distinct * MOST, "{decoded} decoded, {distinct} are there");
 }
 
-/// The extents of a read tell a caller what it can have without decoding more.
+/// The extents of a read show a caller what it can have without decoding more.
 #[test]
 fn the_outcome_of_a_read_names_its_extents() {
     let written = Lz4Image::of_extents(65_535, &[3], 100_000);

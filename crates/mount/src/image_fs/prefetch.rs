@@ -223,7 +223,7 @@ const MAX_QUEUED: usize = 64;
 pub(super) enum PrefetchTask {
     /// Store these small files in the page cache.
     Files(Vec<Nid>),
-    /// Store what is around a read.
+    /// Store the data near a read.
     Readaround {
         /// The file.
         file: Arc<OpenFile>,

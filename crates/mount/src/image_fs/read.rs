@@ -1,4 +1,4 @@
-//! READ: bytes of a file, and afterwards the data that the reader will want next. That is the data around a small read,
+//! READ: bytes of a file, and afterwards the data that the reader will want next. That is the data near a small read,
 //! and the files that are predicted to follow (`prefetch`). It goes to the kernel's page cache.
 //!
 //! A cluster that is decoded for one page holds many other pages, and random reads will want those, too. Linux's own
@@ -136,7 +136,7 @@ impl ImageFs {
         }
     }
 
-    /// Stores what is around a read.
+    /// Stores the data near a read.
     pub(super) fn store_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
         let inode = file.inode();
         let range = readaround(offset, read, inode.size());
@@ -217,7 +217,7 @@ fn crash_point(nid: Nid) {
     let _nid = nid;
 }
 
-/// The range to read around a read, within the file: an aligned one among short extents, which several of them share; of
+/// The range of a readaround, within the file: an aligned one among short extents, which several of them share; of
 /// long ones the extents themselves, so that no other one is decoded.
 fn readaround(offset: u64, read: ReadOutcome, size: u64) -> Range<u64> {
     let ReadOutcome { extent_bytes, extents_start, extents_end, .. } = read;
@@ -232,7 +232,7 @@ fn readaround(offset: u64, read: ReadOutcome, size: u64) -> Range<u64> {
     part.start.max(range.start)..part.end.min(range.end)
 }
 
-/// An aligned range around a byte, within the file.
+/// An aligned range that contains a byte, within the file.
 fn aligned(offset: u64, extent_bytes: u64, size: u64) -> Range<u64> {
     let bytes = extent_bytes.checked_next_power_of_two().unwrap_or(READAROUND_PART_BYTES);
     let bytes = bytes.clamp(MIN_READAROUND_BYTES, READAROUND_PART_BYTES);

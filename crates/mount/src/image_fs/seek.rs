@@ -1,6 +1,6 @@
-//! LSEEK: the next data or hole of a file. A program can ask at any byte of a file that has millions of extents, and a
-//! listener may run at a real-time priority, so a request looks at a limited number of extents. Where that is not enough,
-//! a hole is reported as data, which POSIX permits: programs then read zeros.
+//! LSEEK: the next data or hole of a file. A program can call it at any byte of a file that has millions of extents,
+//! and a listener may run at a real-time priority, so a request looks at a limited number of extents. Where that is not
+//! enough, a hole is reported as data, which POSIX permits: programs then read zeros.
 
 use std::iter::Peekable;
 

@@ -65,7 +65,7 @@ impl MountMetrics {
         }
     }
 
-    /// The same with what the statistics tell about the process.
+    /// The same with what the statistics report about the process.
     pub(crate) fn of_process(mut self, process: ServingProcess) -> Self {
         self.process = process;
         self

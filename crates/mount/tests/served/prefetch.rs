@@ -77,7 +77,7 @@ fn assert_not_all_requested(prepare: impl Fn(&TestMount, &[(Vec<u8>, Vec<u8>)]))
     assert!(requested < 5 * files, "{requested} requests for 5 times {files} files");
 }
 
-/// A read of one page stores the pages around it, with the right bytes.
+/// A read of one page stores the pages near it, with the right bytes.
 #[test]
 fn random_reads_of_a_page_store_the_pages_around_it() {
     let Some(mounted) = TestMount::of("demo.erofs") else { return };

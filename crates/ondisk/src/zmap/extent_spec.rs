@@ -48,7 +48,7 @@ pub(super) enum LclusterEntry {
     Head {
         kind: HeadKind,
         offset: u32,
-        /// The block; of a tail only by custom, and of the end mark 0.
+        /// The block; of a tail only by custom, and of the end marker 0.
         block: u64,
         /// Whether `block` is where data is.
         is_placed: bool,
@@ -75,7 +75,7 @@ pub(super) struct LclusterEntries<'a> {
     /// Where the next extent starts.
     position: u64,
     current: Option<CurrentExtent>,
-    end_mark: Option<u32>,
+    end_marker: Option<u32>,
 }
 
 /// The extent whose lclusters are being written.
@@ -117,7 +117,7 @@ impl<'a> LclusterEntries<'a> {
             file_bytes,
             position: 0,
             current: None,
-            end_mark: None,
+            end_marker: None,
         })
     }
 
@@ -140,7 +140,7 @@ impl<'a> LclusterEntries<'a> {
             ));
         }
         let past = self.offset_of(end)?;
-        self.end_mark = (is_last && count > 0 && past != 0).then_some(past);
+        self.end_marker = (is_last && count > 0 && past != 0).then_some(past);
         self.position = end;
         Ok(CurrentExtent {
             spec,
@@ -189,9 +189,9 @@ impl<'a> LclusterEntries<'a> {
                 Some(spec) => self.start(*spec)?,
                 None => {
                     return Ok(self
-                        .end_mark
+                        .end_marker
                         .take()
-                        .map(|offset| end_mark(offset, self.file_bytes)));
+                        .map(|offset| end_marker(offset, self.file_bytes)));
                 }
             },
         };
@@ -209,7 +209,7 @@ impl Iterator for LclusterEntries<'_> {
         if step.is_err() {
             self.extents = [].iter();
             self.current = None;
-            self.end_mark = None;
+            self.end_marker = None;
         }
         step.transpose()
     }
@@ -217,7 +217,7 @@ impl Iterator for LclusterEntries<'_> {
 
 /// A file that ends inside an lcluster which no extent starts has a PLAIN entry there, whose offset
 /// is the end.
-fn end_mark(offset: u32, file_bytes: u64) -> LclusterEntry {
+fn end_marker(offset: u32, file_bytes: u64) -> LclusterEntry {
     LclusterEntry::Head {
         kind: HeadKind::Plain,
         offset,

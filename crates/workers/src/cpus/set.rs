@@ -39,8 +39,8 @@ impl CpuSet {
         Self { words: Vec::new() }
     }
 
-    /// Reads the kernel's notation: numbers and ranges with commas between them, "0-3,8". Space
-    /// around the list is ignored; an empty list is the empty set.
+    /// Reads the kernel's notation: numbers and ranges with commas between them, "0-3,8". Leading
+    /// and trailing white space is ignored; an empty list is the empty set.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`] for anything else, a range that runs backwards, and a number

@@ -509,17 +509,17 @@ fn random_jobs_cover_their_ranges_or_return_their_error() {
     let rounds = for_a_while(4, |random| {
         let (start, size) = (random.below(1000), random.below(2000));
         let bad = random.below(4000);
-        let marks: Vec<AtomicU8> = (0..size).map(|_| AtomicU8::new(0)).collect();
+        let visits: Vec<AtomicU8> = (0..size).map(|_| AtomicU8::new(0)).collect();
         let job = ParallelFor::over(start..start + size);
         let job = job.align(random.below(70)).min_chunk_size(random.below(90)).helpers(&helpers);
         let outcome = job.max_threads(place(random.below(6))).run(|chunk| {
             if chunk.contains(&bad) {
                 return Err(bad);
             }
-            // A job of its own marks the units.
+            // A job of its own visits the units.
             ParallelFor::over(chunk).max_threads(2).helpers(&helpers).run(|chunk| {
                 for unit in chunk {
-                    marks[place(unit - start)].fetch_add(1, Ordering::Relaxed);
+                    visits[place(unit - start)].fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<_, u64>(())
             })?;
@@ -527,9 +527,9 @@ fn random_jobs_cover_their_ranges_or_return_their_error() {
         });
         let fails = (start..start + size).contains(&bad);
         assert_eq!(outcome.err(), fails.then_some(bad));
-        let marks = marks.iter().map(|mark| mark.load(Ordering::Relaxed));
+        let visits = visits.iter().map(|count| count.load(Ordering::Relaxed));
         // No unit twice, and without a failure all of them once.
-        assert!(marks.into_iter().all(|mark| if fails { mark <= 1 } else { mark == 1 }));
+        assert!(visits.into_iter().all(|count| if fails { count <= 1 } else { count == 1 }));
     });
     assert_eq!(helpers.free(), 3);
     eprintln!("{rounds} jobs");

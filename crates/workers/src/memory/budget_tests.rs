@@ -133,7 +133,7 @@ fn of_two_that_are_stuck_on_each_other_one_gives_up_and_saves_the_other() {
 }
 
 /// Four hold a fifth each, need another to finish, and come back for more at once; one wants all.
-/// It must come to its turn when the holders have finished, in whatever order they ask: the
+/// It must come to its turn when the holders have finished, in whatever order they request: the
 /// second half of the rounds begins with a request of normal priority between two holders, which
 /// once went round for ever.
 #[test]
@@ -150,8 +150,8 @@ fn a_waiter_for_much_is_not_starved_by_many_for_little() {
                 scope.spawn(move || {
                     let mut held = budget.charge(20, AllocPolicy::MustSucceed).unwrap();
                     all_hold.wait();
-                    // The big one has the turn before anybody asks for more, and late ones ask when
-                    // two have come back for another round.
+                    // The big one has the turn before anybody asks for more, and late ones do so
+                    // when two have come back for another round.
                     let before = if round >= ROUNDS / 2 && me >= 2 { 3 } else { 1 };
                     while budget.waiters() < before && !is_over.load(StdOrdering::SeqCst) {
                         std::thread::yield_now();

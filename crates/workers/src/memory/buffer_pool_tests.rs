@@ -180,7 +180,7 @@ fn a_reserve_is_used_before_anything_is_mapped_beyond_it() {
     let held: Vec<_> = (0..3).map(|_| buffers.lease_from_reserve(PAGE, evict).unwrap()).collect();
     assert_eq!((asked.load(Ordering::Relaxed), buffers.stats().mapped), (2, 3));
     drop(held);
-    // A block that is in use does not come back: the pool does not ask for it without end.
+    // A block that is in use does not come back: the pool does not request it without end.
     let all: Vec<_> = (0..3).map(|_| must(&buffers, PAGE)).collect();
     let in_vain = PlainAtomicU64::new(0);
     let more = buffers.lease_from_reserve(PAGE, |bytes| {
@@ -479,10 +479,10 @@ fn blocks_that_were_mapped_together_are_resident_charged_and_nobody_elses() {
     let (budget, buffers) = filled(63);
     let mut leases: Vec<_> =
         (0..63).map(|_| buffers.lease(PAGE, AllocPolicy::MayFail).unwrap()).collect();
-    for (lease, mark) in leases.iter_mut().zip(0_u8..) {
+    for (lease, value) in leases.iter_mut().zip(0_u8..) {
         let block = lease.block.as_ref().unwrap();
         assert_eq!(block.mapping.resident_pages() * rustix::param::page_size(), PAGE);
-        lease.fill(mark);
+        lease.fill(value);
     }
     // Every third ends, and its bytes with it; what lies between them stays.
     let ends = |place: usize| place.is_multiple_of(3);
@@ -494,8 +494,10 @@ fn blocks_that_were_mapped_together_are_resident_charged_and_nobody_elses() {
     assert_eq!(buffers.idle_bytes(), 21 * PAGE as u64);
     assert_eq!(buffers.inner.reclaim(u64::MAX), 21 * PAGE as u64);
     assert_eq!((budget.used_bytes(), buffers.leased_bytes()), (42 * PAGE as u64, 42 * PAGE as u64));
-    let marks = (0_u8..63).filter(|mark| !ends(usize::from(*mark)));
-    assert!(leases.iter().zip(marks).all(|(lease, mark)| lease.iter().all(|byte| *byte == mark)));
+    let values = (0_u8..63).filter(|value| !ends(usize::from(*value)));
+    assert!(
+        leases.iter().zip(values).all(|(lease, value)| lease.iter().all(|byte| *byte == value))
+    );
     drop(leases);
     buffers.inner.reclaim(u64::MAX);
     assert_eq!((budget.used_bytes(), buffers.leased_bytes()), (0, 0));

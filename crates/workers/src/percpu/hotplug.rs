@@ -20,7 +20,7 @@ use crate::thread::{
 };
 use crate::unbound::{CurrentPoolGuard, SubmitOutcome, WorkItem, WorkerCounters, is_pool_thread};
 
-/// How often submitters ask the system for its CPUs. Asking is one system call, so four a second cost nothing. For
+/// How often submitters query the system for its CPUs. A query is one system call, so four a second cost nothing. For
 /// so long at most, a CPU that went offline keeps its worker (the kernel moves the thread), and one that came
 /// online stays unused.
 pub(super) const CPU_POLL_INTERVAL: Duration = Duration::from_millis(250);
