@@ -2,7 +2,7 @@
 //! error with a name, or right bytes after a repetition.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_image::ImageSource;
@@ -11,7 +11,7 @@ use ferrofs_remote::{ChunkIndex, ContentDigest, RemoteSource};
 
 use crate::command::{Verb, ferrofs};
 use crate::wire::{Answer, Wire, WireRequest};
-use crate::world::{World, body, check};
+use crate::world::{World, body, check, object_bytes};
 
 const MIB: usize = 1 << 20;
 const LENGTH: u64 = (9 << 20) + 1234;
@@ -271,9 +271,7 @@ const CONTENTS: &[(&str, Change)] = &[
         answer.body.rotate_left(half);
     }),
     ("the bytes of another place", |_, answer| {
-        let wrong = body(answer.body.len() as u64 + 777);
-        let count = answer.body.len();
-        answer.body.copy_from_slice(&wrong[777..777 + count]);
+        answer.body = object_bytes(777..777 + answer.body.len() as u64);
     }),
     ("the first page again", |_, answer| answer.body.copy_within(..4096, 4096)),
     ("random bytes", |_, answer| {
@@ -281,6 +279,13 @@ const CONTENTS: &[(&str, Change)] = &[
         answer.body.fill_with(|| bytes.next().unwrap());
     }),
 ];
+
+static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| body(LENGTH));
+
+static INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let digests = OBJECT.chunks(300_000).map(ContentDigest::of).collect();
+    ChunkIndex::uniform(LENGTH, 300_000, digests).unwrap().to_bytes()
+});
 
 /// One server, one case: reads what can be read, and what is wrong must be an error.
 struct Case {
@@ -293,16 +298,14 @@ struct Case {
 
 fn start(name: &str, first: u64, change: Change, outcome: ReadOutcome, has_index: bool) -> Case {
     let is_right = Arc::new(AtomicBool::new(false));
-    let (right, object) = (Arc::clone(&is_right), body(LENGTH));
-    let digests = object.chunks(300_000).map(ContentDigest::of).collect();
-    let index = ChunkIndex::uniform(LENGTH, 300_000, digests).unwrap().to_bytes();
+    let right = Arc::clone(&is_right);
     let fragment =
-        if has_index { format!("#index={}", ContentDigest::of(&index)) } else { String::new() };
+        if has_index { format!("#index={}", ContentDigest::of(&INDEX)) } else { String::new() };
     let wire = Wire::start(move |request| {
         if request.path.ends_with(".chunk-index") {
-            return Answer::part(request, &index);
+            return Answer::part(request, &INDEX);
         }
-        let mut answer = Answer::part(request, &object);
+        let mut answer = Answer::part(request, &OBJECT);
         let number = if has_index { request.number - 1 } else { request.number };
         if number >= first && !right.load(Ordering::SeqCst) {
             change(request, &mut answer);
@@ -322,7 +325,7 @@ fn read_all(case: &Case, source: &RemoteSource) -> Vec<String> {
         match source.read_at(start, &mut buffer) {
             Ok(count) => {
                 let end = (start + count as u64).min(LENGTH);
-                let wanted = &body(end)[usize::try_from(start).unwrap()..];
+                let wanted = object_bytes(start..end);
                 // An object of another length ends elsewhere.
                 let count = count.min(wanted.len());
                 assert!(buffer[..count] == wanted[..count], "{}: wrong bytes", case.name);

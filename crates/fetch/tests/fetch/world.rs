@@ -1,7 +1,8 @@
 //! A cache, a fetcher that is started on demand, and clients of it.
 
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ferrofs_image::ImageSource;
@@ -21,13 +22,27 @@ pub(crate) struct World {
     pub(crate) environment: Vec<(&'static str, PathBuf)>,
 }
 
-/// Byte `at` of every object.
-pub(crate) fn byte(at: u64) -> u8 {
-    u8::try_from((at * 13 + (at >> 11)) % 251).unwrap()
+/// Objects repeat these bytes, and start with other ones of them every 2 KiB. Both periods differ from those of pages and
+/// chunks.
+static CYCLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    (0..251 + 2048).map(|step: u16| u8::try_from(step * 13 % 251).unwrap()).collect()
+});
+
+/// The bytes of every object in a range. Copied by blocks: a sum for each byte took a tenth of the CPU time of all tests.
+pub(crate) fn object_bytes(range: Range<u64>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(usize::try_from(range.end - range.start).unwrap());
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min((at | 2047) + 1);
+        let first = usize::try_from((at + 58 * (at >> 11)) % 251).unwrap();
+        bytes.extend_from_slice(&CYCLE[first..][..usize::try_from(end - at).unwrap()]);
+        at = end;
+    }
+    bytes
 }
 
 pub(crate) fn body(length: u64) -> Vec<u8> {
-    (0..length).map(byte).collect()
+    object_bytes(0..length)
 }
 
 impl World {
@@ -86,6 +101,6 @@ pub(crate) fn check(source: &RemoteSource, offset: u64, bytes: usize) {
     let mut buffer = vec![0; bytes];
     let count = source.read_at(offset, &mut buffer).unwrap();
     assert_eq!(count as u64, source.length().saturating_sub(offset).min(bytes as u64));
-    let wanted: Vec<u8> = (offset..offset + count as u64).map(byte).collect();
+    let wanted = object_bytes(offset..offset + count as u64);
     assert!(buffer[..count] == wanted, "bytes from {offset} on");
 }
