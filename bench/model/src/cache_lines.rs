@@ -61,7 +61,7 @@ costs! {
     latency: 4_000.0,
     /// From one thread to another one on the same CPU.
     switch: 1_500.0,
-    /// Starting a thread.
+    /// The start of a thread.
     start: 15_000.0,
     /// How long a thread runs while another one waits for its CPU: Linux's base slice, 2.8 ms.
     slice: 2_800_000.0,

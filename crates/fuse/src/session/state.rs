@@ -40,7 +40,7 @@ pub struct SessionStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionPhase {
     /// Threads are being started; they wait.
-    Starting,
+    Spawning,
     /// The first listener handles resent requests, and spare ones run if it hangs; the others wait.
     Trial,
     /// All threads have been started.
@@ -207,7 +207,7 @@ impl SessionState {
             started_at: Instant::now(),
             on_event,
             progress: Mutex::new(SessionProgress {
-                phase: SessionPhase::Starting,
+                phase: SessionPhase::Spawning,
                 has_watchdog: false,
             }),
             progressed: Condvar::new(),
@@ -407,7 +407,7 @@ impl SessionState {
     pub(super) fn wait_for_start(&self, runs_in_trial: bool) -> bool {
         let mut progress = lock(&self.progress);
         let waits = |phase| match phase {
-            SessionPhase::Starting => true,
+            SessionPhase::Spawning => true,
             SessionPhase::Trial => !runs_in_trial,
             SessionPhase::Running | SessionPhase::Ended => false,
         };

@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Server {
     /// It opens the image.
-    Starting,
+    Opening,
     /// R3: it waits for its turn.
     Prepared,
     /// R5: it may go on.
@@ -86,7 +86,7 @@ impl State {
             previous: PreviousHolder::Holds,
             previous_server: Server::Ready,
             new: New::Preparing,
-            new_server: Server::Starting,
+            new_server: Server::Opening,
             to_previous: VecDeque::new(),
             to_new: VecDeque::new(),
             is_watched_server: true,
@@ -261,10 +261,10 @@ impl State {
         let to = |server: Server| self.with(|next| next.new_server = server);
         match self.new_server {
             // It waits for its turn, and ends with its holder.
-            Server::Starting | Server::Prepared if self.new == New::Ended => {
+            Server::Opening | Server::Prepared if self.new == New::Ended => {
                 all.push(to(Server::Dead));
             }
-            Server::Starting => all.push(to(Server::Prepared)),
+            Server::Opening => all.push(to(Server::Prepared)),
             Server::Prepared if self.new == New::Holds => all.push(to(Server::HasTurn)),
             Server::HasTurn => all.push(to(Server::Reading)),
             Server::Reading => all.push(self.with(|next| {

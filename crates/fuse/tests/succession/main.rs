@@ -61,7 +61,7 @@ impl Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Listener {
     /// It is about to empty its buffer.
-    Starting,
+    Initial,
     /// It is about to remove the number beside the buffer.
     Emptied,
     /// It waits in `read`.
@@ -75,8 +75,8 @@ enum Listener {
 /// The steps of the serving process; the numbers are those of docs/survival.md.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Server {
-    /// S1.
-    Starting,
+    /// S1: it opens the image.
+    Opening,
     /// S2 is done: it knows what was in flight.
     Examined { in_flight: Vec<usize>, is_trial: bool },
     /// S3 and, without RESEND, S4, up to this number of requests.
@@ -124,7 +124,7 @@ impl State {
             journal: [Slot::default(); LISTENERS],
             suspects: [0; REQUESTS],
             banned: [false; REQUESTS],
-            server: Server::Starting,
+            server: Server::Opening,
             is_first: true,
             has_read: false,
             kills: setting.kills,
@@ -180,7 +180,7 @@ impl State {
             // D1 to D3; the first server has no predecessor.
             Server::Dead { has_crashed } => {
                 let suspects_crash = *has_crashed;
-                let mut next = Self { server: Server::Starting, is_first: false, ..self.clone() };
+                let mut next = Self { server: Server::Opening, is_first: false, ..self.clone() };
                 // The holder remembers how it ended until the successor examines.
                 next.server = Server::Examined { in_flight: Vec::new(), is_trial: suspects_crash };
                 all.push(next.examined(suspects_crash));
@@ -191,7 +191,7 @@ impl State {
                     all.push(Self { kills: self.kills - 1, ..next });
                 }
             }
-            Server::Starting => all.push(self.serving(false)),
+            Server::Opening => all.push(self.serving(false)),
             Server::Examined { in_flight, is_trial } => {
                 let (in_flight, is_trial) = (in_flight.clone(), *is_trial);
                 let server = Server::Forgetting { in_flight, is_trial, done: 0 };
@@ -277,7 +277,7 @@ impl State {
     }
 
     fn serving(&self, is_trial: bool) -> Self {
-        let server = Server::Serving { listeners: [Listener::Starting; LISTENERS], is_trial };
+        let server = Server::Serving { listeners: [Listener::Initial; LISTENERS], is_trial };
         Self { server, has_read: true, ..self.clone() }
     }
 
@@ -298,8 +298,8 @@ impl State {
             next
         };
         match listeners[index] {
-            Listener::Starting | Listener::Reading if is_trial && index > 0 => {}
-            Listener::Starting => {
+            Listener::Initial | Listener::Reading if is_trial && index > 0 => {}
+            Listener::Initial => {
                 let mut next = with(Listener::Emptied, is_trial);
                 next.journal[index].buffer = None;
                 all.push(next);

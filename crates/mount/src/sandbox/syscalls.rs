@@ -52,7 +52,7 @@ const WAIT: &[c_long] = &[
     SYS_waitid,
 ];
 
-/// Starting and ending threads, their CPU and their priority. `clone` is conditional.
+/// The start and the end of threads, their CPU and their priority. `clone` is conditional.
 const THREADS: &[c_long] = &[
     SYS_set_robust_list,
     SYS_rseq,

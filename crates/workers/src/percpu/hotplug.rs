@@ -42,13 +42,13 @@ impl PerCpuShared {
             return;
         }
         let mut registry = lock(&this.registry);
-        while registry.start_state == StartState::Starting {
+        while registry.start_state == StartState::InProgress {
             registry = this.wait(registry);
         }
         if registry.start_state == StartState::Started {
             return;
         }
-        registry.start_state = StartState::Starting;
+        registry.start_state = StartState::InProgress;
         drop(registry);
         Self::refresh(this, WaitMode::Block);
         lock(&this.registry).start_state = StartState::Started;
@@ -305,7 +305,7 @@ pub(super) enum StartState {
     #[default]
     NotStarted,
     /// A submitter starts it now.
-    Starting,
+    InProgress,
     Started,
 }
 
@@ -315,7 +315,7 @@ enum WorkerPhase {
     /// No thread.
     Absent,
     /// A thread is being started or has not reported from its CPU yet.
-    Starting,
+    Spawning,
     /// The inbox is open.
     Running,
     /// The inbox is closed; the thread may still run its last item.
@@ -475,7 +475,7 @@ impl WorkerRegistry {
         for cpu in self.wanted.difference(tried).iter().filter(|&cpu| cpu < queues.len()) {
             let worker = self.workers.entry(cpu).or_insert_with(WorkerState::absent);
             if worker.phase == WorkerPhase::Absent {
-                worker.phase = WorkerPhase::Starting;
+                worker.phase = WorkerPhase::Spawning;
                 let counters = Arc::clone(&worker.counters);
                 steps.starting.push(WorkerStart { cpu, counters });
             }
@@ -526,7 +526,7 @@ impl WorkerRegistry {
     /// Whether a worker is starting or stopping.
     fn is_changing(&self) -> bool {
         let is_changing = |phase| {
-            matches!(phase, WorkerPhase::Starting | WorkerPhase::Stopping | WorkerPhase::Exited)
+            matches!(phase, WorkerPhase::Spawning | WorkerPhase::Stopping | WorkerPhase::Exited)
         };
         self.workers.values().any(|worker| is_changing(worker.phase))
     }
