@@ -1,6 +1,6 @@
 //! The bytes of a fuzz input, taken from the front: first the few that choose parameters, then the
 //! structure under test. What is missing at the end reads as zeros, so that every input means
-//! something. The bodies use it; the seed maker writes the same order.
+//! something. The bodies use it; `make_seeds` writes the same order.
 
 /// What is left of an input.
 #[derive(Debug)]

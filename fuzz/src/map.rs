@@ -104,7 +104,7 @@ mod tests {
     use crate::map_image::MapCase;
     use crate::reading::{self, End, Trust};
 
-    /// A seed that fails at once leads a fuzzer nowhere.
+    /// An initial input that fails at once leads a fuzzer nowhere.
     #[test]
     fn most_seeds_of_the_maps_are_read_to_their_end() {
         for (name, layout) in
@@ -114,7 +114,7 @@ mod tests {
             let (mut whole, mut failed) = (0, Vec::new());
             for entry in fs::read_dir(folder).expect("seeds") {
                 let path = entry.expect("a readable folder").path();
-                let case = MapCase::decode(&fs::read(&path).expect("a seed"));
+                let case = MapCase::decode(&fs::read(&path).expect("an input"));
                 let (image, file) = case.open(layout);
                 match reading::compare(&image, &file, super::trust(&image, &file)) {
                     End::Complete if super::trust(&image, &file) == Trust::Sound => whole += 1,

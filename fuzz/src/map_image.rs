@@ -2,7 +2,7 @@
 //! and maybe a packed inode. Everything that the map says comes from the fuzz input.
 //!
 //! Input: the parameters of [`MapCase`] in 20 bytes, the bytes behind the inode of `f`, the data.
-//! Block numbers are those of the real image that a seed was cut from: the data is put where it was.
+//! Block numbers are those of the real image that it was cut from: the data is put where it was.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ const DIRENT_BYTES: u64 = 12;
 /// The mutator that a fuzzer has: it changes the first bytes of a buffer and returns how many there are then.
 pub type PlainMutator = fn(&mut [u8], usize, usize) -> usize;
 
-/// Numbers from a seed.
+/// A generator of random numbers: its state.
 struct Random(u64);
 
 impl Random {
@@ -60,8 +60,8 @@ impl Random {
 }
 
 /// Changes an image in the first `size` bytes of `data`, and returns its size then.
-pub fn mutate_image(data: &mut [u8], size: usize, seed: u32, plain: PlainMutator) -> usize {
-    let mut random = Random(u64::from(seed) << 1 | 1);
+pub fn mutate_image(data: &mut [u8], size: usize, random_value: u32, plain: PlainMutator) -> usize {
+    let mut random = Random(u64::from(random_value) << 1 | 1);
     random.next();
     let room = data.len();
     let size = match random.below(16) {
@@ -77,14 +77,19 @@ pub fn mutate_image(data: &mut [u8], size: usize, seed: u32, plain: PlainMutator
 }
 
 /// The same for an input of a number and an image.
-pub fn mutate_numbered(data: &mut [u8], size: usize, seed: u32, plain: PlainMutator) -> usize {
+pub fn mutate_numbered(
+    data: &mut [u8],
+    size: usize,
+    random_value: u32,
+    plain: PlainMutator,
+) -> usize {
     let room = data.len();
     match data.split_first_mut() {
         Some((number, image))
-            if size > 0 && (*number >= PATCHED_IMAGES || seed.is_multiple_of(64)) =>
+            if size > 0 && (*number >= PATCHED_IMAGES || random_value.is_multiple_of(64)) =>
         {
             *number = u8::MAX;
-            1 + mutate_image(image, size - 1, seed, plain)
+            1 + mutate_image(image, size - 1, random_value, plain)
         }
         _ => plain(data, size, room),
     }

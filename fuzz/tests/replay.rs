@@ -146,7 +146,7 @@ fn variants_are_spread_over_the_whole_input() {
     assert_eq!(places(1, 3).chain(places(0, 3)).chain(places(7, 1)).collect::<Vec<_>>(), [0, 0]);
 }
 
-/// A fuzzer cuts a longer seed, which then is no longer what it was made for.
+/// A fuzzer cuts a longer input, which then is no longer what it was made for.
 #[test]
 fn no_seed_is_longer_than_the_inputs_of_its_target() {
     let table = fs::read_to_string(here().join("lengths.tsv")).expect("a table");
@@ -155,9 +155,9 @@ fn no_seed_is_longer_than_the_inputs_of_its_target() {
     for (name, length) in rows {
         names.push(name);
         let length: u64 = length.parse().expect("bytes");
-        for seed in files(&here().join("seeds").join(name)) {
-            let bytes = fs::metadata(&seed).expect("a seed").len();
-            assert!(bytes <= length, "{} has {bytes} bytes", seed.display());
+        for path in files(&here().join("seeds").join(name)) {
+            let bytes = fs::metadata(&path).expect("an input").len();
+            assert!(bytes <= length, "{} has {bytes} bytes", path.display());
         }
     }
     let mut targets: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
@@ -190,11 +190,11 @@ fn most_mutated_images_still_open() {
     let mut opened = 0;
     let mut tried = 0;
     for path in files(&here().join("seeds/check")) {
-        let seed = fs::read(path).expect("a seed");
+        let input = fs::read(path).expect("an input");
         for number in 0..24 {
-            let mut data = seed.clone();
+            let mut data = input.clone();
             data.resize(64 << 10, 0);
-            let size = mutate_image(&mut data, seed.len(), number * 7 + 3, flip_a_bit);
+            let size = mutate_image(&mut data, input.len(), number * 7 + 3, flip_a_bit);
             run(Target::named("check"), "a mutated image", &data[..size]);
             let source = std::sync::Arc::new(data[..size].to_vec());
             tried += 1;
