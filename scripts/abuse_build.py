@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Interrupts builds, lets them run out of space, and changes their source, and checks that no image is ever wrong.
 
-  abuse_build.py [--cases=kill,space,source] [--kills=200] [--sizes=50] [--changes=60] [--seed=N] [--work=DIR] FERROFS [TREE]
+  abuse_build.py [--cases=kill,space,source] [--kills=200] [--sizes=50] [--changes=60] [--rng=N] [--work=DIR] FERROFS [TREE]
 
 Without TREE, the zoo of test_trees.py is taken (for kill and space).
   kill    SIGKILL at random moments of builds that have not ended, every other one over an older image: under the name is
@@ -62,7 +62,7 @@ class Abuse(harness.Report):
 
     def __init__(self, given, work):
         super().__init__(given, work)
-        self.dice, self.given.tree = random.Random(given.seed), given.tree or test_trees.zoo(os.path.join(work, "zoo"))
+        self.dice, self.given.tree = random.Random(given.rng), given.tree or test_trees.zoo(os.path.join(work, "zoo"))
         self.place = os.path.join(work, "place")
         os.mkdir(self.place)
 
@@ -215,5 +215,5 @@ class Abuse(harness.Report):
             self.expect(False, f"{label}: exit status 0, and /{name} is neither as before nor as after: {'; '.join(lines)}")
 
 
-harness.main(Abuse.of, __doc__, "FERROFS [TREE]", cases=["kill", "space", "source"], kills=200, sizes=50, changes=60, seed=6,
+harness.main(Abuse.of, __doc__, "FERROFS [TREE]", cases=["kill", "space", "source"], kills=200, sizes=50, changes=60, rng=6,
              work="/tmp")

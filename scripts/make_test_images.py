@@ -29,7 +29,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "../tests/data")
 COMMON = ["-T1710000000", "--mkfs-time"]
 # The order of directory entries and of attribute names reaches the images, so the trees lie on a file system whose hash
-# seed is fixed.
+# has a fixed key.
 SEED = "6f726566-7266-6566-6572-726f66730000"
 EXT4 = ["-b", "4096", "-I", "256", "-O", "ea_inode,^has_journal", "-U", SEED,
         "-E", f"hash_seed={SEED},lazy_itable_init=0"]

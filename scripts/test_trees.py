@@ -16,18 +16,18 @@ DEMO_PACKAGES = ["asyncio", "collections", "concurrent", "email", "html", "http"
                  "tomllib", "unittest", "urllib", "wsgiref"]
 
 
-def noise(seed, size):
-    return hashlib.shake_256(seed.encode()).digest(size)
+def noise(key, size):
+    return hashlib.shake_256(key.encode()).digest(size)
 
 
-def text(seed, size, vocabulary=400):
+def text(key, size, vocabulary=400):
     """Lines of made-up words, the short ones more frequent; compresses about as well as prose."""
     rnd, words = noise("vocabulary", 16 * vocabulary), []
     for i in range(vocabulary):
         r = rnd[16 * i:16 * i + 16]
         n = min(1 + (i * 11 // vocabulary + r[0] % 4) // 2, 7)
         words.append("".join("bcdfghklmnprstvz"[r[2 * j + 1] & 15] + "aeiou"[r[2 * j + 2] % 5] for j in range(n)))
-    rnd = noise("text " + seed, 4 * (size // 3 + 8))
+    rnd = noise("text " + key, 4 * (size // 3 + 8))
     out, column, total = [], 0, 0
     for a, b in struct.iter_unpack("<HH", rnd):
         word = words[(a * b >> 16) * vocabulary >> 16]

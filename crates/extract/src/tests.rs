@@ -132,8 +132,8 @@ fn several_threads_extract_every_golden_image_as_one_does() {
     }
 }
 
-fn bytes(seed: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at.wrapping_mul(seed + 7) >> 5).to_le_bytes()[0]).collect()
+fn bytes(variant: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(variant + 7) >> 5).to_le_bytes()[0]).collect()
 }
 
 #[test]

@@ -87,9 +87,9 @@ impl Backing {
         space: &Arc<CacheSpace>,
         identity: &ObjectIdentity,
         layout: ChunkLayout,
-        seed: u32,
+        first_generation: u32,
     ) -> io::Result<Self> {
-        let object = space.open(identity, layout, seed)?;
+        let object = space.open(identity, layout, first_generation)?;
         let first = layout.bytes_of(0);
         if !object.writer().is_present(0) {
             drop(space.reserve(first.end - first.start)?);
@@ -102,12 +102,12 @@ impl Backing {
     pub(crate) fn in_memory(
         key: CacheKey,
         layout: ChunkLayout,
-        seed: u32,
+        first_generation: u32,
         chunks: &Arc<MemoryChunks>,
     ) -> io::Result<Self> {
         let (data, records) = (memory_file("data")?, memory_file("index")?);
         let readable = (read_only(&data)?, read_only(&records)?);
-        let writer = Arc::new(ObjectWriter::new(key, layout, data, records, seed)?);
+        let writer = Arc::new(ObjectWriter::new(key, layout, data, records, first_generation)?);
         let storage = Storage::Memory { writer, chunks: Arc::clone(chunks) };
         Ok(Self { storage, data: readable.0, records: readable.1 })
     }

@@ -48,7 +48,8 @@ pub(crate) struct RequestLimits {
     /// How long a request is repeated.
     pub(crate) timeout: Duration,
     pub(crate) stats: Arc<Stats>,
-    seed: AtomicU64,
+    /// State of the generator that [`Self::generation`] steps.
+    rng_state: AtomicU64,
     /// Chunks of objects that have no files on the disk.
     memory: Arc<MemoryChunks>,
 }
@@ -70,7 +71,7 @@ impl RequestLimits {
             prefetches: Semaphore::new(PREFETCHES_MAX),
             timeout,
             stats,
-            seed: AtomicU64::new(clock.as_secs() << 30 ^ u64::from(clock.subsec_nanos())),
+            rng_state: AtomicU64::new(clock.as_secs() << 30 ^ u64::from(clock.subsec_nanos())),
             memory: Arc::default(),
         }
     }
@@ -78,7 +79,7 @@ impl RequestLimits {
     /// The first generation of a writer: another one than that of the writer before it.
     pub(crate) fn generation(&self) -> u32 {
         // The step of splitmix64; Relaxed: only the value matters.
-        let mut value = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mut value = self.rng_state.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         u32::try_from(value >> 32).unwrap_or(u32::MAX)
     }
@@ -230,15 +231,15 @@ impl SharedObject {
             let detail = format!("an object of {length} bytes is too long");
             FetchError::new(FetchErrorKind::Refused, &display_name, detail)
         })?;
-        let seed = limits.generation();
+        let generation = limits.generation();
         let in_memory = || {
-            let backing = Backing::in_memory(identity.key(), layout, seed, &limits.memory);
+            let backing = Backing::in_memory(identity.key(), layout, generation, &limits.memory);
             backing.map_err(failed)
         };
         let backing = match store {
             Store::Disk(space) => {
                 // Full, or changed by somebody else: without a cache.
-                Backing::on_disk(space, &identity, layout, seed).or_else(|_| in_memory())?
+                Backing::on_disk(space, &identity, layout, generation).or_else(|_| in_memory())?
             }
             Store::Memory { .. } => in_memory()?,
         };
@@ -802,8 +803,9 @@ impl SharedObject {
         let mut backing = lock(&self.backing);
         if Arc::ptr_eq(&backing, failed) {
             let key = *failed.writer().key();
-            let seed = self.limits.generation();
-            *backing = Arc::new(Backing::in_memory(key, self.layout, seed, &self.limits.memory)?);
+            let generation = self.limits.generation();
+            *backing =
+                Arc::new(Backing::in_memory(key, self.layout, generation, &self.limits.memory)?);
             self.replaced.send_modify(|count| *count += 1);
         }
         Ok(Arc::clone(&backing))

@@ -24,27 +24,27 @@ pub(crate) struct Pauses {
     deadline: Instant,
     /// There was no time for the last pause.
     is_ending: bool,
-    seed: u64,
+    rng_state: u64,
 }
 
 impl Pauses {
     /// For repetitions until `timeout` is over.
     pub(crate) fn new(timeout: Duration) -> Self {
         let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let seed = u64::from(clock.subsec_nanos()) | 1;
+        let rng_state = u64::from(clock.subsec_nanos()) | 1;
         let deadline = Instant::now() + timeout;
-        Self { next: PAUSE_MIN, timeout, deadline, is_ending: false, seed }
+        Self { next: PAUSE_MIN, timeout, deadline, is_ending: false, rng_state }
     }
 
     /// The pause before the next attempt, at least `min_pause`; `None` if the time is over. If it ends before the pause
     /// does, there is an attempt shortly before its end, for those who wait until then, and the last one at its end.
     pub(crate) fn next(&mut self, min_pause: Duration) -> Option<Duration> {
         // xorshift64: many clients that failed at the same time must not come back so.
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
+        self.rng_state ^= self.rng_state << 13;
+        self.rng_state ^= self.rng_state >> 7;
+        self.rng_state ^= self.rng_state << 17;
         let half = u64::try_from(self.next.as_micros() / 2).unwrap_or(0).max(1);
-        let pause = (self.next / 2 + Duration::from_micros(self.seed % half)).max(min_pause);
+        let pause = (self.next / 2 + Duration::from_micros(self.rng_state % half)).max(min_pause);
         self.next = (self.next * 2).min(PAUSE_MAX);
         let rest = self.deadline.saturating_duration_since(Instant::now());
         if rest.is_zero() {

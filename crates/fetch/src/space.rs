@@ -159,11 +159,13 @@ impl CacheSpace {
         self: &Arc<Self>,
         identity: &ObjectIdentity,
         layout: ChunkLayout,
-        seed: u32,
+        first_generation: u32,
     ) -> io::Result<Arc<DiskObject>> {
         // Most likely, there is no inode left.
         let scope = EvictionScope::WholeObjects;
-        self.with_room(layout.bytes_of(0).end, scope, || self.try_open(identity, layout, seed))
+        self.with_room(layout.bytes_of(0).end, scope, || {
+            self.try_open(identity, layout, first_generation)
+        })
     }
 
     /// Writes something; once more after an eviction if the disk refuses it although the bytes should fit: the quota of a
@@ -190,7 +192,7 @@ impl CacheSpace {
         self: &Arc<Self>,
         identity: &ObjectIdentity,
         layout: ChunkLayout,
-        seed: u32,
+        first_generation: u32,
     ) -> io::Result<Arc<DiskObject>> {
         let mut open = lock(&self.open);
         let key = identity.key();
@@ -204,7 +206,7 @@ impl CacheSpace {
         let used_before = self.cache.entry(&key).map_or(0, |entry| micros(entry.last_used));
         // The identity, and the first block of the index.
         let _files = Reserved::beyond(self, 2 * BLOCK);
-        let writer = self.cache.writer(identity, layout, seed)?;
+        let writer = self.cache.writer(identity, layout, first_generation)?;
         // A file system without holes keeps the space until the object is removed.
         let is_solid = writer.reclaim().is_err();
         let object = Arc::new(DiskObject {
@@ -409,7 +411,7 @@ impl CacheSpace {
         &self,
         key: &CacheKey,
         chunks: &[(u32, u32)],
-        seed: u32,
+        first_generation: u32,
     ) -> io::Result<PruneReport> {
         let _pass = lock(&self.pass);
         let mut report = PruneReport::default();
@@ -426,7 +428,7 @@ impl CacheSpace {
             self.remove(key, bytes, &mut report);
         } else {
             // `open` is held, so that nobody opens the object meanwhile.
-            let writer = self.cache.open_writer(key, seed)?;
+            let writer = self.cache.open_writer(key, first_generation)?;
             for (start, end) in chunks {
                 writer.discard(*start..*end)?;
                 report.chunks += u64::from(end.saturating_sub(*start));

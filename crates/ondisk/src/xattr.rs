@@ -373,8 +373,8 @@ pub fn filter_of_names<'n>(names: impl IntoIterator<Item = (u8, &'n [u8])>) -> u
 /// says that no such attribute is there (F21).
 #[must_use]
 pub fn filter_bit(prefix: u8, suffix: &[u8]) -> u32 {
-    let seed = FILTER_SEED.wrapping_add(u32::from(prefix));
-    1u32.wrapping_shl(xxhash_rust::xxh32::xxh32(suffix, seed) & 31)
+    let initial_value = FILTER_SEED.wrapping_add(u32::from(prefix));
+    1u32.wrapping_shl(xxhash_rust::xxh32::xxh32(suffix, initial_value) & 31)
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl CacheDirectory {
         &self,
         identity: &ObjectIdentity,
         layout: ChunkLayout,
-        seed: u32,
+        first_generation: u32,
     ) -> io::Result<ObjectWriter> {
         let key = identity.key();
         let name = hex(&key);
@@ -201,7 +201,7 @@ impl CacheDirectory {
         named.set_len(0)?;
         std::os::unix::fs::FileExt::write_all_at(&named, identity.text().as_bytes(), 0)?;
         let [data, records] = ["data", "index"].map(|file| open_in(&folder, file, flags));
-        ObjectWriter::new(key, layout, data?, records?, seed)
+        ObjectWriter::new(key, layout, data?, records?, first_generation)
     }
 
     /// Records what a location was when it was opened, so that it can be opened without a server.

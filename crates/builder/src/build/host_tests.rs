@@ -434,8 +434,8 @@ fn source() -> TempDir {
         fs::create_dir(&folder).unwrap();
         for number in 0..150_u32 {
             let bytes = (number as usize * 37) % 9000;
-            let seed = if number % 3 == 0 { 0 } else { directory };
-            let word = format!("{seed} and {number} ");
+            let variant = if number % 3 == 0 { 0 } else { directory };
+            let word = format!("{variant} and {number} ");
             let content = word.repeat(bytes / word.len() + 1);
             let name = folder.join(format!("a file with a long name, number {number}"));
             fs::write(&name, &content.as_bytes()[..bytes]).unwrap();

@@ -48,8 +48,8 @@ fn several() -> BuildOptions {
 }
 
 /// Text that every algorithm makes shorter, a little different in each file.
-fn lines(seed: usize, bytes: usize) -> Vec<u8> {
-    let line = |number: usize| format!("line {} of {seed}, and so on\n", number * number % 9973);
+fn lines(variant: usize, bytes: usize) -> Vec<u8> {
+    let line = |number: usize| format!("line {} of {variant}, and so on\n", number * number % 9973);
     let mut text: Vec<u8> =
         (0..).flat_map(|number| line(number).into_bytes()).take(bytes).collect();
     text.truncate(bytes);

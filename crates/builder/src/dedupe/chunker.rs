@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn cuts_are_where_the_plain_rule_has_them() {
-        for seed in 0..40 {
-            let data = noise(seed, 9000 + usize::try_from(seed).unwrap());
+        for number in 0..40 {
+            let data = noise(number, 9000 + usize::try_from(number).unwrap());
             let cdc = CdcParams { bits: BITS_MIN };
             assert_eq!(cdc.end(&data), plain_end(&data, BITS_MIN));
         }

@@ -17,8 +17,8 @@ const OPTIONS: DedupeOptions =
     DedupeOptions { block_bytes: BLOCK, pcluster_bytes: BLOCK, jobs: None, memory_bytes: 64 << 20 };
 
 /// Bytes without any pattern.
-pub(super) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x9e37_79b9_7f4a_7c15;
+pub(super) fn noise(initial_state: u64, bytes: usize) -> Vec<u8> {
+    let mut state = initial_state.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x9e37_79b9_7f4a_7c15;
     let words = std::iter::repeat_with(|| {
         state ^= state << 13;
         state ^= state >> 7;
@@ -378,7 +378,8 @@ enum GeneratorStep {
 
 fn steps() -> impl Strategy<Value = Vec<Vec<GeneratorStep>>> {
     let step = prop_oneof![
-        (any::<u64>(), 0..30_000_usize).prop_map(|(seed, bytes)| GeneratorStep::Fresh(seed, bytes)),
+        (any::<u64>(), 0..30_000_usize)
+            .prop_map(|(state, bytes)| GeneratorStep::Fresh(state, bytes)),
         (0..60_000_usize).prop_map(GeneratorStep::Zeros),
         (any::<prop::sample::Index>(), 0..60_000_usize)
             .prop_map(|(index, bytes)| GeneratorStep::Again(index, bytes)),
@@ -395,7 +396,7 @@ fn made(files: &[Vec<GeneratorStep>]) -> Vec<Vec<u8>> {
         let start = all.len();
         for step in steps {
             match step {
-                GeneratorStep::Fresh(seed, bytes) => all.extend(noise(*seed, *bytes)),
+                GeneratorStep::Fresh(state, bytes) => all.extend(noise(*state, *bytes)),
                 GeneratorStep::Zeros(bytes) => all.resize(all.len() + bytes, 0),
                 GeneratorStep::Again(index, bytes) => {
                     let from = index.index(all.len() + 1);

@@ -57,9 +57,9 @@ fn options(method: Option<Method>, block_bits: u8, pcluster_blocks: u32) -> Buil
     }
 }
 
-/// Bytes of every kind, which a seed picks: runs of zeros, text, noise, and what was there before.
-fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+/// Pseudorandom bytes of every kind: runs of zeros, text, noise, and what was there before.
+fn bytes(initial_state: u64, count: usize) -> Vec<u8> {
+    let mut state = initial_state.wrapping_mul(2).wrapping_add(1);
     let mut random = move || {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -278,12 +278,12 @@ impl FilePieces for FixedPieces {
 }
 
 /// Files of which the second and third hold parts of the first, with pieces that say so.
-fn with_copies(seed: u64, cuts: [usize; 4]) -> (Vec<Vec<u8>>, FixedPieces) {
-    let first = bytes(seed, 200_000);
+fn with_copies(initial_state: u64, cuts: [usize; 4]) -> (Vec<Vec<u8>>, FixedPieces) {
+    let first = bytes(initial_state, 200_000);
     let [start, own, between, end] = cuts;
     let copied = &first[start..][..own];
-    let gap = bytes(seed + 1, between);
-    let second = [&bytes(seed + 2, end)[..], copied, &gap, copied].concat();
+    let gap = bytes(initial_state + 1, between);
+    let second = [&bytes(initial_state + 2, end)[..], copied, &gap, copied].concat();
     let whole = [&first[..start], copied].concat();
     let mut pieces = vec![Vec::new(); 3];
     let add = |to: &mut Vec<DedupePiece>, piece: DedupePiece| {
@@ -310,14 +310,14 @@ proptest! {
 
     #[test]
     fn every_byte_comes_back(
-        seed in any::<u64>(),
+        initial_state in any::<u64>(),
         sizes in prop::collection::vec(prop_oneof![0_usize..9000, 0_usize..400_000], 1..8),
         method in methods(),
         (block_bits, pcluster_blocks) in (9_u8..=16, prop_oneof![Just(1_u32), Just(4), Just(16), Just(256)]),
         inline in any::<bool>(),
         fragments in all_fragments(),
     ) {
-        let mut files: Vec<_> = sizes.iter().zip(seed..).map(|(&size, seed)| bytes(seed, size)).collect();
+        let mut files: Vec<_> = sizes.iter().zip(initial_state..).map(|(&size, state)| bytes(state, size)).collect();
         files.extend_from_within(..1);
         let tail = files[0].len() / 2;
         files.push(files[0][tail..].to_vec());
@@ -331,14 +331,14 @@ proptest! {
 
     #[test]
     fn every_byte_of_a_copy_comes_back(
-        seed in any::<u64>(),
+        initial_state in any::<u64>(),
         (start, own, between, end) in (0_usize..90_000, 1_usize..100_000, 0_usize..9000, 0_usize..20_000),
         method in methods(),
         pcluster_blocks in prop_oneof![Just(1_u32), Just(16)],
         inline in any::<bool>(),
         tails in any::<bool>(),
     ) {
-        let (files, pieces) = with_copies(seed, [start, own, between, end]);
+        let (files, pieces) = with_copies(initial_state, [start, own, between, end]);
         let fragments = if tails { Fragments::Tails } else { Fragments::None };
         let options = BuildOptions { inline_pclusters: inline, fragments, ..options(Some(method), 12, pcluster_blocks) };
         WrittenFiles::of(&contents(&files), Some(&pieces), options).unwrap().check(&files);
@@ -346,13 +346,13 @@ proptest! {
 
     #[test]
     fn every_byte_comes_back_uncompressed(
-        seed in any::<u64>(),
+        initial_state in any::<u64>(),
         sizes in prop::collection::vec(prop_oneof![0_usize..9000, 0_usize..400_000], 1..8),
         block_bits in 9_u8..=16,
         chunk_blocks in prop::option::of(prop_oneof![Just(1_u64), Just(8), Just(1 << 20)]),
         (inline_data, force_chunk_indexes) in any::<(bool, bool)>(),
     ) {
-        let mut files: Vec<_> = sizes.iter().zip(seed..).map(|(&size, seed)| bytes(seed, size)).collect();
+        let mut files: Vec<_> = sizes.iter().zip(initial_state..).map(|(&size, state)| bytes(state, size)).collect();
         files.extend_from_within(..1);
         let options = options(None, block_bits, 1);
         let chunk_bytes = chunk_blocks.map(|blocks| blocks << block_bits);
@@ -367,7 +367,7 @@ const ZSTD: Method = Method::Zstd { level: 3, window_log: 17 };
 /// Files of many sizes, one of them of several segments.
 fn many_files() -> Vec<Vec<u8>> {
     let mut files: Vec<_> =
-        (0..300).map(|seed| bytes(seed, (seed * 97 % 30_000) as usize)).collect();
+        (0..300).map(|number| bytes(number, (number * 97 % 30_000) as usize)).collect();
     files.insert(20, bytes(999, 9 << 20));
     files
 }

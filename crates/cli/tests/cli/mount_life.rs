@@ -654,7 +654,7 @@ fn readers_of_long_extents_in_the_smallest_memory_wait_for_each_other_and_not_fo
     let (dir, point) = (Dir::new(), MountPoint::new());
     let (source, image) = (dir.join("source"), dir.join("image"));
     fs::create_dir(&source).unwrap();
-    let texts: Vec<Vec<u8>> = (1..=2).map(|seed| repetitive(BYTES, seed)).collect();
+    let texts: Vec<Vec<u8>> = (1..=2).map(|state| repetitive(BYTES, state)).collect();
     for (number, text) in texts.iter().enumerate() {
         fs::write(source.join(number.to_string()), text).unwrap();
     }

@@ -307,8 +307,8 @@ mod tests {
     use super::*;
 
     /// Bytes from a linear congruential generator; of each, only the bits in `mask`.
-    fn bytes(count: usize, mask: u8, seed: u64) -> Vec<u8> {
-        let mut state = seed;
+    fn bytes(count: usize, mask: u8, initial_state: u64) -> Vec<u8> {
+        let mut state = initial_state;
         let next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             state.to_le_bytes()[6] & mask

@@ -32,8 +32,8 @@ impl Xorshift {
 }
 
 /// Literals, runs and repeats from all distances, the short ones more often.
-fn mixture(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = Xorshift(seed | 1);
+fn mixture(length: usize, initial_state: u64) -> Vec<u8> {
+    let mut random = Xorshift(initial_state | 1);
     let mut data: Vec<u8> = Vec::with_capacity(length + 400);
     while data.len() < length {
         if data.is_empty() || random.below(3) == 0 {
@@ -100,8 +100,8 @@ fn all_properties() -> impl Iterator<Item = [u32; 3]> {
 #[test]
 fn both_decode_with_all_properties() {
     let mut lzma = LzmaDecoder::new(1 << 20).unwrap();
-    for (properties, seed) in all_properties().zip(1..).step_by(STEP) {
-        let data = mixture(6000, seed);
+    for (properties, initial_state) in all_properties().zip(1..).step_by(STEP) {
+        let data = mixture(6000, initial_state);
         let stream = encoded(&data, properties);
         assert!(both(&mut lzma, &stream, data.len(), DecodeMode::Whole) == (Ok(()), data.clone()));
         for length in [1, 2, 17, 500, 5999] {
@@ -148,8 +148,8 @@ fn every_distance_repeats_right_up_to_the_last_byte() {
 fn both_say_the_same_of_damaged_and_cut_streams() {
     let mut lzma = LzmaDecoder::new(4096).unwrap();
     let mut random = Xorshift(0xDA3A6E);
-    for (properties, seed) in all_properties().zip(100..).step_by(STEP) {
-        let data = mixture(3000, seed);
+    for (properties, initial_state) in all_properties().zip(100..).step_by(STEP) {
+        let data = mixture(3000, initial_state);
         let stream = encoded(&data, properties);
         for _ in 0..20 {
             let mut broken = stream.clone();

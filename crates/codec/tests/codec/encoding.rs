@@ -150,7 +150,8 @@ fn noise_is_not_worth_it_and_zeros_fill_the_extent() {
 
 /// Text whose ratio changes, as in a program.
 fn program(length: usize) -> Vec<u8> {
-    let parts = (0..).flat_map(|seed| [text(9000, 2 * seed), noise(700, 2 * seed), vec![0; 500]]);
+    let parts =
+        (0..).flat_map(|number| [text(9000, 2 * number), noise(700, 2 * number), vec![0; 500]]);
     let mut data: Vec<u8> = parts.take(3 * (1 + length / 10_200)).flatten().collect();
     data.truncate(length);
     data
@@ -229,11 +230,11 @@ fn lzma_remembers_nothing_even_without_a_restart() {
 #[test]
 fn random_data_comes_back() {
     let part = prop_oneof![
-        (1..30_000_usize, any::<u64>()).prop_map(|(length, seed)| text(length, seed)),
-        (1..3000_usize, any::<u64>()).prop_map(|(length, seed)| noise(length, seed)),
+        (1..30_000_usize, any::<u64>()).prop_map(|(length, state)| text(length, state)),
+        (1..3000_usize, any::<u64>()).prop_map(|(length, state)| noise(length, state)),
         (1..30_000_usize, any::<u8>()).prop_map(|(length, byte)| vec![byte; length]),
         (1..3000_usize, 2..9_usize, any::<u64>())
-            .prop_map(|(length, period, seed)| noise(period, seed).repeat(length / period + 1)),
+            .prop_map(|(length, period, state)| noise(period, state).repeat(length / period + 1)),
     ];
     let data = prop::collection::vec(part, 1..7).prop_map(|parts| parts.concat());
     let case = (data, 0..METHODS.len(), prop_oneof![32..600_usize, Just(4096), 600..20_000_usize]);

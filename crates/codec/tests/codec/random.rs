@@ -12,8 +12,8 @@ use crate::samples::{noise, text};
 /// Text, noise and runs of one byte, in any order.
 fn data() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
-        (1..3000_usize, any::<u64>()).prop_map(|(length, seed)| text(length, seed)),
-        (1..3000_usize, any::<u64>()).prop_map(|(length, seed)| noise(length, seed)),
+        (1..3000_usize, any::<u64>()).prop_map(|(length, state)| text(length, state)),
+        (1..3000_usize, any::<u64>()).prop_map(|(length, state)| noise(length, state)),
         (1..3000_usize, any::<u8>()).prop_map(|(length, byte)| vec![byte; length]),
     ];
     prop::collection::vec(part, 1..6).prop_map(|parts| parts.concat())

@@ -23,8 +23,8 @@ impl Xorshift {
     }
 }
 
-pub(crate) fn text(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = Xorshift(seed | 1);
+pub(crate) fn text(length: usize, initial_state: u64) -> Vec<u8> {
+    let mut random = Xorshift(initial_state | 1);
     let mut data = Vec::with_capacity(length + 16);
     while data.len() < length {
         data.extend_from_slice(WORDS[random.below(WORDS.len())].as_bytes());
@@ -36,8 +36,8 @@ pub(crate) fn text(length: usize, seed: u64) -> Vec<u8> {
     data
 }
 
-pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = Xorshift(seed | 1);
+pub(crate) fn noise(length: usize, initial_state: u64) -> Vec<u8> {
+    let mut random = Xorshift(initial_state | 1);
     (0..length).map(|_| random.next().to_le_bytes()[3]).collect()
 }
 

@@ -121,8 +121,8 @@ pub(crate) fn corruption(codec: &Codec, streams: &[Stream]) {
 pub(crate) fn noise_as_stream(codec: &Codec) {
     let mut decoder = decoder();
     let mut random = Xorshift(0xBAD);
-    for seed in 1..600 {
-        let input = noise(1 + random.below(300), seed);
+    for initial_state in 1..600 {
+        let input = noise(1 + random.below(300), initial_state);
         let length = random.below(5000);
         for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
             drop(job(codec, &input, mode).run(&mut decoder, length));

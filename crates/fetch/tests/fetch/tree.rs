@@ -23,9 +23,9 @@ pub(crate) fn figure(name: &str, min: u64) -> u64 {
     std::env::var(name).map_or(min, |text| text.parse::<u64>().unwrap().max(min))
 }
 
-/// The steps of xorshift64 from `seed` on.
-pub(crate) fn random(seed: u64) -> impl Iterator<Item = u64> {
-    let mut state = seed | 1;
+/// The steps of xorshift64 from `initial_state` on.
+pub(crate) fn random(initial_state: u64) -> impl Iterator<Item = u64> {
+    let mut state = initial_state | 1;
     std::iter::repeat_with(move || {
         state ^= state << 13;
         state ^= state >> 7;

@@ -62,8 +62,8 @@ pub(super) struct VerifiedXattr {
 #[derive(Debug)]
 struct Shard {
     /// Hashes of clusters, with the length of the extent; of stored data, hashes of ranges that are not whole
-    /// units. An accident is as likely as an undetected
-    /// error of the memory, and nobody can provoke one, as the hash has a random seed.
+    /// units. An accident is as likely as an undetected error of the memory, and nobody can provoke one, as the
+    /// hash has a random state.
     clusters: HashSet<u64, RandomState>,
     /// Units of the image that were read, whole.
     read: SparseBitSet,

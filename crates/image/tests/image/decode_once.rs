@@ -38,9 +38,9 @@ fn assert_once(name: &str, image: &Image, distinct: u64) {
 /// 64 threads, each of which reads everything, in an order of its own.
 fn read_by_many(corpus: &CorpusImage, image: &Image, step: usize) {
     std::thread::scope(|scope| {
-        for seed in 1..=64 {
+        for initial_state in 1..=64 {
             scope.spawn(move || {
-                let mut numbers = XorshiftRng(seed);
+                let mut numbers = XorshiftRng(initial_state);
                 let mut order: Vec<usize> = (0..corpus.files.len()).collect();
                 let mut buffer = vec![0u8; step];
                 while !order.is_empty() {

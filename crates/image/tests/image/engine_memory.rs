@@ -62,10 +62,10 @@ fn readers_of_different_parts_of_a_short_extent_get_their_bytes() {
     let (image, _memory, text) = short_extents();
     let inode = Lz4Image::file(&image, 0);
     std::thread::scope(|scope| {
-        for seed in 1..=8 {
+        for initial_state in 1..=8 {
             let (image, inode, text) = (&image, &inode, &text);
             scope.spawn(move || {
-                let mut numbers = XorshiftRng(seed);
+                let mut numbers = XorshiftRng(initial_state);
                 let mut buffer = [0u8; 3_000];
                 for _ in 0..3_000 {
                     // Few extents, so that readers meet.
@@ -276,10 +276,10 @@ fn readers_with_buffers_of_the_budget_never_wait_for_each_other() {
     let options = OpenOptions::new().memory(&memory).workers(&own_workers()).caller_caches(true);
     let image = written.open(&options);
     std::thread::scope(|scope| {
-        for seed in 1..=16 {
+        for initial_state in 1..=16 {
             let (image, written) = (&image, &written);
             scope.spawn(move || {
-                let mut numbers = XorshiftRng(seed);
+                let mut numbers = XorshiftRng(initial_state);
                 for _ in 0..6 {
                     let number = numbers.index(3);
                     let at = numbers.index(15) << 20;
@@ -368,9 +368,9 @@ fn a_prefetch_has_a_buffer_only_where_reads_have_room() {
 /// 64 threads read everything at the smallest limit.
 fn read_by_many(name: &str, image: &Image, texts: &[(ferrofs_image::Nid, Vec<u8>)]) {
     std::thread::scope(|scope| {
-        for seed in 1..=64 {
+        for initial_state in 1..=64 {
             scope.spawn(move || {
-                let mut numbers = XorshiftRng(seed);
+                let mut numbers = XorshiftRng(initial_state);
                 for _ in 0..6 {
                     let (nid, text) = &texts[numbers.index(texts.len())];
                     let inode = image.inode(*nid).unwrap();

@@ -89,10 +89,10 @@ fn many_threads_read_one_image_and_many_images_at_once() {
     let set = ImageSet::corpus();
     let images: Vec<_> = set.manifest.images.iter().take(24).map(|one| set.open(one)).collect();
     std::thread::scope(|scope| {
-        for seed in 1..=4 {
+        for initial_state in 1..=4 {
             let images = &images;
             scope.spawn(move || {
-                let mut numbers = XorshiftRng(seed);
+                let mut numbers = XorshiftRng(initial_state);
                 for image in images {
                     for inode in files_of(image) {
                         check_ranges(image, &inode, &mut numbers, 1);

@@ -118,11 +118,12 @@ impl CacheDirectory {
     ///
     /// # Errors
     /// The same.
-    pub fn open_writer(&self, key: &CacheKey, seed: u32) -> io::Result<ObjectWriter> {
+    pub fn open_writer(&self, key: &CacheKey, first_generation: u32) -> io::Result<ObjectWriter> {
         let folder = self.folder(&hex(key))?;
         let records = open_in(&folder, "index", OFlags::RDWR)?;
         let layout = read_header(&records, key)?;
-        ObjectWriter::new(*key, layout, open_in(&folder, "data", OFlags::RDWR)?, records, seed)
+        let data = open_in(&folder, "data", OFlags::RDWR)?;
+        ObjectWriter::new(*key, layout, data, records, first_generation)
     }
 
     /// Records that an object is used now.

@@ -246,8 +246,8 @@ pub struct ObjectWriter {
 
 impl ObjectWriter {
     /// Takes over two files that are open for reading and writing. An index that belongs to
-    /// another object, or is damaged, is emptied. `seed` makes generations differ from those of a
-    /// writer before this one: a clock will do.
+    /// another object, or is damaged, is emptied. Generations count from `first_generation`,
+    /// so that they differ from those of a writer before this one: a clock will do.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -256,10 +256,10 @@ impl ObjectWriter {
         layout: ChunkLayout,
         data: File,
         records: File,
-        seed: u32,
+        first_generation: u32,
     ) -> io::Result<Self> {
         let changing = std::array::from_fn(|_| Mutex::new(()));
-        let generation = AtomicU32::new(seed);
+        let generation = AtomicU32::new(first_generation);
         let writer = Self { key, layout, data, records, generation, changing };
         writer.restore()?;
         writer.records.set_len(ChunkRecord::offset(layout.count()))?;
@@ -441,10 +441,10 @@ mod tests {
     }
 
     impl Files {
-        fn writer(&self, seed: u32) -> ObjectWriter {
+        fn writer(&self, first_generation: u32) -> ObjectWriter {
             let layout = ChunkLayout::new(LENGTH).unwrap();
             let [data, records] = [&self.data, &self.records].map(|file| file.try_clone().unwrap());
-            ObjectWriter::new(KEY, layout, data, records, seed).unwrap()
+            ObjectWriter::new(KEY, layout, data, records, first_generation).unwrap()
         }
 
         fn reader(&self, index: Option<ChunkIndex>) -> CachedObject {

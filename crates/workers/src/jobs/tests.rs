@@ -485,10 +485,10 @@ pub(super) fn for_a_while(threads: u64, once: impl Fn(&mut Random) + Sync) -> us
     let rounds = AtomicUsize::new(0);
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for seed in 1..=threads {
+        for number in 1..=threads {
             let (once, rounds) = (&once, &rounds);
             scope.spawn(move || {
-                let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                let mut random = Random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                 while begun.elapsed() < LENGTH {
                     once(&mut random);
                     rounds.fetch_add(1, Ordering::Relaxed);

@@ -592,10 +592,10 @@ fn look_up_at_random(shards: usize) {
     };
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for seed in 1..=8_u64 {
+        for number in 1..=8_u64 {
             let lookups = &lookups;
             scope.spawn(move || {
-                let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                let mut random = Random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                 while begun.elapsed() < LENGTH {
                     lookups.round(&mut random);
                 }
