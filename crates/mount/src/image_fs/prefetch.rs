@@ -277,14 +277,14 @@ impl PrefetchQueue {
     }
 
     /// Queues files, the first ones first.
-    pub(super) fn push_files(&self, files: &[Nid]) {
+    pub(super) fn submit_files(&self, files: &[Nid]) {
         for batch in files.chunks(BATCH_FILES) {
-            self.push(PrefetchTask::Files(batch.to_vec()));
+            self.submit(PrefetchTask::Files(batch.to_vec()));
         }
     }
 
     /// Queues a task. A full queue drops it.
-    pub(super) fn push(&self, task: PrefetchTask) {
+    pub(super) fn submit(&self, task: PrefetchTask) {
         let mut state = self.tasks.lock();
         if state.tasks.len() >= MAX_QUEUED {
             return;
@@ -514,12 +514,12 @@ mod tests {
     fn the_first_task_starts_one_thread() {
         let (queue, started, release) = queue(8);
         assert_eq!(threads(&queue), 0);
-        queue.push_files(&[Nid::new(1)]);
+        queue.submit_files(&[Nid::new(1)]);
         started.recv().unwrap();
         assert_eq!(threads(&queue), 1);
         release.send(()).unwrap();
         wait_until_idle(&queue, 1);
-        queue.push_files(&[Nid::new(1)]);
+        queue.submit_files(&[Nid::new(1)]);
         started.recv().unwrap();
         assert_eq!(threads(&queue), 1, "the idle thread takes the task");
         release.send(()).unwrap();
@@ -530,7 +530,7 @@ mod tests {
     fn busy_threads_get_help_up_to_the_limit() {
         let (queue, started, release) = queue(2);
         for number in 1..=3 {
-            queue.push_files(&[Nid::new(number)]);
+            queue.submit_files(&[Nid::new(number)]);
         }
         assert_eq!(threads(&queue), 2);
         for _ in 0..3 {
@@ -544,7 +544,7 @@ mod tests {
     fn a_full_queue_drops_tasks() {
         let (queue, started, release) = queue(0);
         for _ in 0..2 * MAX_QUEUED {
-            queue.push_files(&[Nid::new(1)]);
+            queue.submit_files(&[Nid::new(1)]);
         }
         assert_eq!(queue.tasks.lock().tasks.len(), MAX_QUEUED);
         drop((started, release));

@@ -120,19 +120,19 @@ impl ImageFs {
             return;
         }
         if offset == 0 {
-            self.prefetch_queue.push_files(&self.predictor.on_read(file.inode().nid()));
+            self.prefetch_queue.submit_files(&self.predictor.on_read(file.inode().nid()));
         }
         if read.extent_bytes == 0 || read.bytes > SMALL_READ_BYTES {
             return;
         }
         let task = |file| PrefetchTask::Readaround { file, offset, read };
         if read.extent_bytes <= SHORT_EXTENT_BYTES {
-            self.readaround_queue.push(task(Arc::clone(file)));
+            self.readaround_queue.submit(task(Arc::clone(file)));
         } else if self.notifier.get().is_some_and(Notifier::has_idle_listener) {
             // A store waits for pages that are being read, so another listener must be there to reply to those reads.
             self.store_readaround(file, offset, read);
         } else {
-            self.prefetch_queue.push(task(Arc::clone(file)));
+            self.prefetch_queue.submit(task(Arc::clone(file)));
         }
     }
 
