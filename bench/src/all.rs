@@ -53,7 +53,7 @@ pub(crate) struct AllArguments {
     /// Directory to build images from [default: copies of parts of /usr, at most 300 MB]
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
-    /// Folder with the programs of others, such as erofsfuse and mkfs.erofs
+    /// Folder with the programs to compare with, such as erofsfuse and mkfs.erofs
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     /// Run only these experiments

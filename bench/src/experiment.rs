@@ -155,7 +155,7 @@ pub(crate) struct RoundOptions {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: Option<u16>,
     /// Begin no further measurement after this number of seconds. All parts of the experiment share this time; a part
-    /// that gets none of it is left out
+    /// that gets none of it is left out. With --quick, at most 30 seconds [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: Option<u32>,
 }

@@ -50,8 +50,8 @@ pub(crate) struct JobsArguments {
     /// Memory to fault in, in GiB; an eighth of one with --quick
     #[arg(short, long, value_name = "GIB", default_value_t = 4, value_parser = up_to(u16::MAX))]
     gib: u16,
-    /// Numbers of threads; one line for each number [default: 1, 2, 4 and so on, up to the number that the system runs
-    /// at once]
+    /// Numbers of threads; one line for each number [default: 1, 2, 4 and so on, up to the number of CPUs available to
+    /// the process]
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = up_to(u16::MAX))]
     threads: Vec<u16>,
     /// Also measure what several threads save when a mount of this image starts (needs root)

@@ -106,7 +106,7 @@ struct CommandLine {
     #[arg(long, global = true)]
     quick: bool,
     /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
-    /// folder
+    /// folder [default: none; for `all`, ferrofs-bench-report]
     #[arg(long, global = true, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print figures even if they differ too much between repetitions
@@ -120,7 +120,7 @@ struct CommandLine {
 enum Verb {
     #[command(flatten)]
     Run(Run),
-    /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
+    /// Runs every experiment and writes report.html; takes at most 15 minutes on 2 CPUs
     All(all::AllArguments),
     /// Prints what an experiment measures, the expected result and its thresholds
     Describe {

@@ -56,7 +56,7 @@ const QUIET: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountArguments {
-    /// The systems that mount
+    /// The kernel drivers and programs that mount the images
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::value_variants().to_vec())]
     systems: Vec<System>,
@@ -107,7 +107,7 @@ pub(crate) struct SlowArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StartArguments {
-    /// The systems that mount
+    /// The kernel drivers and programs that mount the images
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::EROFS)]
     systems: Vec<System>,

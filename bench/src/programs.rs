@@ -36,7 +36,7 @@ pub(crate) struct ProgramArguments {
     /// PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) ferrofs: Option<PathBuf>,
-    /// Look for the programs of others in this folder only, not on PATH
+    /// Look for the programs to compare with, such as mkfs.erofs, in this folder only, not on PATH
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
 }
@@ -46,7 +46,8 @@ pub(crate) struct ProgramArguments {
 pub(crate) struct PeerArguments {
     #[command(flatten)]
     pub(crate) rounds: RoundOptions,
-    /// Folder for outputs, images and mount points
+    /// Folder for outputs, images and mount points [default: for extract and build, /dev/shm if it is a tmpfs; otherwise
+    /// $TMPDIR or /tmp]
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
     #[command(flatten)]

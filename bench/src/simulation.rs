@@ -56,9 +56,9 @@ const FAULTING_HERE: &str = "time here";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArguments {
-    /// What is simulated: workqueue is one submitter and a worker on every other CPU, as in the experiment of this
-    /// name; reads are reads of cached clusters on every CPU; jobs is the faulting in of memory by several threads, as in
-    /// the experiment of this name [default: all]
+    /// What is simulated: workqueue is one submitter and a worker on each of the other CPUs, as in the experiment of
+    /// this name; reads are reads of cached clusters on every CPU; jobs is the faulting in of memory by several threads,
+    /// as in the experiment of this name [default: all]
     #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "reads", "jobs"])]
     subjects: Vec<String>,
     /// For workqueue: numbers of CPUs, of which the submitter has one; one run for each number

@@ -169,14 +169,14 @@ const PAGES_PER_CHUNK: usize = 256;
 /// The rows, and what they are.
 const ROWS: [(&str, &str); 11] = [
     ("inline", "One thread and no queue, whatever the number of workers"),
-    ("original", "QEMU's version 2: shared bitmaps and event, round robin"),
+    ("original", "QEMU's threaded workqueue, version 2: shared bitmaps and event, round robin"),
     ("batching", "The same with batching"),
-    ("per-thread", "Batching; slots, bitmaps and events of each worker on lines of their own"),
-    ("round-robin", "QEMU's version 3: the same without batching"),
-    ("rayon", "rayon: one spawn a page from one submitter"),
+    ("per-thread", "Batching; slots, bitmaps and events of each worker on separate cache lines"),
+    ("round-robin", "QEMU's threaded workqueue, version 3: the same without batching"),
+    ("rayon", "rayon: one spawn per page from one submitter"),
     ("rayon-iter", "rayon: a parallel iterator, for comparison: it has no stream of requests"),
-    ("crossbeam", "crossbeam-channel: a bounded queue there, another one back"),
-    ("ours-waiting", "Ours over all workers; as above, the submitter only submits"),
+    ("crossbeam", "crossbeam-channel: a bounded queue to the workers, another one back"),
+    ("ours-waiting", "Ours over all workers; the submitter only submits, as in the rows above"),
     ("ours-round-robin", "Ours, whose submitter works, too; without batching"),
     ("ours", "Ours, whose submitter works, too"),
 ];

@@ -25,7 +25,7 @@ pub(crate) fn parse_cache_size(text: &str) -> Result<u64, String> {
     is_enough.then_some(bytes).ok_or_else(|| "a cache needs at least 32m".to_owned())
 }
 
-/// Reads a time: a number of seconds, or with the suffix m, h or d of minutes, hours or days.
+/// Reads a time: a number of seconds, or, with the suffix m, h or d, a number of minutes, hours or days.
 pub(crate) fn parse_age(text: &str) -> Result<u64, String> {
     let (digits, seconds) = match text.as_bytes().last() {
         Some(b's') => (&text[..text.len() - 1], 1),

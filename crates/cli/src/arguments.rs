@@ -106,8 +106,9 @@ pub(crate) struct RemoteArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Remote images")]
 pub(crate) struct ConnectionArguments {
-    /// Directory of the cache, which keeps fetched parts of remote images [default: ferrofs in
-    /// $XDG_CACHE_HOME or ~/.cache; for root without a home directory, /var/cache/ferrofs]
+    /// Directory of the cache, which keeps fetched parts of remote images [default:
+    /// $XDG_CACHE_HOME/ferrofs or ~/.cache/ferrofs; for root without a home directory,
+    /// /var/cache/ferrofs]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 
@@ -157,8 +158,8 @@ const STATS_WITHOUT_JSON: &str = "Print statistics of the decoder, cache and mem
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct MachineArguments {
-    /// Number of threads. A number above that of the CPUs available to the process means one thread
-    /// for each of these CPUs [default: one for each CPU]
+    /// Number of threads. The maximum is one for each CPU available to the process; a larger number
+    /// is reduced to it [default: the maximum]
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 
@@ -182,10 +183,11 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work, of which one byte takes about a nanosecond; at the limit, the verb
-    /// ends with an error. Work is repeated if many inodes of a damaged image refer to the same
-    /// data, which ferrofs reads again for each of them. Undamaged images cause almost none
-    /// [default: 256m plus 512 bytes for each byte of IMAGE]
+    /// Limit of repeated work; at the limit, the verb ends with an error. Work is repeated if many
+    /// inodes of a damaged image refer to the same data, which ferrofs reads again for each of
+    /// them. A byte of work is the time in which LZ4 decodes one byte, about a nanosecond.
+    /// Undamaged images cause almost no repeated work [default: 256m plus 512 bytes for each byte
+    /// of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -197,8 +199,8 @@ pub(crate) struct ReserveArguments {
     /// Number of 4 KiB pages for decoding that stay resident even while nothing is read, less than
     /// half of --memory; 0 keeps none. All other pages are returned to the system at once. Each
     /// read is limited to what fits into the reserved pages, so with fewer than 128 pages per
-    /// thread, long files are read more slowly [default: pages of up to an eighth of --memory,
-    /// which stay until a few seconds after the last read]
+    /// thread, long files are read more slowly [default: no fixed number; up to an eighth of
+    /// --memory stays resident until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
@@ -224,8 +226,8 @@ pub(crate) enum ProgressStyle {
     Auto,
     /// A bar if stderr is a terminal, otherwise a line of text each second
     Bar,
-    /// A line with a JSON object five times a second: verb, done, total, unit, entries, bytes,
-    /// eta_s
+    /// A line with a JSON object five times a second, with the fields verb, done, total, unit,
+    /// entries, bytes and eta_s
     Json,
     /// Nothing
     None,
@@ -340,7 +342,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, requires = "tar")]
     pub(crate) no_sparse: bool,
 
-    /// Accept a DEST that is not empty: keep its directories, replace its other entries
+    /// Accept a DEST that is not empty: keep its directories, and replace other entries that have
+    /// the path of an extracted entry
     #[arg(long, conflicts_with = "tar")]
     pub(crate) overwrite: bool,
 
@@ -454,7 +457,8 @@ pub(crate) struct BuildArguments {
     #[arg(long)]
     pub(crate) no_verify: bool,
 
-    /// If a file cannot be read, leave it out with a warning instead of failing (directories only)
+    /// If a file cannot be read, leave it out with a warning instead of failing (only if SOURCE is
+    /// a directory)
     #[arg(long)]
     pub(crate) keep_going: bool,
 
@@ -501,11 +505,11 @@ pub(crate) struct BuildArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Compression")]
 pub(crate) struct BuildCompression {
-    /// Algorithms, separated by colons, each with its levels and, in parentheses, its default
-    /// level: lz4, lz4hc 0-12 (9), lzma 0-9 or 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1),
-    /// zstd 0-22 (3). Files use the first algorithm, unless --hints selects another one. dictsize
-    /// is the size of the dictionary: up to 8m for lzma, and a power of two up to 1m for zstd
-    /// [default: no compression]
+    /// One or more algorithms, separated by colons. Files use the first one, unless --hints selects
+    /// another one. The algorithms, with their levels and, in parentheses, the default level, are:
+    /// lz4, lz4hc 0-12 (9), lzma 0-9 or 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1), zstd
+    /// 0-22 (3). dictsize is the size of the dictionary: up to 8m for lzma, and a power of two up
+    /// to 1m for zstd [default: no compression]
     #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES][:...]")]
     pub(crate) compress: Option<String>,
 
@@ -700,28 +704,28 @@ pub(crate) struct BuildLayout {
 #[command(next_help_heading = "Content")]
 pub(crate) struct BuildContent {
     /// Exclude this path and everything below it. The path is relative to SOURCE, even if it begins
-    /// with a slash (directories only; repeatable)
+    /// with a slash (only if SOURCE is a directory; repeatable)
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude: Vec<OsString>,
 
-    /// Exclude paths that match this POSIX extended regular expression (directories only;
-    /// repeatable)
+    /// Exclude paths that match this POSIX extended regular expression (only if SOURCE is a
+    /// directory; repeatable)
     #[arg(long, value_name = "REGEX")]
     pub(crate) exclude_regex: Vec<String>,
 
-    /// Store hard links as separate files (directories only)
+    /// Store hard links as separate files (only if SOURCE is a directory)
     #[arg(long)]
     pub(crate) separate_hard_links: bool,
 
     /// What to do with whiteouts, the entries of a layer that hide files of the layers below
-    /// (archives only; a container image always has them applied)
+    /// (not if SOURCE is a directory; those of a container image are always applied)
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
-    /// Maximum size of an archive after decompression (archives only). Holes of sparse files count
-    /// if the image stores them as zeros or --digest-xattr hashes them. Each directory that has no
-    /// entry in the archive counts 512 bytes [default: 1g, or 1,000 times the size of the
-    /// compressed archive if that is more, and at most 1 TiB]
+    /// Maximum size of an archive after decompression (not if SOURCE is a directory). Holes of
+    /// sparse files count if the image stores them as zeros or --digest-xattr hashes them. Each
+    /// directory that has no entry in the archive counts 512 bytes [default: 1g, or 1,000 times the
+    /// size of the compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
@@ -751,8 +755,8 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gid_offset: u32,
 
-    /// Modification time of all files, in seconds since 1970 [default: those of SOURCE; times after
-    /// SOURCE_DATE_EPOCH become that time if it is set]
+    /// Modification time of all files, in seconds since 1970 [default: the times in SOURCE; if
+    /// SOURCE_DATE_EPOCH is set, it replaces later times]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) mtime: Option<u64>,
 

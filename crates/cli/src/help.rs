@@ -98,8 +98,8 @@ incomplete; remove them.
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits
 are cleared on files whose owner is not preserved. For an image from someone you do not trust, root
-can use --no-set-id and --no-devices. A directory that exists keeps its permissions until everything
-in it is extracted.
+can use --no-set-id and --no-devices. A directory that exists gets the permissions of the image only
+after everything in it is extracted.
 
 An archive of --tar contains all owners, device nodes and attributes, even if an ordinary user
 writes it. Sockets are left out, because tar cannot store them. The archive uses PAX headers,
@@ -231,12 +231,12 @@ calls that were running when the process died fail with EIO. A file whose data c
 repeatedly gives EIO, and the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either
 process unmounts.
 
---replace DIR takes over a mount of --keep: from then on this program serves it, for example after
-an upgrade. No call fails, and open files stay valid. Only root and the user who made the mount may
-do this. --replace needs Linux 6.9 or later. It refuses a mount that was made with --foreground, and
-one that this version of ferrofs cannot serve; then the mount stays as it was. If the process that
-serves the mount cannot be started, the process that holds the mount waits before the next attempt;
---reattach DIR makes it try at once.
+--replace DIR takes over a mount made with --keep: from then on this program serves it, for example
+after an upgrade. No call fails, and open files stay valid. Only root and the user who made the
+mount may do this. --replace needs Linux 6.9 or later. It refuses a mount that was made with
+--foreground, and one that this version of ferrofs cannot serve; then the mount stays as it was. If
+the process that serves the mount cannot be started, the process that holds the mount waits before
+the next attempt; --reattach DIR makes it try at once.
 
 The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
 capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
@@ -294,9 +294,9 @@ Examples:
 pub(crate) const MOUNT_EROFS_VERSION: &str = DUMP_VERSION;
 
 pub(crate) const MOUNT_EROFS: &str = "\
-This is ferrofs, called as mount.erofs. It mounts with FUSE, so it needs neither root nor the driver
-of Linux. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax, which are for
-the driver of Linux, have no effect.
+This is ferrofs, called as mount.erofs. It mounts with FUSE, so it needs neither root nor the
+kernel's EROFS driver. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax,
+which are for the kernel's driver, have no effect.
 
 With oci.layer=, oci.blob=, oci.platform= or oci.insecure, SOURCE is the name of an image in a
 registry, such as ubuntu:20.04. With s3.endpoint=, s3.region=, s3.urlstyle= or s3.sig=4, SOURCE is
@@ -370,7 +370,7 @@ up to 4; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 104
 level= can be left out, as in -zlzma,9.
 
 Extended options of -E (a ^ in front switches one off): fragments, all-fragments,
-fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (^inline_data or noinline_data),
+fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (noinline_data also switches it off),
 legacy-compress, force-inode-compact, force-inode-extended, force-inode-blockmap,
 force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted.
 
@@ -425,7 +425,7 @@ A container image becomes one tree: ferrofs merges its layers and applies their 
 layer must have the digests that the image states, before and after decompression.
 
 Exit status: 0 IMAGE is complete and verified, 1 it was not created, 2 wrong usage; 129, 130 or 143
-after SIGHUP, SIGINT or SIGTERM. The texts of --block-list-file and --container-config, and the
+after SIGHUP, SIGINT or SIGTERM. The files of --block-list-file and --container-config, and the
 summary, are written after IMAGE: if one of them cannot be written, the exit status is 1, although
 IMAGE is complete.
 

@@ -301,8 +301,8 @@ class Image:
         access to a new directory (0o700).
 
         ``max_output`` is the maximum number of bytes to write, without holes (default: 16 GiB plus
-        8 KiB for each byte of the image). ``max_work`` limits repeated work, of which one byte
-        takes about a nanosecond (default: 256 MiB plus 512 bytes for each byte of the image).
+        8 KiB for each byte of the image). ``max_work`` limits repeated work; a byte of work takes
+        about a nanosecond (default: 256 MiB plus 512 bytes for each byte of the image).
         Beyond a limit, the extraction ends with a :class:`ferrofs.ErofsError`.
         """
         target = os.fsdecode(path) if path is not None else os.getcwd()

@@ -37,7 +37,7 @@ pub(crate) struct FsckArguments {
     pub(crate) devices: Vec<PathBuf>,
 
     /// Extract the image into DIR, whose parent must exist. Without DIR, read all data but extract
-    /// nothing, as without this option, except in one case (see below)
+    /// nothing; this is the default, with one exception (see below)
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

@@ -204,7 +204,7 @@ pub(crate) struct MkfsArguments {
     preserve_mtime: bool,
 
     /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number has
-    /// the same effect as without its sign, but needs -E48bit [default: 4194304]
+    /// the same effect as the positive one, but needs -E48bit [default: 4194304]
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 
@@ -229,8 +229,8 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarSelection>,
 
-    /// Exclude whiteouts of overlayfs, and the attributes that flag opaque directories and those
-    /// with whiteouts. With 0, keep them, as without this option
+    /// Exclude whiteouts of overlayfs, and the attributes that flag opaque directories and
+    /// directories with whiteouts. With 0, keep them, as without this option
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1")]
     ovlfs_strip: Option<String>,
@@ -266,8 +266,8 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "X")]
     pub(crate) vmdk_desc: Option<PathBuf>,
 
-    /// Number of threads. 0 means 1. A negative number, or a number above that of the CPUs available
-    /// to the process, means one thread for each of these CPUs [default: one for each CPU]
+    /// Number of threads. 0 means 1. A negative number means the maximum, which is one for each CPU
+    /// available to the process; a larger number is reduced to it [default: the maximum]
     #[arg(long, value_name = "#", value_parser = parse_wrapping_number)]
     #[arg(allow_negative_numbers = true)]
     workers: Option<u64>,

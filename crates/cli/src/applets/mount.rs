@@ -46,7 +46,7 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     pub(crate) single: bool,
 
-    /// Mount read-only, which all mounts are
+    /// No effect: all mounts are read-only
     #[arg(short)]
     read_only: bool,
 

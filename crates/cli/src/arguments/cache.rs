@@ -20,12 +20,12 @@ pub(crate) struct CacheArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) to: Option<u64>,
 
-    /// For prune: remove images that were not used for TIME: a number of seconds, or with the
-    /// suffix m, h or d of minutes, hours or days, such as 90m, 12h or 30d
+    /// For prune: remove images that were not used for TIME: a number of seconds, or, with the
+    /// suffix m, h or d, a number of minutes, hours or days, such as 90m, 12h or 30d
     #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "to")]
     pub(crate) older_than: Option<u64>,
 
-    /// Directory of the cache [default: ferrofs in $XDG_CACHE_HOME or ~/.cache; for root
+    /// Directory of the cache [default: $XDG_CACHE_HOME/ferrofs or ~/.cache/ferrofs; for root
     /// without a home directory, /var/cache/ferrofs]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,

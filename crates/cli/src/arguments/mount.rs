@@ -54,13 +54,14 @@ pub(crate) struct MountArguments {
     #[arg(value_name = "DIR", required_unless_present_any = ["replace", "reattach"])]
     pub(crate) directory: Option<PathBuf>,
 
-    /// Take over the mount of DIR, which was made with --keep: this program serves it from now on,
+    /// Take over the mount at DIR, which was made with --keep: this program serves it from now on,
     /// with the same options
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// Try at once to start a process that serves the mount of DIR, without waiting for the next
-    /// attempt. This is for a mount of --keep whose process ended and could not be started again
+    /// Try at once to start a process that serves the mount at DIR, without waiting for the next
+    /// attempt. This is for a mount made with --keep whose process ended and could not be started
+    /// again
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
