@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-pub use forked::{ChildProcess, ProcessEnd, fork_process, run_in_child};
+pub use forked::{ChildProcess, ProcessEnd, fork_process, run_in_child, thread_count};
 pub use handover::{
     HandoverError, HandoverSocket, HeldCounts, HeldRecord, OfferedMount, Reattached, reattach,
 };

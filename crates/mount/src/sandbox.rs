@@ -404,7 +404,8 @@ impl ThreadPrivileges {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             value.map(str::trim)
         };
-        self.threads = self.threads.saturating_add(1);
+        // Not the number of those listed: the list ends early at a thread that ends meanwhile.
+        self.threads = self.threads.max(field("Threads")?.parse().ok()?);
         self.no_new_privileges &= field("NoNewPrivs")? == "1";
         for name in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
             let bits = u64::from_str_radix(field(name)?, 16).ok()?;

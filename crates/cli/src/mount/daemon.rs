@@ -327,7 +327,7 @@ impl MountServer<'_> {
         let sandbox = Sandbox::new().streams(streams).user(self.request.user);
         let sandbox = sandbox.may_receive_descriptors(self.remote.is_some());
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
-        let entered = is_single_threaded().context("/proc/self/task").and_then(|is_alone| {
+        let entered = is_single_threaded().context("counting threads").and_then(|is_alone| {
             ensure!(is_alone, "a thread runs already and would keep its privileges");
             Ok(sandbox.enter()?)
         });

@@ -30,9 +30,9 @@ use super::{AttachError, DetachOutcome};
 pub(super) const PANICKED: i32 = 101;
 /// Bytes that are read from a child: what it says is a line, and a child that untrusted bytes have taken over may say more.
 const CHILD_BYTES_MAX: u64 = 64 << 10;
-/// Where the kernel lists the threads of a process.
-const THREADS: &str = "/proc/self/task";
-/// How long a thread may stay in that list after it was joined: `join` waits for its last instruction, not for the kernel.
+/// Where the kernel has the number of threads of a process.
+const STATUS: &str = "/proc/self/status";
+/// How long a thread may be counted after it was joined: `join` waits for its last instruction, not for the kernel.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Restarts that follow at once, and the time that earns another one after that: a server that dies at once, or a program
@@ -85,9 +85,7 @@ pub(super) fn keep_ended_children() {
 fn wait_until_single_threaded() -> io::Result<()> {
     let deadline = Instant::now() + EXIT_LIMIT;
     loop {
-        let threads = fs::read_dir(THREADS)
-            .map_err(|error| io::Error::new(error.kind(), format!("{THREADS}: {error}")))?
-            .count();
+        let threads = thread_count()?;
         if threads == 1 {
             return Ok(());
         }
@@ -96,6 +94,18 @@ fn wait_until_single_threaded() -> io::Result<()> {
         }
         std::thread::yield_now();
     }
+}
+
+/// The number of threads of this process, also of threads that have just been joined and that the kernel has not removed
+/// yet. The list in `/proc/self/task` is not counted: it ends early at a thread that ends meanwhile.
+///
+/// # Errors
+/// `/proc/self/status` cannot be read.
+pub fn thread_count() -> io::Result<u32> {
+    let status = fs::read_to_string(STATUS)
+        .map_err(|error| io::Error::new(error.kind(), format!("{STATUS}: {error}")))?;
+    let count = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
+    count.ok_or_else(|| io::Error::other(format!("{STATUS} has no number of threads")))
 }
 
 /// Runs `work` in a process of its own, so that untrusted bytes are looked at without leaving anything behind in this
@@ -465,6 +475,8 @@ impl RestartLimiter {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -473,6 +485,30 @@ mod tests {
         let refused = fork_process().unwrap_err().to_string();
         assert!(refused.contains("threads"), "{refused}");
         run_in_child(Vec::new).unwrap_err();
+    }
+
+    /// A list of threads ends at one that is ending, so that a process with others was forked.
+    #[test]
+    fn threads_that_end_hide_no_other_thread() {
+        for _ in 0..500 {
+            let (may_end, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+            let wait_for = |flag: &AtomicBool| {
+                while !flag.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            };
+            std::thread::scope(|scope| {
+                let ending = scope.spawn(|| wait_for(&may_end));
+                // It is listed after the other one.
+                scope.spawn(|| wait_for(&is_over));
+                may_end.store(true, Ordering::Relaxed);
+                let counts: Vec<u32> = (0..20).map(|_| thread_count().unwrap()).collect();
+                ending.join().unwrap();
+                is_over.store(true, Ordering::Relaxed);
+                // The first thread of this process, that of this test, and the one that stays.
+                assert!(counts.iter().all(|count| *count >= 3), "{counts:?}");
+            });
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use ferrofs_fuse::attach::thread_count;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{DupFlags, Errno, dup3};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
@@ -71,7 +72,7 @@ const THREAD_EXIT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Overwrites the values of these variables where the system has put them; they are empty afterwards.
 ///
 /// # Errors
-/// One of them is set, and this process has several threads, or `/proc/self/task` cannot be read.
+/// One of them is set, and this process has several threads, or `/proc/self/status` cannot be read.
 pub fn clear_environment(names: &[&str]) -> io::Result<()> {
     let is_set = |name: &&&str| std::env::var_os(name).is_some();
     let names: Vec<CString> = names
@@ -97,15 +98,15 @@ pub fn clear_environment(names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process has one thread. Threads that were joined are listed until the kernel is done with them; the function
+/// Whether this process has one thread. Threads that were joined count until the kernel is done with them; the function
 /// waits up to a second for that.
 ///
 /// # Errors
-/// `/proc/self/task` cannot be read.
+/// `/proc/self/status` cannot be read.
 pub fn is_single_threaded() -> io::Result<bool> {
     let until = Instant::now() + THREAD_EXIT_TIMEOUT;
     loop {
-        let has_one = std::fs::read_dir("/proc/self/task")?.count() == 1;
+        let has_one = thread_count()? == 1;
         if has_one || Instant::now() >= until {
             return Ok(has_one);
         }
