@@ -22,8 +22,8 @@ pub(crate) struct World {
     pub(crate) environment: Vec<(&'static str, PathBuf)>,
 }
 
-/// Objects repeat these bytes, and start with other ones of them every 2 KiB. Both periods differ from those of pages and
-/// chunks.
+/// Byte `at` of every object is `(at * 13 + at / 2048) % 251`: its periods differ from those of pages and chunks. These are
+/// the bytes of the first 2 KiB, and as many more as another start needs.
 static CYCLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..251 + 2048).map(|step: u16| u8::try_from(step * 13 % 251).unwrap()).collect()
 });
@@ -34,6 +34,7 @@ pub(crate) fn object_bytes(range: Range<u64>) -> Vec<u8> {
     let mut at = range.start;
     while at < range.end {
         let end = range.end.min((at | 2047) + 1);
+        // 58 * 13 % 251 is 1.
         let first = usize::try_from((at + 58 * (at >> 11)) % 251).unwrap();
         bytes.extend_from_slice(&CYCLE[first..][..usize::try_from(end - at).unwrap()]);
         at = end;
