@@ -57,16 +57,16 @@ pub use session::{
     SessionStats, Succession, fault_point,
 };
 
-/// The atomics and the lock of protocol R (docs/workers.md); loom's own when a model runs.
+/// The atomics and locks of protocols R and S (docs/workers.md); loom's own when a model runs.
 mod sync {
     #[cfg(loom)]
-    pub(crate) use loom::sync::Mutex;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
     #[cfg(loom)]
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
     #[cfg(not(loom))]
-    pub(crate) use std::sync::Mutex;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
     #[cfg(not(loom))]
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 }
 
 #[cfg(doctest)]

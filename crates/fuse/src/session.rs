@@ -1,6 +1,7 @@
 //! A session: from FUSE_INIT to the end of the mount. It owns all its threads: listeners, which handle requests, and a
 //! watchdog, which looks for requests that hang. Several processes may serve a mount one after the other: see [`Succession`].
 
+mod cpu_sharing;
 mod listener;
 mod state;
 
@@ -66,10 +67,14 @@ pub struct SessionOptions {
     pub time_limit: Option<Duration>,
     /// How long a listener looks for the next request of one caller at most, before it sleeps.
     pub busy_poll: Duration,
+    /// Whether one listener may serve alone on the CPU of its caller, while a thread of the lowest priority keeps the
+    /// other CPU from being idle. It does so only where it may run on two CPUs, and while one caller makes one short request
+    /// after the other.
+    pub cpu_sharing: bool,
 }
 
 impl SessionOptions {
-    /// Two listeners, no time limit, no busy polling.
+    /// Two listeners, no time limit, no busy polling, no CPU sharing.
     #[must_use]
     pub fn new(init_request: InitRequest) -> Self {
         let growth = ListenerGrowth::Never;
@@ -79,6 +84,7 @@ impl SessionOptions {
             init_request,
             time_limit: None,
             busy_poll: Duration::ZERO,
+            cpu_sharing: false,
         }
     }
 
@@ -108,6 +114,13 @@ impl SessionOptions {
     #[must_use]
     pub fn busy_poll(mut self, longest: Duration) -> Self {
         self.busy_poll = longest;
+        self
+    }
+
+    /// Sets whether one listener may serve alone on the CPU of its caller.
+    #[must_use]
+    pub fn cpu_sharing(mut self, is_allowed: bool) -> Self {
+        self.cpu_sharing = is_allowed;
         self
     }
 }
@@ -314,6 +327,9 @@ impl Session {
         self.state.signal_end();
         if let Some(reporter) = self.reporter.take() {
             reporter.join().ok();
+        }
+        if let Some(spinner) = self.state.take_spinner() {
+            spinner.join().ok();
         }
         // Watchdog and spare listeners start each other.
         loop {

@@ -135,6 +135,12 @@ fn session_options(settings: &MountSettings) -> SessionOptions {
         .growth(settings.growth)
         .time_limit(settings.time_limit)
         .busy_poll(settings.busy_poll)
+        // One listener is asked for where a quota leaves no second CPU. Requests for a remote image may wait for a server.
+        .cpu_sharing(
+            !settings.busy_poll.is_zero()
+                && settings.listeners > 1
+                && !matches!(settings.growth, ListenerGrowth::AtOnce(_)),
+        )
 }
 
 fn init_request(settings: &MountSettings) -> InitRequest {

@@ -83,8 +83,8 @@ pub(crate) struct MountArguments {
     pub(crate) timeout: u64,
 
     /// Maximum time for which a thread polls for the next request of a program before it sleeps, up
-    /// to 1000; 0 turns polling off. Polling saves the time of a wake-up, and costs CPU time
-    /// [default: 100]
+    /// to 1000. Polling saves the time of a wake-up, and costs CPU time. With 0, no thread polls,
+    /// and none keeps the other one of two CPUs from being idle [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 

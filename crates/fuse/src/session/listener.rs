@@ -1,5 +1,6 @@
 //! A thread that reads requests from its channel and passes them to the file system, one at a time; what it learns from
-//! them: when it polls instead of sleeping ([`BusyPoll`]), and whether requests wait for storage ([`RequestTimes`]).
+//! them: when it polls instead of sleeping ([`BusyPoll`]), when it serves alone on the CPU of its caller
+//! ([`SharingHistory`]), and whether requests wait for storage ([`RequestTimes`]).
 //! Started by `session`, and by the watchdog for spare listeners.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::state::{SessionState, lock};
+use super::cpu_sharing::{CpuPair, CpuPlacement, SharingHistory};
+use super::state::{SessionState, lock, spawn_thread};
 use super::{SessionEvent, start_watchdog};
 use crate::init::REQUEST_BYTES;
 use crate::journal::{JournalSlot, RESENT};
@@ -82,6 +84,7 @@ impl<'a> RequestBuffer<'a> {
 struct ListenerHistory {
     requests: RequestTimes,
     waits: BusyPoll,
+    sharing: SharingHistory,
 }
 
 /// Messages of a trial: more than requests can be in flight.
@@ -151,20 +154,28 @@ impl Listener {
         history: &mut ListenerHistory,
     ) -> ListenerAction {
         slot.begin_wait();
+        self.arrange_cpus(history);
         let started_at = Instant::now();
         let permit = PollPermit::new(&self.state.is_polled, self.state.busy_poll);
-        let polled = history.waits.poll(&permit, || channel.is_ready());
+        let polled = match history.sharing.is_alone() {
+            true => Polled::No,
+            false => history.waits.poll(&permit, || channel.is_ready()),
+        };
         let received = channel.receive(buffer.bytes_mut());
-        history.waits.record(&permit, polled, started_at.elapsed());
+        let waited = started_at.elapsed();
+        history.waits.record(&permit, polled, waited);
+        history.sharing.record_wait(waited);
         slot.end_wait();
         let length = match received {
             Ok(Received::Message(length)) => length,
             Ok(Received::Nothing) => return ListenerAction::Continue,
             Ok(Received::Unmounted) => {
+                self.state.cpu_sharing.shut_down();
                 self.state.mark_unmounted();
                 return ListenerAction::End;
             }
             Err(errno) => {
+                self.state.cpu_sharing.end(self.index);
                 self.state.report_event(&SessionEvent::DeviceFailed { errno });
                 return ListenerAction::End;
             }
@@ -181,9 +192,17 @@ impl Listener {
             Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
             Ok(IncomingMessage::Request(request)) => {
                 history.waits.record_caller(request.pid);
+                match history.waits.has_same_caller() {
+                    true => self.state.cpu_sharing.record_served(self.index),
+                    false => self.end_sharing(history),
+                }
                 self.add_listener(self.state.added.most_before_request());
                 let received_at = self.handle(channel, slot, &request);
                 let taken = received_at.elapsed();
+                history.sharing.record_request(taken);
+                if !history.sharing.pays() {
+                    self.end_sharing(history);
+                }
                 self.state.pass_overdue(taken);
                 self.state.acquit(buffer.bytes().get(..length).unwrap_or_default());
                 let has_waited = || history.requests.has_waited(taken, thread_cpu_time);
@@ -200,6 +219,45 @@ impl Listener {
         } else {
             ListenerAction::Continue
         }
+    }
+
+    /// Waits while another listener serves alone. Begins to serve alone on the CPU of the caller if that is likely to pay.
+    fn arrange_cpus(&self, history: &mut ListenerHistory) {
+        let sharing = &self.state.cpu_sharing;
+        match sharing.server() {
+            Some(server) if server == self.index => return,
+            // A spare one ends by itself.
+            Some(_) if !self.is_spare => sharing.park(),
+            _ => {}
+        }
+        // If it has served alone, the listener that supervised it has ended that.
+        history.sharing.record_end();
+        let waits = &history.waits;
+        let may_try = sharing.is_allowed() && !self.is_spare && waits.was_short;
+        if may_try && history.sharing.is_worth_a_try(waits.requests) {
+            let place = || CpuPlacement::of_caller(waits.caller);
+            let has_begun = self.prepare_spinner() && sharing.begin(self.index, place);
+            history.sharing.record_try(has_begun);
+        }
+    }
+
+    fn end_sharing(&self, history: &mut ListenerHistory) {
+        self.state.cpu_sharing.end(self.index);
+        history.sharing.record_end();
+    }
+
+    /// Starts the spinner, if this thread may run on two CPUs. Returns whether it is ready.
+    fn prepare_spinner(&self) -> bool {
+        let state = &self.state;
+        CpuPair::of_current_thread().is_some()
+            && state.cpu_sharing.prepare_spinner(|| {
+                let of_spinner = Arc::clone(state);
+                let run = move || of_spinner.cpu_sharing.run_spinner();
+                let thread = spawn_thread("fuse-spinner".to_owned(), Box::new(run)).ok();
+                let is_started = thread.is_some();
+                *lock(&state.spinner_thread) = thread;
+                is_started
+            })
     }
 
     /// Starts another listener, unless one is idle or there are `most`.
@@ -306,6 +364,11 @@ impl BusyPoll {
             _ => 1,
         };
         self.caller = pid;
+    }
+
+    /// Whether the last request had the caller of the one before it.
+    fn has_same_caller(&self) -> bool {
+        self.requests > 1
     }
 
     /// Records a wait for a request, polling included.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use super::cpu_sharing::CpuSharing;
 use super::{FileSystem, ListenerGrowth, SessionEvent, SessionOptions};
 use crate::journal::{BannedRequests, JournalSlot, RequestJournal, SuspectedRequests};
 use crate::reply::{Channel, StoreOut, notification};
@@ -94,6 +95,9 @@ pub(crate) struct SessionState {
     /// Whether a listener polls, and how long at most. For its `PollPermit`.
     pub(super) is_polled: AtomicBool,
     pub(super) busy_poll: Duration,
+    pub(super) cpu_sharing: CpuSharing,
+    /// The thread of its spinner.
+    pub(super) spinner_thread: Mutex<Option<JoinHandle<()>>>,
     watchdog: WatchdogParker,
     /// The thread of the watchdog, or the last one.
     pub(super) watchdog_thread: Mutex<Option<JoinHandle<()>>>,
@@ -195,6 +199,8 @@ impl SessionState {
             added: AddedListeners::new(options.growth),
             is_polled: AtomicBool::new(false),
             busy_poll: options.busy_poll,
+            cpu_sharing: CpuSharing::new(options.cpu_sharing),
+            spinner_thread: Mutex::default(),
             watchdog: WatchdogParker::new(),
             watchdog_thread: Mutex::default(),
             time_limit: options.time_limit,
@@ -392,8 +398,14 @@ impl SessionState {
         lock(&self.progress).phase == SessionPhase::Trial
     }
 
+    /// The thread of the spinner, to be joined.
+    pub(super) fn take_spinner(&self) -> Option<JoinHandle<()>> {
+        lock(&self.spinner_thread).take()
+    }
+
     /// Lets all threads end that do not read from the device.
     pub(super) fn signal_end(&self) {
+        self.cpu_sharing.shut_down();
         self.enter_phase(SessionPhase::Ended);
     }
 

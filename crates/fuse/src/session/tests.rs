@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -320,6 +321,64 @@ fn while_all_listeners_hang_spare_ones_serve_requests_and_interrupts() {
     let mut rest = [kernel.receive(), kernel.receive()];
     rest.sort_unstable();
     assert_eq!(rest, [(4, ENOENT, 0), (6, ENOENT, 0)]);
+}
+
+/// Makes requests of one caller until a listener serves alone. Returns the number of the next request.
+fn request_until_one_serves_alone(kernel: &FakeKernel, first: u64, caller: u32) -> u64 {
+    let state = &kernel.session.as_ref().unwrap().state;
+    let started_at = Instant::now();
+    let mut unique = first;
+    while state.cpu_sharing.server().is_none() {
+        assert!(started_at.elapsed() < ANSWER_TIMEOUT, "a listener should serve alone");
+        kernel.look_up(unique, caller, b"nothing");
+        assert_eq!(kernel.receive(), (unique, ENOENT, 0));
+        unique += 2;
+    }
+    unique
+}
+
+#[test]
+fn a_listener_serves_one_caller_alone_on_two_cpus_until_it_hangs_or_another_one_calls() {
+    let before = sched_getaffinity(None).unwrap();
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).take(2).collect();
+    let mut two = CpuSet::new();
+    cpus.iter().for_each(|cpu| two.set(*cpu));
+    // The listeners inherit it.
+    sched_setaffinity(None, &two).unwrap();
+    let (mut kernel, mut negotiated) = FakeKernel::negotiate(3, None);
+    negotiated.options.cpu_sharing = true;
+    let file_system = Arc::new(TestFileSystem { gate: Arc::clone(&kernel.gate) });
+    kernel.session = Some(negotiated.start(file_system, |_| {}).unwrap());
+    let state = Arc::clone(&kernel.session.as_ref().unwrap().state);
+    let caller = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+    if cpus.len() == 2 {
+        let mut next = request_until_one_serves_alone(&kernel, 4, caller);
+        // Listeners that were in the device already may read the first ones.
+        for other in 1..4 {
+            kernel.look_up(next, caller + other, b"nothing");
+            assert_eq!(kernel.receive(), (next, ENOENT, 0));
+            next += 2;
+        }
+        assert_eq!(state.cpu_sharing.server(), None, "others call");
+        let next = request_until_one_serves_alone(&kernel, next, caller);
+        kernel.look_up(next, caller, b"hang");
+        kernel.wait_until_held(1);
+        assert!(state.has_idle_listener());
+        kernel.look_up(next + 2, caller, b"nothing");
+        assert_eq!(kernel.receive(), (next + 2, ENOENT, 0), "a parked listener replies");
+        kernel.gate.open();
+        assert_eq!(kernel.receive(), (next, ENOENT, 0));
+        request_until_one_serves_alone(&kernel, next + 4, caller);
+    } else {
+        for unique in (4..4_000).step_by(2) {
+            kernel.look_up(unique, caller, b"nothing");
+            kernel.receive();
+        }
+        assert_eq!(state.cpu_sharing.server(), None);
+    }
+    sched_setaffinity(None, &before).unwrap();
+    drop(kernel);
+    assert!(state.take_spinner().is_none(), "it was joined");
 }
 
 /// Requests of a remote image may all wait for the server.
