@@ -18,6 +18,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// that only wake up for a moment take less.
 const LOST_CPU: Duration = Duration::from_micros(500);
 
+/// The most threads that run or are ready to run when a listener begins to serve alone: the listener, and its caller. With more of
+/// them, the CPUs do not halt.
+const RUNNABLE_MAX: usize = 2;
+
 /// Looks at the pause of a spinner: a few microseconds.
 const PAUSES: u32 = 64;
 
@@ -219,7 +223,8 @@ impl<P: Placement> CpuSharing<P> {
         !state.has_ended
     }
 
-    /// S8: the spinner keeps a CPU busy while a listener serves alone, unless others use that CPU.
+    /// S8: the spinner keeps a CPU busy while a listener serves alone. It ends that if others use this CPU: then the caller is
+    /// not woken there in any case.
     fn spin(&self) {
         let mut bound_to = None;
         let mut seen_at = Instant::now();
@@ -234,9 +239,9 @@ impl<P: Placement> CpuSharing<P> {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
             let now = Instant::now();
             if now.saturating_duration_since(seen_at) > LOST_CPU {
-                std::thread::sleep(CHECK_INTERVAL);
+                self.end_locked(&mut self.lock());
             }
-            seen_at = Instant::now();
+            seen_at = now;
         }
     }
 }
@@ -338,6 +343,17 @@ fn parse_stat(stat: &[u8], field: usize) -> Option<usize> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(stat.get(name_end..)?).ok()?;
     fields.split(' ').nth(field.checked_sub(2)?)?.parse().ok()
+}
+
+/// Whether no other threads than a listener and its caller use the CPUs. `false` if `/proc` does not show it.
+pub(super) fn are_cpus_free() -> bool {
+    let runnable = std::fs::read("/proc/loadavg").ok().and_then(|text| parse_runnable(&text));
+    runnable.is_some_and(|runnable| runnable <= RUNNABLE_MAX)
+}
+
+/// The threads that run or are ready to run: the fourth field of `/proc/loadavg`, before the slash (proc(5)).
+fn parse_runnable(loadavg: &[u8]) -> Option<usize> {
+    std::str::from_utf8(loadavg).ok()?.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 /// Requests that take longer, on average, are handled while the caller and other threads use the other CPU.
@@ -617,6 +633,42 @@ mod tests {
             assert_eq!(parse_stat(bad.as_bytes(), CPU_FIELD), None, "{bad}");
         }
         assert_eq!(cpu_of(0), None);
+    }
+
+    #[test]
+    fn the_number_of_runnable_threads_is_found() {
+        assert_eq!(parse_runnable(b"0.20 0.18 1.12 3/80 11206\n"), Some(3));
+        for bad in ["", "0.20 0.18 1.12", "0.20 0.18 1.12 x/80 1"] {
+            assert_eq!(parse_runnable(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_spinner_that_loses_its_cpu_ends_serving_alone() {
+        let sharing = with_spinner();
+        let placement = FakePlacement::default();
+        assert!(sharing.begin(0, || placement.place()));
+        // Threads at an ordinary priority on the CPU of the spinner, which is the first one that this thread may use.
+        let done = AtomicUsize::new(0);
+        scope(|scope| {
+            let allowed = sched_getaffinity(None).expect("every thread has one");
+            let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+            sharing.spinner_cpu.store(cpu, Ordering::Relaxed);
+            let done = &done;
+            scope.spawn(move || {
+                bind(None, &[cpu]).expect("it is available");
+                while done.load(Ordering::Relaxed) == 0 {
+                    std::hint::spin_loop();
+                }
+            });
+            let spinner = scope.spawn(|| {
+                assert!(lower_priority());
+                sharing.spin();
+            });
+            spinner.join().expect("no panic");
+            done.store(1, Ordering::Relaxed);
+        });
+        assert_eq!((sharing.server(), placement.released()), (None, 1));
     }
 
     #[test]

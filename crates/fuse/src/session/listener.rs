@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::cpu_sharing::{CpuPair, CpuPlacement, SharingHistory};
+use super::cpu_sharing::{CpuPair, CpuPlacement, SharingHistory, are_cpus_free};
 use super::state::{SessionState, lock, spawn_thread};
 use super::{SessionEvent, start_watchdog};
 use crate::init::REQUEST_BYTES;
@@ -246,10 +246,11 @@ impl Listener {
         history.sharing.record_end();
     }
 
-    /// Starts the spinner, if this thread may run on two CPUs. Returns whether it is ready.
+    /// Starts the spinner, if this thread may run on two CPUs, and no other threads use them. Returns whether it is ready.
     fn prepare_spinner(&self) -> bool {
         let state = &self.state;
         CpuPair::of_current_thread().is_some()
+            && (state.ignores_load() || are_cpus_free())
             && state.cpu_sharing.prepare_spinner(|| {
                 let of_spinner = Arc::clone(state);
                 let run = move || of_spinner.cpu_sharing.run_spinner();

@@ -112,6 +112,9 @@ pub(crate) struct SessionState {
     /// As if the system had no thread for a spare listener.
     #[cfg(test)]
     pub(super) refuses_spares: AtomicBool,
+    /// Whether a listener may serve alone while other threads, such as those of other tests, use the CPUs.
+    #[cfg(test)]
+    pub(super) is_load_ignored: AtomicBool,
     started_at: Instant,
     on_event: Box<EventCallback>,
     progress: Mutex<SessionProgress>,
@@ -210,6 +213,8 @@ impl SessionState {
             is_unmounted: AtomicBool::new(false),
             #[cfg(test)]
             refuses_spares: AtomicBool::new(false),
+            #[cfg(test)]
+            is_load_ignored: AtomicBool::new(false),
             started_at: Instant::now(),
             on_event,
             progress: Mutex::new(SessionProgress {
@@ -396,6 +401,14 @@ impl SessionState {
     /// Whether the session is in its trial.
     pub(super) fn is_in_trial(&self) -> bool {
         lock(&self.progress).phase == SessionPhase::Trial
+    }
+
+    /// Whether a listener may serve alone whatever else uses the CPUs.
+    pub(super) fn ignores_load(&self) -> bool {
+        #[cfg(test)]
+        return self.is_load_ignored.load(Ordering::Relaxed);
+        #[cfg(not(test))]
+        false
     }
 
     /// The thread of the spinner, to be joined.
