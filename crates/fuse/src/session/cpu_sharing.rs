@@ -131,8 +131,13 @@ impl<P: Placement> CpuSharing<P> {
 
     /// S3: a listener no longer serves alone, if it did.
     pub(super) fn end(&self, index: usize) {
+        if self.server() != Some(index) {
+            return;
+        }
+        let mut state = self.lock();
+        // Another listener may have ended it, and serve alone itself by now.
         if self.server() == Some(index) {
-            self.end_locked(&mut self.lock());
+            self.end_locked(&mut state);
         }
     }
 
@@ -362,11 +367,11 @@ const SHORT_REQUEST: Duration = Duration::from_micros(30);
 const COMPARED_AFTER: u32 = 64;
 /// The fewest requests of one caller before a listener serves alone.
 const LEAST_WANTED: u32 = 16;
-/// The most requests of one caller before a listener serves alone, after tries that were over soon.
-const MOST_WANTED: u32 = 4096;
+/// How often this number is doubled at most, after tries that were over soon: to 4,096.
+const BACKOFF_MAX: u32 = 8;
 
 /// What a listener knows about serving alone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SharingHistory {
     /// Moving averages: how long a request takes, and the short waits for requests.
     handling: Duration,
@@ -375,21 +380,8 @@ pub(super) struct SharingHistory {
     is_alone: bool,
     served: u32,
     wait_before: Duration,
-    /// So many requests of one caller follow each other before it tries to serve alone.
-    wanted: u32,
-}
-
-impl Default for SharingHistory {
-    fn default() -> Self {
-        Self {
-            handling: Duration::ZERO,
-            wait: Duration::ZERO,
-            is_alone: false,
-            served: 0,
-            wait_before: Duration::ZERO,
-            wanted: LEAST_WANTED,
-        }
-    }
+    /// How often the requests that are wanted before a try were doubled.
+    backoff: u32,
 }
 
 impl SharingHistory {
@@ -401,14 +393,14 @@ impl SharingHistory {
     /// Whether serving alone is likely to pay after `requests` of one caller. A new try waits for as many after the end of the
     /// last one, so that waits can be compared.
     pub(super) fn is_worth_a_try(&self, requests: u32) -> bool {
-        requests.min(self.served) >= self.wanted && self.handling <= SHORT_REQUEST
+        requests.min(self.served) >= self.wanted() && self.handling <= SHORT_REQUEST
     }
 
     pub(super) fn record_try(&mut self, began: bool) {
         if began {
             (self.is_alone, self.served, self.wait_before) = (true, 0, self.wait);
         } else {
-            self.wanted = self.wanted.saturating_mul(2).min(MOST_WANTED);
+            self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
         }
     }
 
@@ -417,9 +409,16 @@ impl SharingHistory {
         if !std::mem::take(&mut self.is_alone) {
             return;
         }
-        let was_long = std::mem::take(&mut self.served) / 4 >= self.wanted;
-        let wanted = if was_long { self.wanted / 2 } else { self.wanted.saturating_mul(2) };
-        self.wanted = wanted.clamp(LEAST_WANTED, MOST_WANTED);
+        let was_long = std::mem::take(&mut self.served) / 4 >= self.wanted();
+        self.backoff = match was_long {
+            true => self.backoff.saturating_sub(1),
+            false => (self.backoff + 1).min(BACKOFF_MAX),
+        };
+    }
+
+    /// So many requests of one caller follow each other before it tries to serve alone.
+    fn wanted(&self) -> u32 {
+        LEAST_WANTED << self.backoff
     }
 
     pub(super) fn record_wait(&mut self, waited: Duration) {
@@ -799,30 +798,32 @@ mod loom_tests {
         sharing
     }
 
+    fn spawn(
+        sharing: &Arc<CpuSharing<ModelPlacement>>,
+        body: impl FnOnce(&CpuSharing<ModelPlacement>) + 'static,
+    ) -> loom::thread::JoinHandle<()> {
+        let sharing = Arc::clone(sharing);
+        loom::thread::spawn(move || body(&sharing))
+    }
+
     /// A lost notification would be a deadlock here: waits have no timeout in a model.
     #[test]
     fn parked_listeners_and_the_spinner_see_every_end() {
         loom::model(|| {
             let (sharing, bound) = (with_spinner(), Arc::new(AtomicUsize::new(0)));
-            let spinner = {
-                let sharing = Arc::clone(&sharing);
-                loom::thread::spawn(move || {
-                    while sharing.wait_for_server() {
-                        loom::thread::yield_now();
-                        if sharing.server().is_none() {
-                            break;
-                        }
+            let spinner = spawn(&sharing, |sharing| {
+                while sharing.wait_for_server() {
+                    loom::thread::yield_now();
+                    if sharing.server().is_none() {
+                        break;
                     }
-                })
-            };
-            let parked = {
-                let sharing = Arc::clone(&sharing);
-                loom::thread::spawn(move || {
-                    if sharing.server().is_some() {
-                        sharing.park();
-                    }
-                })
-            };
+                }
+            });
+            let parked = spawn(&sharing, |sharing| {
+                if sharing.server().is_some() {
+                    sharing.park();
+                }
+            });
             assert!(sharing.begin(0, || ModelPlacement::place(&bound)));
             sharing.record_served(0);
             sharing.end(0);
@@ -837,10 +838,7 @@ mod loom_tests {
     fn the_spinner_sees_that_a_listener_begins() {
         loom::model(|| {
             let (sharing, bound) = (with_spinner(), Arc::new(AtomicUsize::new(0)));
-            let spinner = {
-                let sharing = Arc::clone(&sharing);
-                loom::thread::spawn(move || assert!(sharing.wait_for_server()))
-            };
+            let spinner = spawn(&sharing, |sharing| assert!(sharing.wait_for_server()));
             assert!(sharing.begin(0, || ModelPlacement::place(&bound)));
             spinner.join().unwrap();
             sharing.end(0);
@@ -852,14 +850,11 @@ mod loom_tests {
         loom::model(|| {
             let (sharing, bound) = (with_spinner(), Arc::new(AtomicUsize::new(0)));
             assert!(sharing.begin(0, || ModelPlacement::place(&bound)));
-            let supervisor = {
-                let sharing = Arc::clone(&sharing);
-                loom::thread::spawn(move || {
-                    let mut state = sharing.lock();
-                    let mut served = sharing.served.load(Ordering::Relaxed);
-                    sharing.check(&mut state, &mut served);
-                })
-            };
+            let supervisor = spawn(&sharing, |sharing| {
+                let mut state = sharing.lock();
+                let mut served = sharing.served.load(Ordering::Relaxed);
+                sharing.check(&mut state, &mut served);
+            });
             sharing.record_served(0);
             sharing.end(0);
             // It may begin again at once, and a late supervisor may end that.
@@ -872,16 +867,31 @@ mod loom_tests {
     }
 
     #[test]
+    fn a_listener_does_not_end_what_another_one_has_begun() {
+        loom::model(|| {
+            let (sharing, bound) = (with_spinner(), Arc::new(AtomicUsize::new(0)));
+            assert!(sharing.begin(0, || ModelPlacement::place(&bound)));
+            let other = {
+                let bound = Arc::clone(&bound);
+                spawn(&sharing, move |sharing| {
+                    let mut served = sharing.served.load(Ordering::Relaxed);
+                    sharing.check(&mut sharing.lock(), &mut served);
+                    assert!(sharing.begin(1, || ModelPlacement::place(&bound)));
+                })
+            };
+            sharing.end(0);
+            other.join().unwrap();
+            assert_eq!(sharing.server(), Some(1));
+            sharing.end(1);
+        });
+    }
+
+    #[test]
     fn of_the_parked_listeners_one_supervises() {
         loom::model(|| {
             let (sharing, bound) = (with_spinner(), Arc::new(AtomicUsize::new(0)));
             assert!(sharing.begin(0, || ModelPlacement::place(&bound)));
-            let parked: Vec<_> = (0..2)
-                .map(|_| {
-                    let sharing = Arc::clone(&sharing);
-                    loom::thread::spawn(move || sharing.park())
-                })
-                .collect();
+            let parked: Vec<_> = (0..2).map(|_| spawn(&sharing, CpuSharing::park)).collect();
             sharing.end(0);
             parked.into_iter().for_each(|thread| thread.join().unwrap());
             assert!(!sharing.lock().has_supervisor);
