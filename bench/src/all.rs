@@ -26,6 +26,9 @@ use crate::{EXPERIMENTS, experiment_names, missing_for};
 
 /// No experiment starts after this.
 const START_LIMIT: Duration = Duration::from_secs(14 * 60);
+/// The notice of an experiment that did not begin in time. It is a failure, so that the exit status tells that the report is
+/// incomplete.
+const TIME_OVER: &str = "failed: the time was over";
 const DEFAULT_FOLDER: &str = "ferrofs-bench-report";
 /// Its files are copied where no tree is named.
 const SYSTEM_TREE: &str = "/usr";
@@ -86,7 +89,7 @@ pub(crate) fn run(
         out.flush()?;
         let begin = Instant::now();
         let mut section = match start.elapsed() > START_LIMIT {
-            true => Section::without_report(name, "left out: the time was over".to_owned())?,
+            true => Section::without_report(name, TIME_OVER.to_owned())?,
             false => section(name, &values, is_quick, folder)?,
         };
         section.elapsed = begin.elapsed();
@@ -117,10 +120,14 @@ pub(crate) fn run(
     let html = render(&sections, &notes, start.elapsed())?;
     fs::write(&path, html).with_context(|| format!("writing {}", path.display()))?;
     writeln!(out, "{} s, {}", start.elapsed().as_secs(), path.display())?;
-    let failed = sections.iter().filter(|section| section.notice.starts_with("failed: "));
-    let failed = failed.map(|section| section.experiment).collect::<Vec<_>>().join(", ");
+    let failed = failed(&sections);
     ensure!(failed.is_empty(), "failed: {failed}");
     Ok(())
+}
+
+fn failed(sections: &[Section]) -> String {
+    let failed = sections.iter().filter(|section| section.notice.starts_with("failed: "));
+    failed.map(|section| section.experiment).collect::<Vec<_>>().join(", ")
 }
 
 /// Runs an experiment in a process of its own; its results go to the folder and are read from there.
@@ -196,9 +203,8 @@ fn make_inputs(
         let most = if is_quick { QUICK_COPY_BYTES } else { COPY_BYTES };
         let (files, bytes) = copy_part(Path::new(SYSTEM_TREE), &copy, most)?;
         let megabytes = bytes / 1_000_000;
-        notes.push(format!(
-            "The tree is a copy of {files} files of {SYSTEM_TREE}, {megabytes} MB together."
-        ));
+        notes
+            .push(format!("The tree is a copy of {files} files of {SYSTEM_TREE}, {megabytes} MB."));
     }
     let source = source.as_ref().unwrap_or(&copy);
     let [wide, narrow] = IMAGES.map(|(file, _)| folder.join(file));
@@ -210,9 +216,7 @@ fn make_inputs(
         process::run(&mut ours.with([path, source]).command())?;
     }
     check_stop()?;
-    notes.push(
-        "Images of the tree use LZ4, clusters of 4 KiB, windows of 64 and 16 KiB.".to_owned(),
-    );
+    notes.push("Images of the tree: LZ4, clusters of 4 KiB, windows of 64 and 16 KiB.".to_owned());
     let of_tree = image.as_ref().unwrap_or(&wide);
     let mut squashfs = None;
     let takes_it = |(name, case): &(&str, &str)| {
@@ -399,6 +403,16 @@ mod tests {
         Section::read("jobs", folder.path()).unwrap()
     }
 
+    fn without(name: &'static str, notice: &str) -> Section {
+        Section::without_report(name, notice.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn an_experiment_that_did_not_begin_in_time_has_failed() {
+        let sections = [without("launches", "left out: needs root"), without("decodes", TIME_OVER)];
+        assert_eq!(failed(&sections), "decodes");
+    }
+
     #[test]
     fn a_doubt_stands_beside_its_claim() {
         for doubt in ["a quick run", "the run was too noisy"] {
@@ -415,8 +429,6 @@ mod tests {
 
     #[test]
     fn every_origin_has_its_verdict_or_why_it_has_none_and_text_is_escaped() {
-        let without =
-            |name, notice: &str| Section::without_report(name, notice.to_owned()).unwrap();
         let failed = without("workqueue", "failed: no memory");
         let sections = [written(), without("launches", "left out: needs root"), failed];
         let page = render(&sections, &["A note.".to_owned()], Duration::from_secs(61)).unwrap();

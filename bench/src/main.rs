@@ -98,7 +98,7 @@ experiments! {
     "decodes": Decodes(reads::DecodesArguments),
 }
 
-/// Measure ferrofs and programs with the same purpose, and judge the figures by thresholds
+/// Benchmark ferrofs and comparable programs, and check the results against thresholds
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_STATUS)]
 struct CommandLine {

@@ -66,8 +66,8 @@ pub(crate) struct ModelArguments {
     #[arg(default_value = "1,2,4,8,16,32,64,128,256")]
     #[arg(value_parser = up_to(u16::try_from(CPUS_MAX).unwrap_or(u16::MAX)))]
     cpus: Vec<u16>,
-    /// For workqueue: number of requests that are measured for each queue and number of CPUs, after the same number for
-    /// warm-up; a tenth with --quick
+    /// For workqueue: number of requests to measure for each queue and number of CPUs, after as many for warm-up; a
+    /// tenth with --quick
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     count: u32,

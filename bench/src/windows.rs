@@ -24,7 +24,7 @@ const FRAMES_MAX: usize = lz4_window_pages(u16::MAX, usize::MAX);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WindowsArguments {
-    /// Images with files that LZ4 compresses; the size of each is compared with that of the first
+    /// Images with LZ4-compressed files; the size of each image is compared with that of the first
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<PathBuf>,
 }

@@ -170,13 +170,13 @@ const PAGES_PER_CHUNK: usize = 256;
 const ROWS: [(&str, &str); 11] = [
     ("inline", "One thread and no queue, whatever the number of workers"),
     ("original", "QEMU's threaded workqueue, version 2: shared bitmaps and event, round robin"),
-    ("batching", "The same with batching"),
+    ("batching", "Original, with batching"),
     ("per-thread", "Batching; slots, bitmaps and events of each worker on separate cache lines"),
-    ("round-robin", "QEMU's threaded workqueue, version 3: the same without batching"),
+    ("round-robin", "QEMU's threaded workqueue, version 3: per-thread, without batching"),
     ("rayon", "rayon: one spawn per page from one submitter"),
     ("rayon-iter", "rayon: a parallel iterator, for comparison: it has no stream of requests"),
     ("crossbeam", "crossbeam-channel: a bounded queue to the workers, another one back"),
-    ("ours-waiting", "Ours over all workers; the submitter only submits, as in the rows above"),
+    ("ours-waiting", "Ours, all workers active; the submitter only submits, as above"),
     ("ours-round-robin", "Ours, whose submitter works, too; without batching"),
     ("ours", "Ours, whose submitter works, too"),
 ];

@@ -57,7 +57,7 @@ pub(crate) enum Verb {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = None::<&'static str>)]
 pub(crate) struct ReadArguments {
-    /// Byte of IMAGE at which the image starts; the suffixes k, m and g mean KiB, MiB and GiB
+    /// Byte offset of the image in IMAGE; the suffixes k, m and g mean KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
@@ -185,9 +185,8 @@ pub(crate) struct MachineArguments {
 pub(crate) struct WorkLimitArguments {
     /// Limit of repeated work; at the limit, the verb ends with an error. Work is repeated if many
     /// inodes of a damaged image refer to the same data, which ferrofs reads again for each of
-    /// them. A byte of work is the time in which LZ4 decodes one byte, about a nanosecond.
-    /// Undamaged images cause almost no repeated work [default: 256m plus 512 bytes for each byte
-    /// of IMAGE]
+    /// them. A byte stands for the time that LZ4 takes to decode one, about a nanosecond. Undamaged
+    /// images cause almost no repeated work [default: 256m plus 512 bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -196,7 +195,7 @@ pub(crate) struct WorkLimitArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages for decoding that stay resident even while nothing is read, less than
+    /// Number of 4 KiB decoding pages that stay resident while nothing is read, in total less than
     /// half of --memory; 0 keeps none. All other pages are returned to the system at once. Each
     /// read is limited to what fits into the reserved pages, so with fewer than 128 pages per
     /// thread, long files are read more slowly [default: no fixed number; up to an eighth of
@@ -263,7 +262,7 @@ pub(crate) struct LsArguments {
     #[arg(short, long)]
     pub(crate) long: bool,
 
-    /// List everything below as well, with full paths
+    /// List recursively, with full paths
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
@@ -325,8 +324,8 @@ pub(crate) struct ExtractArguments {
 
     /// The directory to extract into, which must be new or empty. A new DEST has the temporary name
     /// .DEST.part until the extraction ends. With exit status 0, DEST is complete; otherwise it
-    /// contains the files that could be extracted. With --tar, leave out DEST: all words after
-    /// IMAGE are PATHs
+    /// contains the files that could be extracted. With --tar, leave out DEST: all later arguments
+    /// are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -342,8 +341,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, requires = "tar")]
     pub(crate) no_sparse: bool,
 
-    /// Accept a DEST that is not empty: keep its directories, and replace other entries that have
-    /// the path of an extracted entry
+    /// Accept a DEST that is not empty: keep its directories, and replace other entries if the
+    /// image has an entry at their path
     #[arg(long, conflicts_with = "tar")]
     pub(crate) overwrite: bool,
 
@@ -449,7 +448,7 @@ pub(crate) struct BuildArguments {
     #[arg(short, long)]
     pub(crate) force: bool,
 
-    /// Write no image; print an estimate of the result
+    /// Write no image; print an estimate of its size
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -569,7 +568,7 @@ pub(crate) struct BuildCompression {
 /// What `--fragments` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FragmentChoice {
-    /// Tails of files that do not fill a pcluster
+    /// The rest of a file that does not fill a pcluster
     Tails,
     /// All files
     All,
@@ -601,7 +600,7 @@ pub(crate) struct BuildLayout {
     #[arg(default_value = "4096")]
     pub(crate) block_size: u64,
 
-    /// Store files as uncompressed chunks of this size, a power of two of at least a block. Chunks
+    /// Store files as uncompressed chunks of this size, a power of two, at least one block. Chunks
     /// of zeros become holes. With --compress, this applies only to files of up to 8 MiB that
     /// cannot be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -645,7 +644,7 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use encoded extents where they are shorter, and store no data for files that contain only
+    /// Use encoded extents where they save space, and store no data for files that contain only
     /// zeros. This needs Linux 6.15 or later. Large images use block addresses above 32 bits even
     /// without this option
     #[arg(long = "48bit")]
@@ -670,7 +669,7 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) reproducible: bool,
 
-    /// Byte of IMAGE at which the image starts; the bytes before it are a hole
+    /// Byte offset of the image in IMAGE; the bytes before it are a hole
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 

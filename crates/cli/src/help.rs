@@ -98,8 +98,8 @@ incomplete; remove them.
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits
 are cleared on files whose owner is not preserved. For an image from someone you do not trust, root
-can use --no-set-id and --no-devices. A directory that exists gets the permissions of the image only
-after everything in it is extracted.
+can use --no-set-id and --no-devices. A directory that existed before gets the image's permissions
+only after its contents are extracted.
 
 An archive of --tar contains all owners, device nodes and attributes, even if an ordinary user
 writes it. Sockets are left out, because tar cannot store them. The archive uses PAX headers,
@@ -155,8 +155,8 @@ copy. The same IMAGE always gets the same manifest. Blobs that the registry has 
 uploaded again. Log in with docker, podman or skopeo.
 
 Exit status: 0 the image is in the registry, 1 it is not, 2 wrong usage; 129, 130 or 143 after
-SIGHUP, SIGINT or SIGTERM. If the summary, which is written after that, cannot be written, the exit
-status is 1, although the image is in the registry.
+SIGHUP, SIGINT or SIGTERM. If only the summary cannot be written, the exit status is 1, although the
+image is in the registry.
 
 Examples:
   ferrofs push app.erofs oci://ghcr.io/owner/app:v1
@@ -166,11 +166,11 @@ Examples:
 pub(crate) const STATS: &str = "\
 The process that serves the mount sends the statistics. Every user with read access to the mount can
 query them, from every namespace that contains the mount. Counters start at zero when the image is
-mounted. With mount --keep, they start at zero again when another process takes over. The time of an
-operation starts when the process receives the request and ends when the kernel has the reply.
-Quantiles are at most 12.5 % too high. An error is a reply that reports damage or an I/O failure; a
-name or an attribute that does not exist is not an error. The list of the most read files shows
-inode numbers; `find DIR -inum N -print -quit` prints the path.
+mounted. With mount --keep, they start at zero again when another process takes over. The latency of
+an operation is the time from the receipt of the request until the kernel has the reply. Quantiles
+are at most 12.5 % too high. An error is a reply that reports damage or an I/O failure; a name or an
+attribute that does not exist is not an error. The list of the most read files shows inode numbers;
+`find DIR -inum N -print -quit` prints the path.
 
 --all queries the mounts of this user in this mount namespace. It prints their sum; a quantile of
 the sum is the largest quantile of any mount. With --prometheus, it prints the samples of each mount
@@ -185,11 +185,11 @@ Examples:
   ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
 
 pub(crate) const LIST: &str = "\
-The list has the mounts of this user in this mount namespace, with the resident memory of the
-process that serves each mount, the age of the mount, and how often the process was started again.
-The state is \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR`
-removes such a mount), \"no answer\" if it does not answer within two seconds, or \"unknown\" if its
-statistics cannot be read, for example because another version of ferrofs serves the mount.
+The list shows the mounts of this user in this mount namespace, each with its age, the resident
+memory of the process that serves it, and the number of restarts. The state is \"served\", \"kept\"
+(mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a mount), \"no answer\"
+if it does not answer within two seconds, or \"unknown\" if its statistics cannot be read, for
+example because another version of ferrofs serves the mount.
 
 Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage.
 
@@ -226,17 +226,17 @@ with \"transport endpoint is not connected\" until `umount DIR` removes it.
 
 With --keep or -o keep, the mount survives the death of the process that serves it. A second, small
 process holds the mount and starts the serving process again, as often as necessary. Open files and
-working directories stay valid, and running calls wait for some milliseconds. On kernels before 6.9,
-calls that were running when the process died fail with EIO. A file whose data crashes the process
+working directories stay valid, and system calls wait for some milliseconds. On Linux before 6.9,
+calls in progress when the process died fail with EIO. A file whose data crashes the process
 repeatedly gives EIO, and the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either
 process unmounts.
 
---replace DIR takes over a mount made with --keep: from then on this program serves it, for example
-after an upgrade. No call fails, and open files stay valid. Only root and the user who made the
-mount may do this. --replace needs Linux 6.9 or later. It refuses a mount that was made with
---foreground, and one that this version of ferrofs cannot serve; then the mount stays as it was. If
-the process that serves the mount cannot be started, the process that holds the mount waits before
-the next attempt; --reattach DIR makes it try at once.
+--replace DIR takes over a mount made with --keep, for example after an upgrade: this program then
+serves it. No call fails, and open files stay valid. Only root and the user who made the mount may
+do this. --replace needs Linux 6.9 or later. It refuses a mount that was made with --foreground, and
+one that this version of ferrofs cannot serve; then the mount stays as it was. If the serving
+process cannot be started, the holding process waits before the next attempt. --reattach DIR makes
+it try at once.
 
 The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
 capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
@@ -313,14 +313,14 @@ Examples:
 pub(crate) const DEMO: &str = "\
 The demonstration mounts an image with FUSE as the current user, compares every file of the mount
 with the expected contents and metadata, and measures how fast the mount is read. Without arguments
-it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with a
-direct read of the image. With SOURCE, it compares the mount with that directory. It uses a
-temporary directory, and removes it at the end, even after a signal.
+it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with IMAGE
+as read without FUSE. With SOURCE, it compares the mount with that directory. It uses a temporary
+directory, and removes it at the end, even after a signal.
 
 Each measurement mounts the image again, so that the page cache is empty, and then opens, reads and
 closes the files. The first measurement uses one reader. The second uses one reader for each CPU,
-but at least four. Only a part of a large image is read. If FUSE is not available, the
-demonstration prints the reason and compares a direct read of the image with the expected contents.
+but at least four. Both read only part of a large image. If FUSE is not available, the demonstration
+prints the reason and compares the image, read without FUSE, with the expected contents.
 
 Exit status: 0 no difference was found, 1 something was different or could not be read, 2 wrong
 usage.
@@ -399,21 +399,21 @@ storage. With --force, it keeps the mode and owner of the replaced file. To veri
 file in it is read and compared with the source: contents, names, types, owners, times, links and
 attributes. No image is created if a file differs, if a source file changes during the build, or if
 the disk is full. Then the exit status is 1, and the message names the cause; for a file that
-differs, the path and the byte. --no-verify skips the comparison.
+differs, also its path and the byte offset. --no-verify skips the comparison.
 
 The bytes of an image depend only on the source and the options, never on --jobs, the order of
 directory entries, or the host's clock. There are two exceptions by default: the UUID is random, and
 the build time is the current time. --reproducible fixes both. The UUID is then all zeros, unless
 --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the newest time in the
 source. Owners, permissions and times of files are still those of the source, unless options of the
-section Content change them. If --memory is small, the bytes depend on it, too, because fewer equal
-parts, chunks and extended attributes are found. With --reproducible, the default of --memory is
-256m on every host.
+section Content change them. A small --memory changes the bytes, too, because fewer duplicate parts,
+chunks and extended attributes are found. With --reproducible, the default of --memory is 256m on
+every host.
 
-Data that does not fit into --memory goes to an unnamed temporary file, in the directory that TMPDIR
-names, or else in that of IMAGE. The summary states the size of this file. Archives that are
-compressed with a window of more than about 5/8 of --memory are refused: zstd --long=27 needs
---memory=212m, and xz -9 needs 109m.
+Data that does not fit into --memory goes to an unnamed temporary file in $TMPDIR or, if that is not
+set, in the directory of IMAGE (in /var/tmp if IMAGE is a block device). The summary states the size
+of this file. Archives that are compressed with a window of more than about 5/8 of --memory are
+refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
 --reproducible, and files that are newer get that time, too. --time always sets the build time.

@@ -66,8 +66,8 @@ const THREADS: usize = 2;
 
 /// Fetch remote EROFS images for ferrofs
 ///
-/// ferrofs starts this program when it needs it. All ferrofs processes of a user that use the same
-/// cache share one process of this program.
+/// ferrofs starts this program when it needs it. One instance serves all ferrofs processes of a
+/// user that use the same cache.
 #[derive(Debug, Parser)]
 #[command(version, name = "ferrofs-fetch")]
 struct FetcherArguments {
@@ -79,11 +79,10 @@ struct FetcherArguments {
     /// the fetched data in memory. With --cache, read that cache as well
     #[arg(long)]
     uncached: bool,
-    /// Repeat a failed request for at most this number of seconds
+    /// Retry a failed request for at most this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// End when no process has used this program for this number of seconds. No effect with
-    /// --uncached
+    /// Exit after this number of seconds without a client. No effect with --uncached
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     idle: u64,
 }

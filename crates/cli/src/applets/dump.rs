@@ -52,7 +52,7 @@ pub(crate) struct DumpArguments {
     #[arg(allow_negative_numbers = true)]
     pub(crate) nid: Option<u64>,
 
-    /// Byte of IMAGE at which the image starts
+    /// Byte offset of the image in IMAGE
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 

@@ -41,7 +41,7 @@ pub(crate) struct FsckArguments {
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 
-    /// Byte of IMAGE at which the image starts
+    /// Byte offset of the image in IMAGE
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 

@@ -54,7 +54,7 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     no_mtab: bool,
 
-    /// Byte of IMAGE at which the image starts
+    /// Byte offset of the image in IMAGE
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 

@@ -20,7 +20,7 @@ pub(crate) struct StatsArguments {
     #[arg(value_name = "DIR", required_unless_present = "all")]
     pub(crate) directory: Option<PathBuf>,
 
-    /// Print the sum of all mounts of this user; with --prometheus, the samples of each mount
+    /// Print totals of all mounts of this user; with --prometheus, the samples of each mount
     #[arg(long, conflicts_with = "directory")]
     pub(crate) all: bool,
 
@@ -59,9 +59,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// Try at once to start a process that serves the mount at DIR, without waiting for the next
-    /// attempt. This is for a mount made with --keep whose process ended and could not be started
-    /// again
+    /// Start a process that serves the mount at DIR now, instead of at the next scheduled attempt.
+    /// This is for a mount made with --keep whose process ended and could not be started again
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
@@ -82,9 +81,9 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
     pub(crate) timeout: u64,
 
-    /// Maximum time for which a thread polls for the next request of a program before it sleeps, up
-    /// to 1000. Polling saves the time of a wake-up, and costs CPU time. With 0, no thread polls,
-    /// and none keeps the other one of two CPUs from being idle [default: 100]
+    /// Maximum time, up to 1000, for which a thread polls for the next request before it sleeps.
+    /// Polling avoids wake-up latency, but costs CPU time. 0 disables polling and, on two CPUs, the
+    /// thread that keeps the other CPU busy [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
@@ -97,7 +96,7 @@ pub(crate) struct MountArguments {
     pub(crate) no_acl: bool,
 
     /// Keep the mount when the process that serves it is killed or crashes: a second process holds
-    /// the mount, and starts a process that serves it again. With Linux 6.9 or later, no call fails
+    /// the mount, and starts a process that serves it again. On Linux 6.9 or later, no access fails
     #[arg(long)]
     pub(crate) keep: bool,
 
