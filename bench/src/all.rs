@@ -49,14 +49,14 @@ const INPUTS: [(&str, &str); 7] = [
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AllArguments {
-    /// Image of a Debian system with perl, git, gcc and python3. Without it, the launches are left out, and other
-    /// experiments use an image of the source
+    /// Image of a Debian system with perl, git, gcc and python3. Without it, launches and page-pool are left out, and
+    /// the other experiments use an image that is built from --source
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
     /// Directory to build images from [default: copies of parts of /usr, at most 300 MB]
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
-    /// Folder with the programs to compare with, such as erofsfuse and mkfs.erofs
+    /// Folder with the programs that ferrofs is compared with, such as erofsfuse and mkfs.erofs
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     /// Run only these experiments

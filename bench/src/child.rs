@@ -13,20 +13,20 @@ use serde::de::DeserializeOwned;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
-    /// Uses all time of a CPU
+    /// Use all time of a CPU
     Load,
-    /// Starts programs from a mount
+    /// Start programs from a mount
     Launcher,
-    /// Reads a mount
+    /// Read a mount
     Reader,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ChildArguments {
     pub(crate) role: Role,
-    /// The process to end with
+    /// The parent process; the child ends when it ends
     parent: u32,
-    /// JSON
+    /// The settings, in JSON
     settings: String,
 }
 

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Clone, Args)]
 struct CommandArguments {
-    /// Number of threads of every program [default: that of each program]
+    /// Number of threads of every program [default: the default of each program]
     #[arg(short, long, value_name = "N", value_parser = up_to(512))]
     jobs: Option<u16>,
     #[command(flatten)]
@@ -64,7 +64,8 @@ pub(crate) struct ExtractArguments {
 pub(crate) struct BuildArguments {
     /// The directory to build images from
     source: PathBuf,
-    /// Use only a part of the directory, up to this size, which is copied beside the images; at most 4 MiB with --quick
+    /// Build from a copy of a part of the directory, of at most this size; the copy lies beside the images. With
+    /// --quick, at most 4 MiB
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     most_bytes: Option<u64>,
     /// Build only these variants

@@ -23,7 +23,7 @@
 //! the loop after a round, and samples from which a hypervisor took CPU time are taken again.
 
 use std::fmt::{self, Debug, Display};
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -67,6 +67,14 @@ pub(crate) fn up_to(most: u16) -> RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=most.into())
 }
 
+/// Whether what was written to standard output had a reader: `describe | head` has one for its first lines only.
+pub(crate) fn is_read(written: io::Result<()>) -> io::Result<bool> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
 /// What an experiment gets and fills.
 pub(crate) struct Context<'a> {
     pub(crate) report: Report,
@@ -87,7 +95,8 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn say(&mut self, line: impl Display) -> Result<()> {
-        Ok(writeln!(self.out, "{line}")?)
+        is_read(writeln!(self.out, "{line}"))?;
+        Ok(())
     }
 
     /// Says how often is measured. The time from now on is shared by this many calls of `measure`.
@@ -150,7 +159,7 @@ impl<'a> Context<'a> {
 /// How often an experiment measures, for `#[command(flatten)]` in its arguments.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct RoundOptions {
-    /// Number of rounds [default: that in cases/EXPERIMENT.toml, which also has a smaller one for --quick]
+    /// Number of rounds [default: from cases/EXPERIMENT.toml, which has a smaller number for --quick]
     #[arg(short = 'c', short_alias = 'i', long, value_name = "N", alias = "iterations")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: Option<u16>,

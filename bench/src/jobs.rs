@@ -47,14 +47,14 @@ const READY: &str = "ready";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JobsArguments {
-    /// Memory to fault in, in GiB; an eighth of one with --quick
+    /// Memory to fault in, in GiB. With --quick, always 1/8 GiB
     #[arg(short, long, value_name = "GIB", default_value_t = 4, value_parser = up_to(u16::MAX))]
     gib: u16,
     /// Numbers of threads; one line for each number [default: 1, 2, 4 and so on, up to the number of CPUs available to
     /// the process]
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = up_to(u16::MAX))]
     threads: Vec<u16>,
-    /// Also measure what several threads save when a mount of this image starts (needs root)
+    /// Also measure how much time several threads save at the start of a mount of this image (needs root)
     #[arg(long, value_name = "IMAGE")]
     image: Option<PathBuf>,
     #[command(flatten)]

@@ -64,11 +64,12 @@ const FRAMES_FROM_SYSTEM: &str = "frames from the system";
 pub(crate) struct LaunchesArguments {
     /// An image of a Debian system with perl, git, gcc and python3
     image: PathBuf,
-    /// Load generators on each CPU, at nice 0
+    /// Number of load generators on each CPU, with nice value 0
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     load: u16,
-    /// Also measure launches from mounts of erofsfuse, which is in this folder, and of the kernel's EROFS
+    /// Also measure launches from a mount of erofsfuse, a program in this folder, and from a mount of the kernel's
+    /// EROFS
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     #[command(flatten)]

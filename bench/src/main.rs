@@ -42,7 +42,7 @@ use clap::{Parser, Subcommand};
 
 use case::Case;
 use child::{ChildArguments, Role};
-use experiment::{Context, Experiment};
+use experiment::{Context, Experiment, is_read};
 use machine::missing;
 use report::Report;
 
@@ -102,7 +102,7 @@ experiments! {
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_STATUS)]
 struct CommandLine {
-    /// Make fewer and smaller runs, to see whether an experiment works; their figures prove nothing
+    /// Make fewer and smaller runs, to test that an experiment works; do not draw conclusions from their figures
     #[arg(long, global = true)]
     quick: bool,
     /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
@@ -120,9 +120,9 @@ struct CommandLine {
 enum Verb {
     #[command(flatten)]
     Run(Run),
-    /// Runs every experiment and writes report.html; takes at most 15 minutes on 2 CPUs
+    /// Run every experiment and write report.html, which takes at most 15 minutes on 2 CPUs
     All(all::AllArguments),
-    /// Prints what an experiment measures, the expected result and its thresholds
+    /// Print what an experiment measures, the expected result and its thresholds
     Describe {
         /// The experiments to describe [default: all]
         #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
@@ -171,7 +171,9 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
             let is_meant =
                 |name: &str| experiments.is_empty() || experiments.iter().any(|one| one == name);
             for name in experiment_names().into_iter().filter(|name| is_meant(name)) {
-                writeln!(out, "# {name}: {}", Case::of(name)?)?;
+                if !is_read(writeln!(out, "# {name}: {}", Case::of(name)?))? {
+                    break;
+                }
             }
         }
         Verb::Child(arguments) => match arguments.role {
@@ -196,11 +198,12 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
 /// Prints and writes the report. A refused run is written, marked, but its figures are not printed.
 fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<ExitCode> {
     let is_refused = !report.noise.is_empty() && !line.noisy_ok;
-    if is_refused {
-        report.noise.iter().try_for_each(|noise| writeln!(out, "{noise}"))?;
+    // The folder is written even if nobody reads this.
+    is_read(if is_refused {
+        report.noise.iter().try_for_each(|noise| writeln!(out, "{noise}"))
     } else {
-        write!(out, "{report}")?;
-    }
+        write!(out, "{report}")
+    })?;
     if let Some(folder) = &line.out {
         report.write_folder(folder)?;
     }

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) enum System {
     /// The kernel's EROFS over a loop device, as mount(8) makes it (needs root)
     Kernel,
-    /// The kernel's EROFS straight on the file (needs root, and Linux 6.12)
+    /// The kernel's EROFS directly on the file, without a loop device (needs root, and Linux 6.12)
     KernelFile,
     Erofsfuse,
     /// squashfuse's daemon, on a squashfs image
@@ -38,7 +38,7 @@ pub(crate) enum System {
     SquashfuseLl,
     /// The kernel's squashfs over a loop device (needs root)
     KernelSquashfs,
-    /// Our own program
+    /// ferrofs itself
     Ferrofs,
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct MountArguments {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::value_variants().to_vec())]
     systems: Vec<System>,
-    /// What is read. With --seconds, the last one also gets the time that the others do not need
+    /// What to read. With --seconds, the last item of the list also gets the time that the other items do not need
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = Pattern::value_variants().to_vec())]
     what: Vec<Pattern>,
@@ -83,11 +83,11 @@ pub(crate) struct RandomArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
     bytes: u64,
-    /// Number of blocks that each thread reads in a second run, spread over the whole file; 0 leaves this run out; at
-    /// most 512 with --quick
+    /// Number of blocks that each thread reads in a second run, spread over the whole file; at most 512 with --quick.
+    /// With 0, there is no second run
     #[arg(long, value_name = "BLOCKS", default_value_t = 8192)]
     sparse: u64,
-    /// Numbers of threads, each of which reads a part of its own; one run for each number
+    /// Numbers of threads; one run for each number. Each thread reads its own part of the file
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
     #[arg(value_parser = up_to(256))]
     jobs: Vec<u16>,
@@ -100,7 +100,7 @@ pub(crate) struct SlowArguments {
     /// How long each read of the storage takes, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = up_to(10_000))]
     delay: u16,
-    /// Number of threads, each of which reads a part of its own
+    /// Number of threads. Each thread reads its own part of the file
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = up_to(256))]
     readers: u16,
 }

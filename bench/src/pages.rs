@@ -71,7 +71,7 @@ pub(crate) struct PagesArguments {
     /// How many bursts of 256 frames each source gets, and how long the memory cgroup has
     #[command(flatten)]
     rounds: RoundOptions,
-    /// Number of launches for each kind of readahead; with --quick at most the number of rounds
+    /// Number of simulated program launches for each variant; with --quick, at most the number of rounds
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = up_to(10_000))]
     launches: u16,
     /// Leave out the part that needs a memory cgroup

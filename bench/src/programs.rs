@@ -32,11 +32,11 @@ const SQUASHFS_OPTIONS: [&str; 7] =
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ProgramArguments {
-    /// The program ferrofs [default: the one beside this program, which `cargo run` builds if necessary, or the one on
-    /// PATH]
+    /// The ferrofs program to measure [default: the one beside this program, which `cargo run` builds if necessary, or
+    /// the one on PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) ferrofs: Option<PathBuf>,
-    /// Look for the programs to compare with, such as mkfs.erofs, in this folder only, not on PATH
+    /// Folder with the programs that ferrofs is compared with, such as mkfs.erofs [default: search PATH]
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
 }

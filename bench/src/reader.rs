@@ -61,7 +61,8 @@ pub(crate) enum Pattern {
     Imports,
     /// A repository of 1,600 files, as `git status` compares it with its index
     Status,
-    /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them
+    /// All files in the order of the listing, as `find -type f | xargs -n 64 -P N cat` reads them, where N is a number
+    /// of --readers
     Tree,
     /// Blocks in random order, none twice
     #[value(skip)]

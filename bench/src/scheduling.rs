@@ -29,7 +29,7 @@ const LOST: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SchedulingArguments {
-    /// Load generators on each CPU, at nice 0
+    /// Number of load generators on each CPU, with nice value 0
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = up_to(64))]
     load: u16,
     #[command(flatten)]

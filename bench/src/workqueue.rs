@@ -37,13 +37,13 @@ pub(crate) struct WorkqueueArguments {
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,16,64")]
     #[arg(value_parser = up_to(512))]
     threads: Vec<u16>,
-    /// Maximum number of requests that wait for each worker
+    /// Queue depth: the maximum number of requests that wait for each worker
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = up_to(1024))]
     requests: u16,
-    /// Memory to compress, in GiB, or in MiB with the suffix M; an eighth of a GiB with --quick
+    /// Memory to compress, in GiB, or in MiB with the suffix M. With --quick, always 1/8 GiB
     #[arg(short, long = "memory", value_name = "GIB", default_value = "1", value_parser = mebibytes)]
     mebibytes: u32,
-    /// The rows of the table to measure [default: all]
+    /// The queues to measure, one row of the table for each [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = ROWS.map(|(name, help)| PossibleValue::new(name).help(help)))]
     rows: Vec<String>,
@@ -168,17 +168,17 @@ const PAGES_PER_CHUNK: usize = 256;
 
 /// The rows, and what they are.
 const ROWS: [(&str, &str); 11] = [
-    ("inline", "One thread and no queue, whatever the number of workers"),
-    ("original", "QEMU's threaded workqueue, version 2: shared bitmaps and event, round robin"),
-    ("batching", "Original, with batching"),
-    ("per-thread", "Batching; slots, bitmaps and events of each worker on separate cache lines"),
-    ("round-robin", "QEMU's threaded workqueue, version 3: per-thread, without batching"),
-    ("rayon", "rayon: one spawn per page from one submitter"),
-    ("rayon-iter", "rayon: a parallel iterator, for comparison: it has no stream of requests"),
-    ("crossbeam", "crossbeam-channel: a bounded queue to the workers, another one back"),
-    ("ours-waiting", "Ours, all workers active; the submitter only submits, as above"),
-    ("ours-round-robin", "Ours, whose submitter works, too; without batching"),
-    ("ours", "Ours, whose submitter works, too"),
+    ("inline", "One thread without a queue, whatever the number of workers"),
+    ("original", "QEMU's threaded workqueue, version 2: shared bitmaps and event; round robin"),
+    ("batching", "As original, but a worker gets requests until its slots are full"),
+    ("per-thread", "As batching; slots, bitmaps and event of each worker on separate cache lines"),
+    ("round-robin", "QEMU's threaded workqueue, version 3: as per-thread, but round robin"),
+    ("rayon", "rayon: one submitter spawns a task for each page"),
+    ("rayon-iter", "rayon: a parallel iterator, which has no stream of requests"),
+    ("crossbeam", "crossbeam-channel: one bounded queue to the workers, another one for results"),
+    ("ours-waiting", "The queue of ferrofs; all workers are active; the submitter only submits"),
+    ("ours-round-robin", "As ours, but round robin"),
+    ("ours", "The queue of ferrofs; the submitter also compresses if the workers are busy"),
 ];
 
 /// The row of that name with its threads started.

@@ -134,6 +134,17 @@ fn experiments_print_what_they_are_to_print_and_keep_their_samples() {
 }
 
 #[test]
+fn output_that_nobody_reads_is_no_failure() {
+    for words in ["describe", "pages --quick --without-cgroup"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(words).stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{}", complaint(&output));
+        assert_eq!(complaint(&output), "");
+    }
+}
+
+#[test]
 fn jobs_prints_a_line_for_each_way() {
     let text = printed(&format!("jobs --quick -t 1 -c 1 --image {IMAGE}"));
     for way in [" one call |", " 1 thread |", "on each node", "slow chunk in the middle |"] {

@@ -28,7 +28,7 @@ pub(crate) use transfer::{PullArguments, PushArguments};
 #[derive(Debug, Parser)]
 #[command(name = "ferrofs", version, after_help = help::FERROFS, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
-#[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
+#[command(subcommand_value_name = "SUBCOMMAND", subcommand_help_heading = "Subcommands")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -57,12 +57,13 @@ pub(crate) enum Verb {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = None::<&'static str>)]
 pub(crate) struct ReadArguments {
-    /// Byte offset of the image in IMAGE; the suffixes k, m and g mean KiB, MiB and GiB
+    /// Byte offset in IMAGE at which the EROFS image starts; the suffixes k, m and g mean KiB, MiB
+    /// and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File with an extra device of the image. Repeat the option for each device, in the order of
-    /// the device table, which `ferrofs info` shows
+    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
+    /// the order of the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -134,7 +135,7 @@ pub(crate) enum VerifyChoice {
     Require,
     /// The bytes for which there is a digest
     Try,
-    /// None
+    /// No bytes
     Off,
 }
 
@@ -183,10 +184,11 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work; at the limit, the verb ends with an error. Work is repeated if many
-    /// inodes of a damaged image refer to the same data, which ferrofs reads again for each of
-    /// them. A byte stands for the time that LZ4 takes to decode one, about a nanosecond. Undamaged
-    /// images cause almost no repeated work [default: 256m plus 512 bytes for each byte of IMAGE]
+    /// Limit of repeated work. A damaged image can have many inodes that refer to the same data;
+    /// ferrofs reads this data again for each of them. At the limit, the subcommand ends with an
+    /// error. The unit is the work of decoding one byte with LZ4, about a nanosecond, so 1g allows
+    /// about one second. Undamaged images cause almost no repeated work [default: 256m plus 512
+    /// bytes for each byte of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -195,11 +197,11 @@ pub(crate) struct WorkLimitArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB decoding pages that stay resident while nothing is read, in total less than
-    /// half of --memory; 0 keeps none. All other pages are returned to the system at once. Each
-    /// read is limited to what fits into the reserved pages, so with fewer than 128 pages per
-    /// thread, long files are read more slowly [default: no fixed number; up to an eighth of
-    /// --memory stays resident until a few seconds after the last read]
+    /// Number of 4 KiB pages for decoding that stay resident while nothing is read (the reserve),
+    /// in total less than half of --memory. With 0, none stays resident. All other pages are
+    /// returned to the system at once. A reserve also limits the size of each read, so with fewer
+    /// than 128 pages per thread, long files are read more slowly [default: no fixed number; up to
+    /// an eighth of --memory stays resident until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
@@ -225,8 +227,8 @@ pub(crate) enum ProgressStyle {
     Auto,
     /// A bar if stderr is a terminal, otherwise a line of text each second
     Bar,
-    /// A line with a JSON object five times a second, with the fields verb, done, total, unit,
-    /// entries, bytes and eta_s
+    /// A line with a JSON object five times a second, with the fields verb (the subcommand), done,
+    /// total, unit, entries, bytes and eta_s
     Json,
     /// Nothing
     None,
@@ -324,8 +326,8 @@ pub(crate) struct ExtractArguments {
 
     /// The directory to extract into, which must be new or empty. A new DEST has the temporary name
     /// .DEST.part until the extraction ends. With exit status 0, DEST is complete; otherwise it
-    /// contains the files that could be extracted. With --tar, leave out DEST: all later arguments
-    /// are PATHs
+    /// contains the files that could be extracted. With --tar, leave out DEST: all arguments after
+    /// IMAGE are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -333,7 +335,8 @@ pub(crate) struct ExtractArguments {
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
 
-    /// Write a tar archive to FILE instead of a directory; - is standard output
+    /// Write a tar archive to FILE, or to standard output if FILE is -, instead of extracting into
+    /// DEST
     #[arg(long, value_name = "FILE")]
     pub(crate) tar: Option<PathBuf>,
 
@@ -341,8 +344,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, requires = "tar")]
     pub(crate) no_sparse: bool,
 
-    /// Accept a DEST that is not empty: keep its directories, and replace other entries if the
-    /// image has an entry at their path
+    /// Accept a DEST that is not empty. Directories in DEST stay; anything else is replaced if the
+    /// image has an entry with the same path
     #[arg(long, conflicts_with = "tar")]
     pub(crate) overwrite: bool,
 
@@ -350,8 +353,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Make the current user the owner of everything. If that is root, files get no set-user-id
-    /// bits, no set-group-id bits and no capabilities
+    /// Make the current user the owner of everything. If that user is root, files get no
+    /// set-user-id bits, no set-group-id bits and no capabilities
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
@@ -367,8 +370,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_xattrs: bool,
 
-    /// Write the owners, modes, capabilities and labels of everything to the files fs_config and
-    /// file_contexts in DIR, for `ferrofs build`. Needs no root
+    /// Write the owners, modes, capabilities and SELinux labels of everything to the files
+    /// fs_config and file_contexts in DIR, for `ferrofs build`. Needs no root
     #[arg(long, value_name = "DIR")]
     pub(crate) android_config: Option<PathBuf>,
 
@@ -448,7 +451,7 @@ pub(crate) struct BuildArguments {
     #[arg(short, long)]
     pub(crate) force: bool,
 
-    /// Write no image; print an estimate of its size
+    /// Do not write the image; print an estimate of its size
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -535,7 +538,7 @@ pub(crate) struct BuildCompression {
     pub(crate) max_distance: u16,
 
     /// Compress the tails of files, or whole files, together in one special inode (packed inode).
-    /// Without a value, it means tails
+    /// Without a value, the option means --fragments=tails
     #[arg(long, value_name = "tails|all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "tails", value_enum)]
     pub(crate) fragments: Option<FragmentChoice>,
@@ -544,7 +547,8 @@ pub(crate) struct BuildCompression {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "fragments")]
     pub(crate) fragments_pcluster: Option<u64>,
 
-    /// Which fragments are stored only once [default: parts]
+    /// Which fragments, the tails or files in the packed inode, are stored only once [default:
+    /// parts]
     #[arg(long, value_name = "WHAT", value_enum, requires = "fragments")]
     pub(crate) share_fragments: Option<SharingChoice>,
 
@@ -556,7 +560,8 @@ pub(crate) struct BuildCompression {
     #[arg(long)]
     pub(crate) inline_pclusters: bool,
 
-    /// Use full instead of compact indexes; Linux before 5.3 can read only full ones
+    /// Write the indexes of compressed files in the full form. The default, the compact form, is
+    /// smaller, but Linux before 5.3 cannot read it
     #[arg(long)]
     pub(crate) full_indexes: bool,
 
@@ -568,7 +573,7 @@ pub(crate) struct BuildCompression {
 /// What `--fragments` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FragmentChoice {
-    /// The rest of a file that does not fill a pcluster
+    /// The last part of each file, if it does not fill a pcluster
     Tails,
     /// All files
     All,
@@ -577,11 +582,11 @@ pub(crate) enum FragmentChoice {
 /// Which fragments share their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SharingChoice {
-    /// Equal tails, and a tail that is the end of a longer tail
+    /// Identical fragments, and a fragment that is a suffix of a longer one
     Parts,
-    /// Equal files
+    /// Identical whole files
     Files,
-    /// Nothing
+    /// No fragments
     Off,
 }
 
@@ -607,13 +612,13 @@ pub(crate) struct BuildLayout {
     pub(crate) chunk_size: Option<u64>,
 
     /// Write the chunks to FILE, a new file or a block device. FILE becomes device 1 of the image:
-    /// verbs that read the image need --device=FILE
+    /// subcommands that read the image need --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
 
     /// Store inodes in a compressed metadata file (metabox) with pclusters of at most BYTES. This
-    /// needs Linux 6.17 or later. Extended attributes are not shared then [default ALG: the first
-    /// algorithm of --compress]
+    /// needs Linux 6.17 or later. With this option, inodes share no extended attributes [default
+    /// ALG: the first algorithm of --compress]
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
 
@@ -622,10 +627,10 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) metadata_first: bool,
 
-    /// Write a chunk index, a list of digests that the EROFS specification defines, to FILE. With
-    /// embedded, or without a value, write it after the last block of IMAGE. With the index,
-    /// readers of a remote image verify each part that they read. On a web server, put FILE beside
-    /// the image, with the name IMAGE.chunk-index. Cannot be used with --offset
+    /// Write a chunk index to FILE; with embedded, or without a value, after the last block of
+    /// IMAGE. A chunk index is a list of digests, in a format that the EROFS specification defines.
+    /// With it, readers of a remote image verify each part that they read. On a web server, put
+    /// FILE beside the image, with the name IMAGE.chunk-index. Cannot be used with --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -644,9 +649,9 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use encoded extents where they save space, and store no data for files that contain only
-    /// zeros. This needs Linux 6.15 or later. Large images use block addresses above 32 bits even
-    /// without this option
+    /// Use encoded extents in place of indexes where they save space, and store no data for files
+    /// that contain only zeros. This needs Linux 6.15 or later. An image that needs block addresses
+    /// of more than 32 bits gets them even without this option
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 
@@ -654,7 +659,7 @@ pub(crate) struct BuildLayout {
     #[arg(short = 'L', long, value_name = "TEXT")]
     pub(crate) label: Option<OsString>,
 
-    /// The UUID; or clear, which means all zeros; or random [default: random, with --reproducible
+    /// The UUID; or clear, which means all zeros; or random [default: random; with --reproducible,
     /// clear]
     #[arg(short = 'U', long, value_name = "UUID")]
     pub(crate) uuid: Option<String>,
@@ -664,12 +669,13 @@ pub(crate) struct BuildLayout {
     #[arg(short = 'T', long, value_name = "SECONDS")]
     pub(crate) time: Option<u64>,
 
-    /// Build the same bytes from the same source, on every host and at any time; see below.
-    /// --memory is 256m unless given
+    /// Build the same bytes from the same source, on every host and at any time; see below. Without
+    /// --memory, the memory limit is 256m
     #[arg(long)]
     pub(crate) reproducible: bool,
 
-    /// Byte offset of the image in IMAGE; the bytes before it are a hole
+    /// Byte offset in IMAGE at which the EROFS image starts; the bytes before this offset are a
+    /// hole
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
@@ -682,13 +688,13 @@ pub(crate) struct BuildLayout {
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 
-    /// Share an extended attribute if more than this number of inodes have it
+    /// Store an extended attribute only once (shared) if more than this number of inodes have it
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) xattr_share_above: u32,
 
     /// Store the SHA-256 of each file in an extended attribute. Without NAME, the attribute is
-    /// hidden from listings, and Linux 7.0 or later uses it to share the page cache of equal files
-    /// [default NAME: erofs.fingerprint.v1]
+    /// hidden from listings, and Linux 7.0 or later uses it to share the page cache of identical
+    /// files [default NAME: erofs.fingerprint.v1]
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
@@ -716,8 +722,8 @@ pub(crate) struct BuildContent {
     #[arg(long)]
     pub(crate) separate_hard_links: bool,
 
-    /// What to do with whiteouts, the entries of a layer that hide files of the layers below
-    /// (not if SOURCE is a directory; those of a container image are always applied)
+    /// What to do with whiteouts, the entries of a layer that hide files of the layers below (not
+    /// if SOURCE is a directory; whiteouts of a container image are always applied)
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 

@@ -36,11 +36,11 @@ Examples:
 
 Exit status: 0 success, 1 an error of the image or the output, 2 wrong usage; 129, 130 or 143 after
 SIGHUP, SIGINT or SIGTERM.
-Run `ferrofs VERB --help` for all options of a verb.";
+Run `ferrofs SUBCOMMAND --help` for all options of a subcommand.";
 
 pub(crate) const INFO: &str = "\
-This verb reads only the superblock and its tables, so it takes the same short time for an image of
-any size.
+This subcommand reads only the superblock and its tables, so it takes the same short time for an
+image of any size.
 
 Exit status: 0 success, 1 an error of the image or the output, 2 wrong usage; 129, 130 or 143 after
 SIGHUP, SIGINT or SIGTERM.
@@ -101,15 +101,15 @@ are cleared on files whose owner is not preserved. For an image from someone you
 can use --no-set-id and --no-devices. A directory that existed before gets the image's permissions
 only after its contents are extracted.
 
-An archive of --tar contains all owners, device nodes and attributes, even if an ordinary user
+With --tar, the archive contains all owners, device nodes and attributes, even if an ordinary user
 writes it. Sockets are left out, because tar cannot store them. The archive uses PAX headers,
 nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The same image
-always gives the same bytes. To extract all of it with GNU tar, run as root:
-tar --xattrs --xattrs-include='*' -xpf FILE. FILE is created, or replaced, only when the archive is
-complete. A file that cannot be read completely is reported and left out. If the file is too long
-to be held in memory, it stays in the archive, and zeros replace the bytes that cannot be read. In
-both cases the exit status is 1. With --tar -, the exit status is the only sign that the archive is
-complete, and the summary of --json goes to stderr.
+always gives the same bytes. To extract the whole archive with GNU tar, run as root:
+tar --xattrs --xattrs-include='*' -xpf FILE. The archive FILE is created, or replaced, only when it
+is complete. If a file in the image cannot be read completely, it is reported and left out. But a
+file that is too long to be held in memory stays in the archive, and zeros replace the bytes that
+cannot be read. In both cases the exit status is 1. With --tar -, the exit status is the only sign
+that the archive is complete, and the summary of --json goes to stderr.
 
 Exit status: 0 everything was extracted, 1 something was not (each failure is reported), 2 wrong
 usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
@@ -134,13 +134,14 @@ Parallel requests download the image through the cache. So an interrupted downlo
 it stopped, and `ferrofs mount` of the same URL reads the downloaded parts from the cache. FILE is
 created (with --force: replaced) when it is complete, verified and on stable storage.
 
-An image of a registry is always compared with its digest, even with --verify=off. An object of a
-web server has a digest only if its URL ends with #index=sha256:…, the digest of its chunk index.
-Without a digest, ferrofs trusts the transport; with --verify=require, it refuses the object.
+An image from a registry is always compared with its digest, even with --verify=off. An image from a
+web server or an object store has a digest only if its URL ends with #index=sha256:…, the digest of
+its chunk index. Without a digest, ferrofs trusts the transport; with --verify=require, it refuses
+the image.
 
 Exit status: 0 FILE is complete, 1 it was not created, 2 wrong usage; 129, 130 or 143 after SIGHUP,
-SIGINT or SIGTERM. If the summary, which is written after FILE, cannot be written, the exit status
-is 1, although FILE is complete.
+SIGINT or SIGTERM. If only the summary cannot be written, the exit status is 1, although FILE is
+complete.
 
 Examples:
   ferrofs pull https://example.org/app.erofs app.erofs
@@ -148,11 +149,11 @@ Examples:
   ferrofs pull --json --insecure-registry=localhost:5000 oci://localhost:5000/app app.erofs";
 
 pub(crate) const PUSH: &str = "\
-The image becomes the only layer of a container image, with the media type application/vnd.erofs.
-With a chunk index, a list of digests, `ferrofs mount URL` verifies each part that it reads. If
-`ferrofs build --chunk-index` has not stored one in IMAGE, this verb appends one to the uploaded
-copy. The same IMAGE always gets the same manifest. Blobs that the registry has already are not
-uploaded again. Log in with docker, podman or skopeo.
+The image becomes the only layer of a container image, with the media type application/vnd.erofs. A
+chunk index is a list of digests, with which `ferrofs mount URL` verifies each part that it reads.
+If IMAGE has no chunk index (see `ferrofs build --chunk-index`), this subcommand appends one to the
+uploaded copy. The same IMAGE always gets the same manifest. Blobs that the registry has already are
+not uploaded again. Log in with docker, podman or skopeo.
 
 Exit status: 0 the image is in the registry, 1 it is not, 2 wrong usage; 129, 130 or 143 after
 SIGHUP, SIGINT or SIGTERM. If only the summary cannot be written, the exit status is 1, although the
@@ -172,9 +173,10 @@ are at most 12.5 % too high. An error is a reply that reports damage or an I/O f
 attribute that does not exist is not an error. The list of the most read files shows inode numbers;
 `find DIR -inum N -print -quit` prints the path.
 
---all queries the mounts of this user in this mount namespace. It prints their sum; a quantile of
-the sum is the largest quantile of any mount. With --prometheus, it prints the samples of each mount
-instead. Mounts that do not answer within two seconds are left out; the sum states their number.
+--all queries the mounts of this user in this mount namespace and prints totals. Quantiles cannot be
+added: for each quantile, --all prints the highest value of any mount. With --prometheus, it prints
+the samples of each mount instead of totals. Mounts that do not answer within two seconds are left
+out; the totals state their number.
 
 Exit status: 0 success, 1 DIR is no mount of ferrofs or does not answer, 2 wrong usage.
 
@@ -185,11 +187,11 @@ Examples:
   ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
 
 pub(crate) const LIST: &str = "\
-The list shows the mounts of this user in this mount namespace, each with its age, the resident
-memory of the process that serves it, and the number of restarts. The state is \"served\", \"kept\"
-(mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a mount), \"no answer\"
-if it does not answer within two seconds, or \"unknown\" if its statistics cannot be read, for
-example because another version of ferrofs serves the mount.
+The list shows the mounts of this user in this mount namespace: the age of each mount, the resident
+memory of the process that serves it, and how often that process was restarted. The state is
+\"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a
+mount), \"no answer\" if the process does not answer within two seconds, or \"unknown\" if its
+statistics cannot be read, for example because another version of ferrofs serves the mount.
 
 Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage.
 
@@ -198,10 +200,11 @@ Examples:
   ferrofs list --json | jq -r 'select(.restarts > 0) | .mount'";
 
 pub(crate) const CACHE: &str = "\
-The cache keeps the parts of remote images that were read. The option --cache-size of other verbs
-limits its size, so pruning is seldom needed. An image that a mount or a running verb has open is
-not removed, but --to may evict parts of it, which are fetched again when they are read. The process
-ferrofs-fetch removes the files; this verb starts it if it is not running.
+The cache keeps the parts of remote images that were read. The option --cache-size of other
+subcommands limits its size, so pruning is seldom needed. An image that a mount or a running
+subcommand has open is not removed. But --to may evict parts of such an image; they are fetched
+again when they are read. The process ferrofs-fetch removes the files; this subcommand starts it if
+it is not running.
 
 `ferrofs cache verify` reads all cached chunks, and exits with 1 if one of them is damaged. Damaged
 chunks are never used; they are fetched again when they are read.
@@ -217,31 +220,31 @@ Examples:
 
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background
-process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
-process unmounts it. While the mount is in use, `umount` and `fusermount3 -u` fail, but a signal
-detaches the mount from the directory tree at once; the process ends when the mount is no longer
-used. A second signal ends the process immediately. If SIGKILL ends the process, a helper process
-unmounts. With -o noauto_unmount, a mount that root made stays after SIGKILL: every access fails
-with \"transport endpoint is not connected\" until `umount DIR` removes it.
+process, the server, serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or
+SIGHUP to the server unmounts it. While the mount is in use, `umount` and `fusermount3 -u` fail. A
+signal works even then: it detaches the mount from the directory tree at once, and the server ends
+when the mount is no longer used. A second signal ends the server immediately. If SIGKILL ends the
+server, a helper process unmounts. With -o noauto_unmount, a mount that root made stays after
+SIGKILL: every access fails with \"transport endpoint is not connected\" until `umount DIR` removes
+it.
 
-With --keep or -o keep, the mount survives the death of the process that serves it. A second, small
-process holds the mount and starts the serving process again, as often as necessary. Open files and
-working directories stay valid, and system calls wait for some milliseconds. On Linux before 6.9,
-calls in progress when the process died fail with EIO. A file whose data crashes the process
-repeatedly gives EIO, and the log names it. `ferrofs stats` shows the restarts. A SIGTERM to either
-process unmounts.
+With --keep or -o keep, the mount survives the death of its server. A second, small process, the
+holder, keeps the mount and starts the server again, as often as necessary. Open files and working
+directories stay valid, and system calls wait for some milliseconds. On Linux before 6.9, calls in
+progress when the server died fail with EIO. A file whose data crashes the server repeatedly gives
+EIO, and the log names it. If the server cannot be started, the holder waits before the next
+attempt; --reattach DIR makes it try at once. `ferrofs stats` shows the restarts. A SIGTERM to the
+server or the holder unmounts.
 
 --replace DIR takes over a mount made with --keep, for example after an upgrade: this program then
 serves it. No call fails, and open files stay valid. Only root and the user who made the mount may
-do this. --replace needs Linux 6.9 or later. It refuses a mount that was made with --foreground, and
-one that this version of ferrofs cannot serve; then the mount stays as it was. If the serving
-process cannot be started, the holding process waits before the next attempt. --reattach DIR makes
-it try at once.
+do this. --replace needs Linux 6.9 or later. It refuses mounts that were made with --foreground, and
+mounts that this version of ferrofs cannot serve; a refused mount stays as it was.
 
-The process enters a sandbox: it can open only a few files of /proc and /sys, and it has no
+The server enters a sandbox: it can open only a few files of /proc and /sys, and it has no
 capability, even if root made the mount. --explain prints what it can still do; docs/trust.md
-describes the sandbox. With --user NAME, root makes the mount, the user NAME owns it, and a process
-of this user serves it.
+describes the sandbox. With --user NAME, root makes the mount, the user NAME owns it, and the server
+runs as this user.
 
 Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
 nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (use
@@ -298,10 +301,11 @@ This is ferrofs, called as mount.erofs. It mounts with FUSE, so it needs neither
 kernel's EROFS driver. See `ferrofs mount --help` for the options of -o. cache_strategy= and dax,
 which are for the kernel's driver, have no effect.
 
-With oci.layer=, oci.blob=, oci.platform= or oci.insecure, SOURCE is the name of an image in a
-registry, such as ubuntu:20.04. With s3.endpoint=, s3.region=, s3.urlstyle= or s3.sig=4, SOURCE is
-BUCKET/KEY. oci.username=, oci.password= and s3.passwd_file= are refused. Log in to a registry with
-docker, podman or skopeo; for S3, set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+If -o contains oci.layer=, oci.blob=, oci.platform= or oci.insecure, SOURCE is the name of an image
+in a registry, such as ubuntu:20.04. If it contains s3.endpoint=, s3.region=, s3.urlstyle= or
+s3.sig=4, SOURCE is BUCKET/KEY. oci.username=, oci.password= and s3.passwd_file= are refused. Log in
+to a registry with docker, podman or skopeo; for S3, set the variables AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY.
 
 Exit status: 0 success, 1 everything else.
 
@@ -349,8 +353,8 @@ This is ferrofs, called as dump.erofs. `ferrofs info`, `ls`, `stat` and `cat` sh
 another form; all but `cat` can also print JSON. Times are in UTC.
 
 Exit status: 0 success, even if there is no such path or inode. If the image cannot be opened, the
-status is 256 minus the error number of the system, for example 254 if the file does not exist. It
-is 234 if the file is not an EROFS image, or for wrong usage.
+status is 256 minus errno, for example 254 if the file does not exist (ENOENT is 2). It is 234
+(EINVAL is 22) if the file is not an EROFS image, or for wrong usage.
 
 Examples:
   dump.erofs app.erofs
@@ -374,14 +378,15 @@ fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (noinline_data also
 legacy-compress, force-inode-compact, force-inode-extended, force-inode-blockmap,
 force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted.
 
-If the environment variable SOURCE_DATE_EPOCH is set, it is the build time, newer files get that
-time as well, and -T, --all-time and --mkfs-time have no effect.
+If the environment variable SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that
+time as well. -T, --all-time and --mkfs-time then have no effect.
 
-A new FILE is created when the new image is complete and verified. Without --incremental, an
-existing FILE is emptied first and written in place: it stays the same file, with its mode, owner
-and hard links, and holds no image until the new one is complete. Do not write to an image that is
-mounted: its readers would see it change. `ferrofs build --force` replaces the file and leaves the
-mounted one alone. To verify the image, every file in it is read and compared with the source.
+If FILE does not exist, it is created when the image is complete and verified. Without
+--incremental, an existing FILE is emptied first and written in place. It stays the same file, with
+its mode, owner and hard links, and holds no valid image until the new one is complete. Do not write
+to an image that is mounted: its readers would see it change. `ferrofs build --force` replaces the
+file and leaves the mounted one alone. To verify the image, every file in it is read and compared
+with the source.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
@@ -395,20 +400,23 @@ Examples:
 
 pub(crate) const BUILD: &str = "\
 IMAGE is created (with --force: replaced) when the new image is complete, verified and on stable
-storage. With --force, it keeps the mode and owner of the replaced file. To verify the image, every
-file in it is read and compared with the source: contents, names, types, owners, times, links and
-attributes. No image is created if a file differs, if a source file changes during the build, or if
-the disk is full. Then the exit status is 1, and the message names the cause; for a file that
-differs, also its path and the byte offset. --no-verify skips the comparison.
+storage. With --force, the new file keeps the mode and owner of the replaced file. To verify the
+image, every file in it is read and compared with the source: contents, names, types, owners, times,
+links and attributes. No image is created if a file differs, if a source file changes during the
+build, or if the disk is full. Then the exit status is 1, and the message names the cause; for a
+file that differs, also its path and the byte offset. --no-verify skips the comparison.
 
-The bytes of an image depend only on the source and the options, never on --jobs, the order of
-directory entries, or the host's clock. There are two exceptions by default: the UUID is random, and
-the build time is the current time. --reproducible fixes both. The UUID is then all zeros, unless
---uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the newest time in the
-source. Owners, permissions and times of files are still those of the source, unless options of the
-section Content change them. A small --memory changes the bytes, too, because fewer duplicate parts,
-chunks and extended attributes are found. With --reproducible, the default of --memory is 256m on
-every host.
+The bytes of an image depend on the source and the options, but never on --jobs or the order of
+directory entries. By default, they also depend on the time and the host: the UUID is random, the
+build time is the current time, and the default of --memory depends on the memory of the host. A
+small --memory changes the bytes, because fewer duplicate parts, chunks and extended attributes are
+found. If SOURCE is an archive, directories without an entry get the current time, and names without
+ids in ACLs get the ids of the host's accounts.
+
+With --reproducible, the same source and options give the same bytes on every host and at any time.
+The UUID is then all zeros, unless --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that
+is not set, the newest time in the source. The default of --memory is 256m. Owners, permissions and
+times of files are still those of the source, unless options of the section Content change them.
 
 Data that does not fit into --memory goes to an unnamed temporary file in $TMPDIR or, if that is not
 set, in the directory of IMAGE (in /var/tmp if IMAGE is a block device). The summary states the size
@@ -416,10 +424,10 @@ of this file. Archives that are compressed with a window of more than about 5/8 
 refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
---reproducible, and files that are newer get that time, too. --time always sets the build time.
+--reproducible, and files that are newer get that time, too. --time overrides it as the build time.
 
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
-result.
+size of the image.
 
 A container image becomes one tree: ferrofs merges its layers and applies their whiteouts. Each
 layer must have the digests that the image states, before and after decompression.

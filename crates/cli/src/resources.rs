@@ -205,7 +205,7 @@ fn split_memory(
     let min = overhead.min_bytes();
     if bytes < min {
         let what = match overhead {
-            ProcessOverhead::OfVerb => "this verb",
+            ProcessOverhead::OfVerb => "this subcommand",
             ProcessOverhead::OfMount => "a mount",
         };
         let min = human_bytes(min);

@@ -171,11 +171,11 @@ impl RequestJournal {
         Ok((slots, bytes.ok_or(Errno::NOMEM)?))
     }
 
-    /// Before S2: waits until no other process serves by this journal, and writes down the number of this server. It is a
+    /// Before KS2: waits until no other process serves by this journal, and writes down the number of this server. It is a
     /// lock of the process on the file of the journal, which its end removes; other descriptors of the file must stay open
     /// until then.
     pub(crate) fn claim(&self, server: u64) {
-        // Refused only for lack of memory. Then the order of steps D1 and D3 is what keeps servers apart.
+        // Refused only for lack of memory. Then the order of steps KD1 and KD3 is what keeps servers apart.
         while fcntl_lock(&self.file, FlockOperation::LockExclusive) == Err(Errno::INTR) {}
         self.word(SERVER_WORD).store(server, Ordering::SeqCst);
     }
@@ -201,7 +201,7 @@ impl RequestJournal {
         Some(JournalSlot { journal: self, index })
     }
 
-    /// S2 of docs/survival.md: what was in flight, and what follows from it. No listener runs.
+    /// KS2 of docs/survival.md: what was in flight, and what follows from it. No listener runs.
     ///
     /// `server` is the number of the one that has ended in this way. The death of a server that had not begun to read says
     /// nothing about requests: it handled none.
@@ -234,12 +234,12 @@ impl RequestJournal {
         Takeover { in_flight, needs_trial, newly_banned }
     }
 
-    /// Before S5: the listeners of the server with this number are about to read.
+    /// Before KS5: the listeners of the server with this number are about to read.
     pub(crate) fn begin_reading(&self, server: u64) {
         self.word(READING_WORD).store(server, Ordering::SeqCst);
     }
 
-    /// S3: a request is not in flight any more.
+    /// KS3: a request is not in flight any more.
     pub(crate) fn forget(&self, slot: usize, unique: u64) {
         self.answered(slot).store(unique, Ordering::Relaxed);
     }
@@ -351,7 +351,7 @@ pub(crate) struct JournalSlot<'a> {
 }
 
 impl JournalSlot<'_> {
-    /// S5: makes the pages of the buffer present: a fault while the kernel copies a request into them would end the request
+    /// KS5: makes the pages of the buffer present: a fault while the kernel copies a request into them would end the request
     /// if the process is killed just then. And removes the number beside the buffer: a request that the kernel sends for the
     /// third time has the number of the second time, and would count as handled.
     pub(crate) fn prefault(&mut self) {
@@ -521,7 +521,7 @@ mod tests {
         }
     }
 
-    /// What the next server does up to S5, for the requests of the slots that its listeners have.
+    /// What the next server does up to KS5, for the requests of the slots that its listeners have.
     fn follow(journal: &RequestJournal, server: u64, end: ServerEnd) -> Takeover {
         let takeover = journal.examine(server - 1, end);
         for request in &takeover.in_flight {

@@ -509,7 +509,7 @@ impl fmt::Debug for Succession {
 }
 
 impl Succession {
-    /// Steps S2 to S4: what a successor does with the requests of its predecessor before its listeners run.
+    /// Steps KS2 to KS4: what a successor does with the requests of its predecessor before its listeners run.
     fn continue_with(
         self,
         channels: &[Channel],

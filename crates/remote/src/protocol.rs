@@ -236,8 +236,7 @@ impl RemoteOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerifyMode {
-    /// All. An object without a chunk index is downloaded and digested first; one without a digest
-    /// is refused.
+    /// All. An object without a chunk index is refused: only its whole has a digest.
     Require,
     /// Those for which there is a digest.
     #[default]

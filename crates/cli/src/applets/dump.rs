@@ -18,7 +18,7 @@ pub(crate) struct DumpArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// Show statistics of files, sizes and types of the whole image
+    /// Show statistics of the whole image: number, sizes and types of files
     #[arg(short = 'S')]
     pub(crate) statistics: bool,
 
@@ -26,7 +26,7 @@ pub(crate) struct DumpArguments {
     #[arg(short = 's')]
     pub(crate) superblock: bool,
 
-    /// Show the extents of the inode of --nid or --path
+    /// Show the extents of the inode that --nid or --path selects
     #[arg(short = 'e')]
     pub(crate) extents: bool,
 
@@ -34,16 +34,17 @@ pub(crate) struct DumpArguments {
     #[arg(long)]
     pub(crate) blkid_udev: bool,
 
-    /// File with an extra device of the image. Repeat the option for each device, in the order of
-    /// the device table, which `ferrofs info` shows
+    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
+    /// the order of the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// List the directory of --nid or --path
+    /// List the directory that --nid or --path selects
     #[arg(long)]
     pub(crate) ls: bool,
 
-    /// Write the contents of the file of --nid or --path to standard output, and nothing else
+    /// Write the contents of the file that --nid or --path selects to standard output, and nothing
+    /// else
     #[arg(long)]
     pub(crate) cat: bool,
 
@@ -52,7 +53,7 @@ pub(crate) struct DumpArguments {
     #[arg(allow_negative_numbers = true)]
     pub(crate) nid: Option<u64>,
 
-    /// Byte offset of the image in IMAGE
+    /// Byte offset in IMAGE at which the EROFS image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 

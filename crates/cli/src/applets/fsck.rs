@@ -22,7 +22,7 @@ pub(crate) struct FsckArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// Verbosity: 0 to 2 errors only, 3 or more also success
+    /// Verbosity: 0 to 2 errors only, 3 or more also a message on success
     #[arg(short = 'd', value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
@@ -31,8 +31,8 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
-    /// File with an extra device of the image. Repeat the option for each device, in the order of
-    /// the device table, which `ferrofs info` shows
+    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
+    /// the order of the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -41,7 +41,7 @@ pub(crate) struct FsckArguments {
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 
-    /// Byte offset of the image in IMAGE
+    /// Byte offset in IMAGE at which the EROFS image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 

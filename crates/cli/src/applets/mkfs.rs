@@ -42,7 +42,7 @@ pub(crate) struct MkfsArguments {
     pub(crate) image: PathBuf,
 
     /// A directory; or EROFS images as layers, the lowest first; or, with --tar, an archive.
-    /// Without SOURCE, or if it is -, the archive is standard input
+    /// Without SOURCE, or if SOURCE is -, the archive is read from standard input
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -51,13 +51,13 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 prints only errors; 1 and 2 also a summary and the name of each file; 3 to 9 a
-    /// summary without names
+    /// Verbosity: 0 prints only errors; 1 and 2 also a summary and the name of each file; 3 to 9
+    /// also a summary, but no names
     #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
 
-    /// Share an extended attribute if more than this number of inodes have it; a
+    /// Store an extended attribute only once (shared) if more than this number of inodes have it; a
     /// negative number excludes all extended attributes
     #[arg(short = 'x', value_name = "#", default_value = "2", allow_negative_numbers = true)]
     #[arg(value_parser = parse_signed_size)]
@@ -81,8 +81,9 @@ pub(crate) struct MkfsArguments {
     pub(crate) label: Option<OsString>,
 
     /// Store inodes in a compressed metadata file (metabox) with pclusters of this size. X is the
-    /// algorithm, or the number of an algorithm of -z, counted from 0. Then -x shares no extended
-    /// attributes, because Linux loses shared attributes of such inodes
+    /// algorithm, or the number of an algorithm of -z, counted from 0. With -m, no extended
+    /// attributes are shared, whatever -x is, because Linux loses shared attributes of inodes in a
+    /// metabox
     #[arg(short = 'm', value_name = "#[:X]")]
     pub(crate) metabox: Option<String>,
 
@@ -94,7 +95,7 @@ pub(crate) struct MkfsArguments {
     #[arg(long, overrides_with = "mkfs_time")]
     all_time: bool,
 
-    /// Use the time of -T as the build time only
+    /// Use the time of -T only as the build time, not for files
     #[arg(long, overrides_with = "all_time")]
     mkfs_time: bool,
 
@@ -153,13 +154,13 @@ pub(crate) struct MkfsArguments {
 
     /// Copy the data of source images into the new image. data, rvsp and no value are the same.
     /// With 0, or without this option, the new image refers to the source images as devices 1, 2
-    /// and so on. For other sources, no effect
+    /// and so on. If SOURCE is not an image, this option has no effect
     #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "data")]
     clean: Option<String>,
 
-    /// Add the sources to the image FILE. They replace files of FILE that have the same path. The
-    /// new image replaces FILE when it is complete. The values are those of --clean
+    /// Add the sources to the image FILE. Files of the sources replace files of FILE that have the
+    /// same path. The new image replaces FILE when it is complete. The values are those of --clean
     #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "data", overrides_with = "clean")]
     incremental: Option<String>,
@@ -208,7 +209,7 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 
-    /// Byte of FILE at which the image starts
+    /// Byte offset in FILE at which the EROFS image starts
     #[arg(long, value_name = "#", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
@@ -221,9 +222,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "path|none")]
     sort: Option<String>,
 
-    /// Build from a tar archive. f, which is the same as no value, copies the contents of files
-    /// into the image. i leaves them in the archive, which becomes device 1. i,MAP copies them, and
-    /// writes their places in the image and in the archive to the file MAP. headerball reads an
+    /// Build from a tar archive. f, or no value, copies the contents of files into the image. i
+    /// leaves the contents in the archive, which becomes device 1. i,MAP copies the contents, and
+    /// writes their offsets in the image and in the archive to the file MAP. headerball reads an
     /// archive without contents and creates files of zeros
     #[arg(long, value_name = "f|i[,MAP]|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
@@ -276,8 +277,8 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "#", value_parser = parse_number)]
     async_queue_limit: Option<u64>,
 
-    /// Features of -E as a sum: 1 legacy-compress, 2 ztailpacking, 4 fragments, 8 all-fragments, 16
-    /// dedupe, 32 fragdedupe, 64 48bit, 128 dot-omitted
+    /// Features of -E, as the sum of these numbers: 1 legacy-compress, 2 ztailpacking, 4 fragments,
+    /// 8 all-fragments, 16 dedupe, 32 fragdedupe, 64 48bit, 128 dot-omitted
     #[arg(long, value_name = "#", value_parser = parse_feature_bits)]
     pub(crate) zfeature_bits: Option<u64>,
 

@@ -38,7 +38,8 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     pub(crate) foreground: bool,
 
-    /// Stay in the foreground and print what was negotiated with the kernel; the same as -o debug
+    /// Stay in the foreground and print the settings of the mount, as `ferrofs mount --explain`
+    /// does; the same as -o debug
     #[arg(short, long)]
     pub(crate) debug: bool,
 
@@ -54,16 +55,16 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     no_mtab: bool,
 
-    /// Byte offset of the image in IMAGE
+    /// Byte offset in IMAGE at which the EROFS image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File with an extra device of the image. Repeat the option for each device, in the order of
-    /// the device table, which `ferrofs info` shows
+    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
+    /// the order of the device table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Verbosity: 0 errors only, 3 or more also what was negotiated with the kernel
+    /// Verbosity: 0 errors only, 3 or more also the settings of the mount
     #[arg(long, value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
     pub(crate) dbglevel: u8,
 }
@@ -138,7 +139,7 @@ pub(crate) struct MountFuseArguments {
     #[command(flatten)]
     pub(crate) helper: HelperFlags,
 
-    /// Print what was requested from the system and what was granted
+    /// Print the settings of the mount, as `ferrofs mount --explain` does
     #[arg(short)]
     pub(crate) verbose: bool,
 
@@ -181,8 +182,8 @@ pub(crate) struct MountErofsArguments {
     #[arg(short = 't', value_name = "TYPE[.SUBTYPE]", default_value = "erofs.fuse")]
     pub(crate) kind: String,
 
-    /// Verbosity: 0 errors only, 3 or more also what was requested from the system and what was
-    /// granted
+    /// Verbosity: 0 errors only, 3 or more also the settings of the mount (see `ferrofs mount
+    /// --explain`)
     #[arg(short = 'd', value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
     pub(crate) dbglevel: u8,
 

@@ -59,8 +59,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// Start a process that serves the mount at DIR now, instead of at the next scheduled attempt.
-    /// This is for a mount made with --keep whose process ended and could not be started again
+    /// For a mount at DIR that was made with --keep: if the process that serves it has ended and
+    /// could not be started again, start it now, without waiting for the next scheduled attempt
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
@@ -81,9 +81,10 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
     pub(crate) timeout: u64,
 
-    /// Maximum time, up to 1000, for which a thread polls for the next request before it sleeps.
-    /// Polling avoids wake-up latency, but costs CPU time. 0 disables polling and, on two CPUs, the
-    /// thread that keeps the other CPU busy [default: 100]
+    /// Maximum time for which a thread polls for the next request before it sleeps, 0 to 1000.
+    /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling and CPU sharing. CPU
+    /// sharing means that, on two CPUs, ferrofs answers on the CPU of the caller, while a thread
+    /// with nice value 19 keeps the other CPU busy [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
@@ -95,12 +96,14 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_acl: bool,
 
-    /// Keep the mount when the process that serves it is killed or crashes: a second process holds
-    /// the mount, and starts a process that serves it again. On Linux 6.9 or later, no access fails
+    /// Keep the mount if its server, the process that serves it, crashes or is killed. A second
+    /// process, the holder, supervises the server and starts it again. On Linux 6.9 or later, no
+    /// access fails
     #[arg(long)]
     pub(crate) keep: bool,
 
-    /// Do not enter the sandbox: keep all privileges, file descriptors, paths and system calls
+    /// Do not enter the sandbox: keep all privileges and file descriptors, and access to all paths
+    /// and system calls
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 
@@ -115,7 +118,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "FILE|syslog|stderr")]
     pub(crate) log: Option<OsString>,
 
-    /// After mounting, print what was requested from the system and what was granted
+    /// After mounting, print the settings of the mount: what ferrofs requested from the kernel,
+    /// what the kernel granted, and the threads, memory and sandbox
     #[arg(long)]
     pub(crate) explain: bool,
 

@@ -1,5 +1,5 @@
 //! `--keep`: a mount that survives the process that serves it (docs/survival.md). This process checks the image in a child,
-//! mounts, or takes a mount over, and becomes the holder, which forks one server after the other. Called by the verb.
+//! mounts, or takes a mount over, and becomes the holder, which forks one server after the other. Called for the subcommand `mount`.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -217,7 +217,7 @@ fn status_of(ended: &HoldEnd) -> anyhow::Result<CommandStatus> {
     })
 }
 
-/// Where another program asks for the mount (R1).
+/// Where another program asks for the mount (KR1).
 fn listen(attachment: &Attachment) -> anyhow::Result<ControlSocket> {
     ControlSocket::listen(&attachment.device_number())
         .context("cannot create the socket of the holder")
@@ -245,7 +245,7 @@ fn command(checked: &CheckedImage, mounted_at: Duration) -> anyhow::Result<Mount
     Ok(MountCommand { listeners, listeners_max, reserve_share, mounted_at, directory, words })
 }
 
-/// R1 to R6 on the side of the new program: takes the mount of `directory` over and holds it until it ends.
+/// KR1 to KR6 on the side of the new program: takes the mount of `directory` over and holds it until it ends.
 pub(super) fn replace(directory: &Path, notifier: ReadyNotifier) -> CommandStatus {
     let mut notifier = Some(notifier);
     let ended = take_over(directory, &mut notifier);
@@ -353,7 +353,7 @@ fn refuse(request: &MountRequest) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// K1: opens the image in a process of its own.
+/// KM1: opens the image in a process of its own.
 fn check(request: &MountRequest, files: &HeldFiles) -> anyhow::Result<CheckedImage> {
     let mut held = files.request(request);
     held.read.quiet = request.read.quiet;
@@ -406,7 +406,7 @@ fn resources(machine: &MachineArguments, reserve: &ReserveArguments) -> anyhow::
 }
 
 impl Kept<'_> {
-    /// K3 and K4: from here on, this process only holds the mount.
+    /// KM3 and KM4: from here on, this process only holds the mount.
     fn hold(&mut self, attachment: &mut Attachment, plan: HolderPlan) -> anyhow::Result<HoldEnd> {
         if let Some(mut service) = self.service.take() {
             match plan.last_server {
@@ -560,7 +560,7 @@ impl HeldMount for Kept<'_> {
     fn report(&self, event: &HolderEvent) {
         match (event, &self.service) {
             (HolderEvent::Ready, Some(service)) => service.ready(),
-            // F6: the next process of the service must not serve what is no longer mounted.
+            // KF6: the next process of the service must not serve what is no longer mounted.
             (HolderEvent::InUse, Some(service)) => service.forget(),
             _ => {}
         }

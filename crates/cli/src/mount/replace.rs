@@ -1,5 +1,5 @@
 //! `mount --replace DIR` and `mount --reattach DIR`: this program takes a kept mount over from its holder, or lets the holder
-//! start a server at once (docs/survival.md, protocol R). Called by the verb.
+//! start a server at once (docs/survival.md, protocol R). Called for the subcommand `mount`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -89,7 +89,7 @@ pub(super) struct TakenMount {
 }
 
 impl TakenMount {
-    /// R1 and R2: asks for the mount, becomes its user, and reads its options.
+    /// KR1 and KR2: asks for the mount, becomes its user, and reads its options.
     ///
     /// # Errors
     /// It is not offered, or this program does not understand it. Nothing has changed for the mount.

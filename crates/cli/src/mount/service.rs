@@ -15,7 +15,7 @@ use crate::exit_status::usage_error;
 #[derive(Debug)]
 pub(super) struct Service {
     manager: ServiceManager,
-    /// How many descriptors a whole mount has. Until F5, the manager may hold one fewer.
+    /// How many descriptors a whole mount has. Until KF5, the manager may hold one fewer.
     kept: usize,
 }
 
@@ -29,7 +29,7 @@ impl Service {
         Ok(manager.map(|manager| Self { manager, kept: 0 }))
     }
 
-    /// F4: the mount that it has held. What is not mounted any more is forgotten, and what is no whole mount.
+    /// KF4: the mount that it has held. What is not mounted any more is forgotten, and what is no whole mount.
     ///
     /// # Errors
     /// The descriptors are not those of a whole mount. Or, and then the manager keeps them: this program does not understand
@@ -66,7 +66,7 @@ impl Service {
         self.manager.keeps_descriptors()
     }
 
-    /// F2: lets it hold these, instead of others that it may have.
+    /// KF2: lets it hold these, instead of others that it may have.
     ///
     /// # Errors
     /// It has no room for them, or does not answer.
@@ -83,7 +83,7 @@ impl Service {
         Ok(())
     }
 
-    /// F5: the mount is held again.
+    /// KF5: the mount is held again.
     ///
     /// # Errors
     /// The manager does not answer.

@@ -23,6 +23,16 @@ fn the_help_of_every_verb_has_examples() {
 }
 
 #[test]
+fn help_has_a_help_of_its_own() {
+    let help = ferrofs().args(["help", "help"]).succeeds().text();
+    assert!(help.contains("Usage: ferrofs help"), "{help}");
+    for option in ["--help", "-h"] {
+        assert_eq!(ferrofs().args(["help", option]).succeeds().text(), help);
+    }
+    ferrofs().args(["help", "--version"]).ends_with(2);
+}
+
+#[test]
 fn the_help_of_transfers_has_examples() {
     for verb in ["pull", "push"] {
         let help = ferrofs().args([verb, "--help"]).succeeds().text();

@@ -402,7 +402,7 @@ impl Unmounter {
         Self { previous, ..self }
     }
 
-    /// F5: the one that it replaces ends without unmounting. It is alive if a server of the former holder is, and would
+    /// KF5: the one that it replaces ends without unmounting. It is alive if a server of the former holder is, and would
     /// unmount when that ends.
     pub(super) fn retire_previous(&mut self) {
         if let Some(previous) = self.previous.take() {
@@ -410,7 +410,7 @@ impl Unmounter {
         }
     }
 
-    /// F5: it unmounts when nobody has its descriptor any more, if that is what is to happen at the end.
+    /// KF5: it unmounts when nobody has its descriptor any more, if that is what is to happen at the end.
     pub(super) fn resolve_previous(&self, at_end: AtEnd) {
         if at_end == AtEnd::Unmount {
             // If it has ended, nobody unmounts at the end, as after its end later on.

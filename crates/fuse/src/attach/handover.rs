@@ -365,7 +365,7 @@ pub fn reattach(directory: &Path) -> Result<Reattached, HandoverError> {
 }
 
 impl OfferedMount {
-    /// R1 and R2: asks the holder of the mount of `directory` for it.
+    /// KR1 and KR2: asks the holder of the mount of `directory` for it.
     ///
     /// # Errors
     /// [`HandoverError`]. Nothing has changed for the mount.
@@ -400,7 +400,7 @@ impl OfferedMount {
         }
     }
 
-    /// F4: a mount whose descriptors the service manager has kept. `None` if it is not mounted any more.
+    /// KF4: a mount whose descriptors the service manager has kept. `None` if it is not mounted any more.
     ///
     /// # Errors
     /// [`HandoverError`].
@@ -424,7 +424,7 @@ impl OfferedMount {
         let channels: Vec<OwnedFd> = descriptors.by_ref().take(record.channels).collect();
         let files: Vec<OwnedFd> = descriptors.by_ref().take(record.files).collect();
         let unmount = descriptors.by_ref().take(usize::from(record.has_unmount)).next();
-        // A service that was killed while it renewed it (F5).
+        // A service that was killed while it renewed it (KF5).
         let is_renewed = handover.is_none() && record.program.is_some();
         let is_whole = channels.len() == record.channels
             && !channels.is_empty()
@@ -438,7 +438,7 @@ impl OfferedMount {
         Ok(Self { user, group, record, record_file, journal, channels, files, unmount, handover })
     }
 
-    /// How many descriptors a whole mount of this kind has. One is missing if a service was killed while it renewed it (F5).
+    /// How many descriptors a whole mount of this kind has. One is missing if a service was killed while it renewed it (KF5).
     #[must_use]
     pub fn whole_count(&self) -> usize {
         let HeldRecord { channels, files, has_unmount, .. } = &self.record;
@@ -464,7 +464,7 @@ impl OfferedMount {
             (Some(program), socket) => {
                 let unmounter = match (socket, &self.handover) {
                     // The one on its other end was a process of the service, and has most likely ended with it. The new
-                    // one must not unmount before F5: after an error the manager keeps the mount.
+                    // one must not unmount before KF5: after an error the manager keeps the mount.
                     (previous, None) if record.has_unmount => {
                         let device = record.identity.device();
                         Unmounter::start(program, &record.directory, &device, AtEnd::Leave)
@@ -551,7 +551,7 @@ pub struct HeldCounts {
 }
 
 /// A process that serves for another holder, as the process sees it that takes the mount over: if that holder is killed in
-/// between, this process holds the mount as soon as the server has ended (docs/survival.md, R5).
+/// between, this process holds the mount as soon as the server has ended (docs/survival.md, KR5).
 #[derive(Debug)]
 pub(super) struct FormerServer {
     process: OwnedFd,

@@ -66,7 +66,7 @@ pub struct ReadyReport {
 }
 
 impl ReadyReport {
-    /// R3: a server of a mount that is being taken over is prepared, and waits until the former one has ended. Others do
+    /// KR3: a server of a mount that is being taken over is prepared, and waits until the former one has ended. Others do
     /// not wait.
     ///
     /// # Errors
@@ -657,14 +657,14 @@ impl MountHolder<'_> {
         true
     }
 
-    /// R6: the former holder has ended, or is about to.
+    /// KR6: the former holder has ended, or is about to.
     fn commit(&mut self) {
         if self.taking.take().is_some() {
             self.attachment.is_detached = false;
         }
     }
 
-    /// R5 on the side of the new holder: what the former one says, and the time limit.
+    /// KR5 on the side of the new holder: what the former one says, and the time limit.
     fn advance_taking(&mut self, server: &RunningServer) {
         let Some(taking) = self.taking.as_mut().filter(|taking| !taking.has_failed()) else {
             return;
@@ -733,7 +733,7 @@ impl MountHolder<'_> {
             refuse(&socket, "another program is taking the mount over");
             return CandidateRequest::Nothing;
         }
-        // R2: nothing has changed for the mount, and the former one may have been stopped.
+        // KR2: nothing has changed for the mount, and the former one may have been stopped.
         let newer = NewHolder { socket, process: peer.process, number: 0 };
         if let Some(previous) = self.candidate.replace(newer) {
             refuse(
@@ -795,7 +795,7 @@ impl MountHolder<'_> {
         CandidateRequest::Nothing
     }
 
-    /// R5 on the side of the former holder: no server runs. Returns whether the other program holds the mount now.
+    /// KR5 on the side of the former holder: no server runs. Returns whether the other program holds the mount now.
     fn hand_over(&mut self, held: &mut dyn HeldMount) -> bool {
         self.is_handing_over = false;
         let Some(candidate) = self.candidate.take() else { return false };

@@ -368,7 +368,7 @@ const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
 /// The first of them.
 const LISTEN_FDS_START: i32 = 3;
-/// How names begin. A number follows: the place in the offer of a holder (R2).
+/// How names begin. A number follows: the place in the offer of a holder (KR2).
 const FDNAME_PREFIX: &str = "ferrofs-";
 /// Whether this process owns the descriptors that it was given.
 static ARE_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -420,7 +420,7 @@ impl ServiceManager {
         self.write("READY=1");
     }
 
-    /// F2: lets it keep a mount: what its holder offers, and what unmounting needs. Returns when it has them.
+    /// KF2: lets it keep a mount: what its holder offers, and what unmounting needs. Returns when it has them.
     ///
     /// # Errors
     /// It has no room for as many, or does not answer.
@@ -440,7 +440,7 @@ impl ServiceManager {
         Ok(all.len())
     }
 
-    /// F5: replaces what unmounting needs, the last of `count` descriptors: a process of the service waits on its other end.
+    /// KF5: replaces what unmounting needs, the last of `count` descriptors: a process of the service waits on its other end.
     /// From here on, that one unmounts when nobody has the descriptor any more, and the one that it replaces does not.
     ///
     /// # Errors
@@ -508,7 +508,7 @@ fn removal(number: usize) -> String {
     format!("FDSTOREREMOVE=1\nFDNAME={FDNAME_PREFIX}{number}")
 }
 
-/// F4: the descriptors of a mount that the service manager has kept, in the order in which they were given to it. None if
+/// KF4: the descriptors of a mount that the service manager has kept, in the order in which they were given to it. None if
 /// there is no such mount, and in every call after the first. Others are left open. Called before the process opens files.
 ///
 /// # Errors

@@ -8,9 +8,9 @@ use std::collections::{HashSet, VecDeque};
 enum Server {
     /// It opens the image.
     Opening,
-    /// R3: it waits for its turn.
+    /// KR3: it waits for its turn.
     Prepared,
-    /// R5: it may go on.
+    /// KR5: it may go on.
     HasTurn,
     /// It reads requests.
     Reading,
@@ -25,11 +25,11 @@ enum Server {
 enum PreviousHolder {
     /// It holds the mount.
     Holds,
-    /// R5: it has taken *go*.
+    /// KR5: it has taken *go*.
     Asked,
-    /// R5: it has ended its server.
+    /// KR5: it has ended its server.
     Retired,
-    /// R5: it has sent *handed*.
+    /// KR5: it has sent *handed*.
     Handed,
     Ended,
 }
@@ -37,11 +37,11 @@ enum PreviousHolder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum New {
     Preparing,
-    /// R4.
+    /// KR4.
     SentGo,
     /// The former holder has ended without *handed*, and its server has not.
     Orphaned,
-    /// R5: its server has the turn.
+    /// KR5: its server has the turn.
     GaveTurn,
     /// Its server has ended in between, and it waits for an answer.
     GaveUp,
@@ -155,7 +155,7 @@ impl State {
             })
         };
         let is_other_end_closed = self.new == New::Ended && self.new_server == Server::Dead;
-        // R2: a newer program takes the place of this one.
+        // KR2: a newer program takes the place of this one.
         if self.previous == PreviousHolder::Holds && setting.has_rival && !self.is_offer_used {
             all.push(self.with(|next| {
                 next.is_offer_used = true;
@@ -163,7 +163,7 @@ impl State {
             }));
         }
         match (self.previous, message) {
-            // Its server has ended by itself: D3, after the offer was withdrawn.
+            // Its server has ended by itself: KD3, after the offer was withdrawn.
             (PreviousHolder::Holds, _) if self.previous_server == Server::Dead => {
                 all.push(self.with(|next| match next.is_offer_used {
                     false => {

@@ -75,15 +75,15 @@ enum Listener {
 /// The steps of the serving process; the numbers are those of docs/survival.md.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Server {
-    /// S1: it opens the image.
+    /// KS1: it opens the image.
     Opening,
-    /// S2 is done: it knows what was in flight.
+    /// KS2 is done: it knows what was in flight.
     Examined { in_flight: Vec<usize>, is_trial: bool },
-    /// S3 and, without RESEND, S4, up to this number of requests.
+    /// KS3 and, without RESEND, KS4, up to this number of requests.
     Forgetting { in_flight: Vec<usize>, is_trial: bool, done: usize },
     /// Between the answer of a request and its removal from the journal.
     Failing { in_flight: Vec<usize>, done: usize },
-    /// S5: it serves; in the trial the first listener only.
+    /// KS5: it serves; in the trial the first listener only.
     Serving { listeners: [Listener; LISTENERS], is_trial: bool },
     /// It has died, by a crash or by SIGKILL.
     Dead { has_crashed: bool },
@@ -177,7 +177,7 @@ impl State {
             all.push(Self { kills: self.kills - 1, ..self.die(is_starting) });
         }
         match &self.server {
-            // D1 to D3; the first server has no predecessor.
+            // KD1 to KD3; the first server has no predecessor.
             Server::Dead { has_crashed } => {
                 let suspects_crash = *has_crashed;
                 let mut next = Self { server: Server::Opening, is_first: false, ..self.clone() };
@@ -216,7 +216,7 @@ impl State {
         all
     }
 
-    /// S2.
+    /// KS2.
     fn examined(mut self, has_crashed: bool) -> Self {
         let in_flight = self.in_flight();
         let has_crashed = has_crashed && self.has_read;

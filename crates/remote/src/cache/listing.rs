@@ -134,7 +134,7 @@ impl CacheDirectory {
         Ok(set_used(&self.folder(&hex(key))?)?)
     }
 
-    /// Removes an object that has no writer (E1 to E3). Readers that have it open find its chunks
+    /// Removes an object that has no writer (E3). Readers that have it open find its chunks
     /// absent, and its space is free at once.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl CacheDirectory {
     pub fn remove(&self, key: &CacheKey) -> io::Result<()> {
         let name = hex(key);
         let folder = self.folder(&name)?;
-        // E1: without records, all chunks are absent. E2: the space.
+        // Without records, all chunks are absent. Then the space.
         for (file, length) in [("index", HEADER_BYTES as u64), ("data", 0)] {
             match open_in(&folder, file, OFlags::WRONLY) {
                 Ok(file) => file.set_len(length)?,
@@ -151,7 +151,7 @@ impl CacheDirectory {
                 Err(_) => {}
             }
         }
-        // E3
+        // Then the names.
         for file in FILES {
             unlink(&folder, file)?;
         }
