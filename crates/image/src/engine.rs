@@ -51,10 +51,6 @@ const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 const WINDOW_BYTES: u64 = 17 * MemoryPool::PAGE_BYTES;
 const _: () = assert!(lz4_window_pages(u16::MAX, usize::MAX) == 17);
 
-/// The longest buffer that is mapped ahead of a reader, in bytes: that of the extents of most images. Longer
-/// ones would take much memory that may not be needed.
-const PREALLOCATED_EXTENT_MAX_BYTES: u64 = 1 << 20;
-
 /// How often a waiter polls before it sleeps, about a microsecond apart.
 const POLLS: u32 = 30;
 /// Spin-loop hints between two polls.
@@ -466,12 +462,6 @@ impl Engine {
             self.clusters.evict_used(lacking, self.memory.reserved_bytes() / 2);
         }
         buffers.lease_above_watermark(bytes, share).ok()
-    }
-
-    /// Maps ahead what [`demand_buffer`](Self::demand_buffer) would map for an extent.
-    pub(crate) fn preallocate_extent(&self, bytes: u64) {
-        let bytes = bytes.min(PREALLOCATED_EXTENT_MAX_BYTES);
-        self.memory.preallocate(usize::try_from(bytes).unwrap_or(usize::MAX), 1);
     }
 
     /// A number that changes while something is read.

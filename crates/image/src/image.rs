@@ -304,14 +304,6 @@ impl Image {
         self.inner.engine.best_effort_read_buffer(bytes)
     }
 
-    /// Maps a buffer for an extent of `bytes` decoded bytes, at most 1 MiB, unless one is idle. A
-    /// reader that decodes such an extent next then does not wait until one is mapped and faulted
-    /// in. It takes free bytes of the budget only, does not wait, and does nothing with a reserve.
-    /// It is for a thread that has nothing better to do after a read, since it makes system calls.
-    pub fn preallocate_extent(&self, bytes: u64) {
-        self.inner.engine.preallocate_extent(bytes);
-    }
-
     /// How many threads can decode at a time; others wait for a slot. The number depends on the
     /// CPUs, and on memory where that is scarce.
     #[must_use]

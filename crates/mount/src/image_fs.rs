@@ -234,7 +234,7 @@ impl ImageFs {
         match task {
             PrefetchTask::Files(files) => files.into_iter().for_each(|nid| self.prefetch_file(nid)),
             PrefetchTask::Readaround { file, offset, read } => {
-                self.run_readaround(&file, offset, read);
+                self.store_readaround(&file, offset, read);
             }
         }
     }

@@ -431,49 +431,6 @@ fn a_thread_keeps_its_buffer_until_somebody_must_have_the_memory() {
 }
 
 #[test]
-fn a_reader_finds_a_buffer_that_was_mapped_ahead() {
-    const EXTENT: u64 = 300 << 10;
-    let mut numbers = XorshiftRng(7);
-    let texts = [(); 2].map(|()| vec![text(&mut numbers, 300 << 10)]);
-    let written = Lz4Image::of_zstd(&texts);
-    let memory = MemoryPool::new(64 << 20).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
-    let mut bytes = [0; 4096];
-    image.read_at(&Lz4Image::file(&image, 0), 0, &mut bytes).unwrap();
-    image.preallocate_extent(EXTENT);
-    let before = memory.buffer_stats();
-    image.preallocate_extent(EXTENT);
-    assert_eq!(memory.buffer_stats(), before, "one is idle");
-    image.read_at(&Lz4Image::file(&image, 1), 0, &mut bytes).unwrap();
-    assert!(bytes[..] == texts[1][0][..4096]);
-    let after = memory.buffer_stats();
-    assert_eq!((after.mapped, after.from_idle > before.from_idle), (before.mapped, true));
-    // A damaged image may say anything.
-    image.preallocate_extent(u64::MAX);
-    assert_eq!(memory.buffer_stats().mapped, before.mapped + 1);
-    assert!(memory.idle_bytes() <= 2 << 20, "{}", memory.idle_bytes());
-}
-
-#[test]
-fn nothing_is_mapped_ahead_of_others_or_beyond_a_reserve() {
-    let written = Lz4Image::of_extents(65_535, &[1], 4096);
-    let memory = MemoryPool::with_reserve(64 << 20, 256, 1).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory));
-    let before = memory.buffer_stats();
-    image.preallocate_extent(1 << 20);
-    assert_eq!(memory.buffer_stats(), before);
-    let memory = MemoryPool::new(64 << 20).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
-    let before = memory.buffer_stats();
-    let all = all_but(&memory, memory.budget().used_bytes(), 64 << 10);
-    image.preallocate_extent(1 << 20);
-    assert_eq!(memory.buffer_stats().mapped, before.mapped);
-    drop(all);
-    image.preallocate_extent(1 << 20);
-    assert_eq!(memory.buffer_stats().mapped, before.mapped + 1);
-}
-
-#[test]
 fn a_buffer_outlives_its_image_and_is_freed_when_it_is_dropped() {
     let written = Lz4Image::of_extents(65_535, &[1], 4096);
     let memory = MemoryPool::new(64 << 20).unwrap();

@@ -130,23 +130,14 @@ impl ImageFs {
             self.readaround_queue.submit(task(Arc::clone(file)));
         } else if self.notifier.get().is_some_and(Notifier::has_idle_listener) {
             // A store waits for pages that are being read, so another listener must be there to reply to those reads.
-            self.run_readaround(file, offset, read);
+            self.store_readaround(file, offset, read);
         } else {
             self.prefetch_queue.submit(task(Arc::clone(file)));
         }
     }
 
-    /// Stores the data near a read, and prepares the next read of another extent.
-    pub(super) fn run_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
-        self.store_readaround(file, offset, read);
-        // To map a buffer takes longer than to decode into it.
-        if read.missing_bytes > SHORT_EXTENT_BYTES {
-            self.image.preallocate_extent(read.missing_bytes);
-        }
-    }
-
     /// Stores the data near a read.
-    fn store_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
+    pub(super) fn store_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
         let inode = file.inode();
         let range = readaround(offset, read, inode.size());
         let length = range.end.saturating_sub(range.start);
