@@ -106,6 +106,11 @@ pub(crate) fn fill(word: &str, values: &Values) -> Result<Vec<String>, String> {
 }
 
 impl CaseCommand {
+    /// Whether it starts as many threads as `--jobs` says.
+    pub(crate) fn takes_jobs(&self) -> bool {
+        self.words.iter().any(|word| word.contains("{jobs}") || word == "{processors}")
+    }
+
     /// Its words for a variant; None if it is no part of it, or an input is not there.
     pub(crate) fn fill(&self, variant: &str, values: &Values) -> Option<Vec<String>> {
         let is_meant = self.only.is_empty() || self.only.iter().any(|only| only == variant);

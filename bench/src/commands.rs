@@ -34,7 +34,8 @@ const LOOK: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Clone, Args)]
 struct CommandArguments {
-    /// Number of threads of every program [default: the default of each program]
+    /// Number of threads of every program; not for quota, which measures the default [default: the
+    /// default of each program]
     #[arg(short, long, value_name = "N", value_parser = up_to(512))]
     jobs: Option<u16>,
     #[command(flatten)]
@@ -68,7 +69,8 @@ pub(crate) struct BuildArguments {
     /// --quick, at most 4 MiB
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     most_bytes: Option<u64>,
-    /// Build only these variants
+    /// Build only these variants, separated by commas. Their names state the algorithm and the
+    /// maximum pcluster size; all means with fragments, dedupe and inline pclusters
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = build_variants())]
     only: Vec<String>,
     #[command(flatten)]
@@ -197,6 +199,11 @@ impl CommandArguments {
         folder: &Path,
     ) -> Result<()> {
         let commands = context.report.case.commands.clone();
+        let takes_jobs = commands.iter().any(|command| command.takes_jobs());
+        ensure!(
+            self.jobs.is_none() || takes_jobs,
+            "this experiment sets --jobs itself: leave it out"
+        );
         if commands.iter().any(|command| command.limit_mib.is_some()) && !has_memory_cgroup() {
             context.report.leave_out("memory cgroups", "they need root and the memory controller");
         }

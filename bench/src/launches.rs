@@ -68,7 +68,7 @@ pub(crate) struct LaunchesArguments {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     load: u16,
-    /// Also measure launches from a mount of erofsfuse, a program in this folder, and from a mount of the kernel's
+    /// Also measure launches from mounts of erofsfuse, which must be in DIR, and of the kernel's
     /// EROFS
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
@@ -265,8 +265,8 @@ impl RunDelays {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PagePoolArguments {
-    /// Images of a Debian system with perl, git, gcc and python3, such as one with an LZ4 window of 64 KiB and one with
-    /// 16 KiB
+    /// Images of a Debian system with perl, git, gcc and python3, such as one with an LZ4 window
+    /// (--max-distance of `ferrofs build`) of 64 KiB and one with 16 KiB
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<PathBuf>,
     #[command(flatten)]

@@ -37,7 +37,7 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 
 use case::Case;
@@ -168,6 +168,8 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
     match &line.verb {
         Verb::All(settings) => all::run(settings, line.quick, line.out.as_deref(), &mut out)?,
         Verb::Describe { experiments } => {
+            let runs = line.quick || line.noisy_ok || line.out.is_some();
+            ensure!(!runs, "describe runs nothing: leave --quick, --noisy-ok and --out out");
             let is_meant =
                 |name: &str| experiments.is_empty() || experiments.iter().any(|one| one == name);
             for name in experiment_names().into_iter().filter(|name| is_meant(name)) {

@@ -32,6 +32,7 @@ pub(crate) enum System {
     Kernel,
     /// The kernel's EROFS directly on the file, without a loop device (needs root, and Linux 6.12)
     KernelFile,
+    /// The daemon of erofs-utils
     Erofsfuse,
     /// squashfuse's daemon, on a squashfs image
     #[value(name = "squashfuse_ll")]

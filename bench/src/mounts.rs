@@ -56,11 +56,12 @@ const QUIET: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountArguments {
-    /// The kernel drivers and programs that mount the images
+    /// The kernel drivers and programs that mount the images, separated by commas
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::value_variants().to_vec())]
     systems: Vec<System>,
-    /// What to read. With --seconds, the last item of the list also gets the time that the other items do not need
+    /// What to read, separated by commas. With --seconds, the last item of the list also gets the
+    /// time that the other items do not need
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = Pattern::value_variants().to_vec())]
     what: Vec<Pattern>,
@@ -79,7 +80,8 @@ pub(crate) struct MountArguments {
 pub(crate) struct RandomArguments {
     #[command(flatten)]
     mounts: StartArguments,
-    /// Read this number of bytes from the start of the largest file; at most 4 MiB with --quick
+    /// Read the first BYTES of the largest file, block by block in random order; at most 4 MiB with
+    /// --quick
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
     bytes: u64,
@@ -107,7 +109,7 @@ pub(crate) struct SlowArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StartArguments {
-    /// The kernel drivers and programs that mount the images
+    /// The kernel drivers and programs that mount the images, separated by commas
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::EROFS)]
     systems: Vec<System>,

@@ -71,7 +71,8 @@ pub(crate) struct PagesArguments {
     /// How many bursts of 256 frames each source gets, and how long the memory cgroup has
     #[command(flatten)]
     rounds: RoundOptions,
-    /// Number of simulated program launches for each variant; with --quick, at most the number of rounds
+    /// Number of simulated program launches for each way of getting pages; with --quick, at most
+    /// the number of rounds
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = up_to(10_000))]
     launches: u16,
     /// Leave out the part that needs a memory cgroup

@@ -32,11 +32,12 @@ const SQUASHFS_OPTIONS: [&str; 7] =
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ProgramArguments {
-    /// The ferrofs program to measure [default: the one beside this program, which `cargo run` builds if necessary, or
-    /// the one on PATH]
-    #[arg(long, value_name = "PATH")]
+    /// The ferrofs program to measure [default: ferrofs in the folder of this program (`cargo run`
+    /// builds it there if it is missing), otherwise the first one in $PATH]
+    #[arg(long, value_name = "FILE")]
     pub(crate) ferrofs: Option<PathBuf>,
-    /// Folder with the programs that ferrofs is compared with, such as mkfs.erofs [default: search PATH]
+    /// Folder with the programs that ferrofs is compared with, such as mkfs.erofs [default: search
+    /// $PATH]
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
 }
@@ -46,8 +47,8 @@ pub(crate) struct ProgramArguments {
 pub(crate) struct PeerArguments {
     #[command(flatten)]
     pub(crate) rounds: RoundOptions,
-    /// Folder for outputs, images and mount points [default: for extract and build, /dev/shm if it is a tmpfs; otherwise
-    /// $TMPDIR or /tmp]
+    /// Folder for outputs, images and mount points [default: $TMPDIR or /tmp; for extract and build
+    /// /dev/shm, if it is a tmpfs]
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
     #[command(flatten)]

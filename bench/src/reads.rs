@@ -49,7 +49,8 @@ struct FileArguments {
     /// Read only files of at least this size
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     at_least: u64,
-    /// Read files in the order of their paths, until their total size reaches this number of bytes [default: all files]
+    /// Read files in the order of their paths, until their total size reaches this number of bytes
+    /// [default: all files that --at-least selects]
     #[arg(long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true)]
     most_bytes: u64,
 }

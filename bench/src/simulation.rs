@@ -56,9 +56,9 @@ const FAULTING_HERE: &str = "time here";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArguments {
-    /// What to simulate. workqueue: one submitter, and a worker on each of the other CPUs, as in the experiment of this
-    /// name. reads: reads of cached clusters on every CPU. jobs: several threads fault memory in, as in the experiment
-    /// of this name [default: all]
+    /// What to simulate. workqueue: one submitter, and a worker on each of the other CPUs, as in
+    /// the experiment of this name. reads: reads of cached data on every CPU. jobs: several threads
+    /// fault memory in, as in the experiment of this name [default: all]
     #[arg(value_name = "SUBJECT", value_parser = ["workqueue", "reads", "jobs"])]
     subjects: Vec<String>,
     /// For workqueue: numbers of CPUs, of which the submitter has one; one run for each number
@@ -66,8 +66,8 @@ pub(crate) struct ModelArguments {
     #[arg(default_value = "1,2,4,8,16,32,64,128,256")]
     #[arg(value_parser = up_to(u16::try_from(CPUS_MAX).unwrap_or(u16::MAX)))]
     cpus: Vec<u16>,
-    /// For workqueue: number of requests to measure, for each queue with each number of CPUs. As many requests run
-    /// before as warm-up. With --quick, a tenth
+    /// For workqueue: number of requests to measure, for each queue with each number of CPUs. The
+    /// same number of requests runs first, as a warm-up. With --quick, a tenth
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     count: u32,

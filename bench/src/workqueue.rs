@@ -40,7 +40,8 @@ pub(crate) struct WorkqueueArguments {
     /// Queue depth: the maximum number of requests that wait for each worker
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = up_to(1024))]
     requests: u16,
-    /// Memory to compress, in GiB, or in MiB with the suffix M. With --quick, always 1/8 GiB
+    /// Memory whose pages are compressed, in GiB, or in MiB with the suffix M; each request is one
+    /// page. With --quick, always 1/8 GiB
     #[arg(short, long = "memory", value_name = "GIB", default_value = "1", value_parser = mebibytes)]
     mebibytes: u32,
     /// The queues to measure, one row of the table for each [default: all]
@@ -170,13 +171,13 @@ const PAGES_PER_CHUNK: usize = 256;
 const ROWS: [(&str, &str); 11] = [
     ("inline", "One thread without a queue, whatever the number of workers"),
     ("original", "QEMU's threaded workqueue, version 2: shared bitmaps and event; round robin"),
-    ("batching", "As original, but a worker gets requests until its slots are full"),
+    ("batching", "As original, but fills all slots (--requests) of one worker before the next"),
     ("per-thread", "As batching; slots, bitmaps and event of each worker on separate cache lines"),
     ("round-robin", "QEMU's threaded workqueue, version 3: as per-thread, but round robin"),
     ("rayon", "rayon: one submitter spawns a task for each page"),
     ("rayon-iter", "rayon: a parallel iterator, which has no stream of requests"),
     ("crossbeam", "crossbeam-channel: one bounded queue to the workers, another one for results"),
-    ("ours-waiting", "The queue of ferrofs; all workers are active; the submitter only submits"),
+    ("ours-waiting", "The queue of ferrofs; the submitter never compresses, but waits for workers"),
     ("ours-round-robin", "As ours, but round robin"),
     ("ours", "The queue of ferrofs; the submitter also compresses if the workers are busy"),
 ];

@@ -22,8 +22,11 @@ const IMAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erof
 
 fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
-    // No figure is judged here.
-    command.args(words.split_whitespace()).arg("--noisy-ok");
+    command.args(words.split_whitespace());
+    if !words.starts_with("describe") {
+        // No figure is judged here.
+        command.arg("--noisy-ok");
+    }
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -131,6 +134,19 @@ fn experiments_print_what_they_are_to_print_and_keep_their_samples() {
     assert!(folder.path().join("workqueue.svg").exists());
     assert_eq!(report["series"][6]["row"], "per-thread");
     assert_eq!(report["series"][6]["samples"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn options_without_a_meaning_are_refused() {
+    for (words, part) in [
+        ("describe --quick", "describe runs nothing"),
+        ("describe --out x", "describe runs nothing"),
+        (&format!("quota --jobs 1 {IMAGE}"), "this experiment sets --jobs itself"),
+    ] {
+        let output = command(words).output().unwrap();
+        assert!(!output.status.success(), "{words}");
+        assert!(complaint(&output).contains(part), "{}", complaint(&output));
+    }
 }
 
 #[test]

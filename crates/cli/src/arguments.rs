@@ -67,7 +67,8 @@ pub(crate) struct ReadArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Name of the partition that holds the EROFS image, if IMAGE is a super image of Android
+    /// Name of the partition that holds the EROFS image, if IMAGE is an Android super image
+    /// (super.img: several partitions in one file)
     #[arg(long, value_name = "NAME")]
     pub(crate) partition: Option<String>,
 
@@ -75,7 +76,7 @@ pub(crate) struct ReadArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Print no warnings and no summary
+    /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -90,7 +91,7 @@ pub(crate) struct RemoteArguments {
     #[command(flatten)]
     pub(crate) connection: ConnectionArguments,
 
-    /// Open no connection: read only from the cache
+    /// Open no connection; use only what is in the cache
     #[arg(long)]
     pub(crate) offline: bool,
 
@@ -113,9 +114,10 @@ pub(crate) struct ConnectionArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// Maximum size of the cache on the disk while this command runs, at least 32m; the suffixes k,
-    /// m and g mean KiB, MiB and GiB. The least recently used data is evicted. If several processes
-    /// use the cache, the smallest limit applies [default: a tenth of the disk, at most 32g]
+    /// Maximum size of the cache, at least 32m; the suffixes k, m and g mean KiB, MiB and GiB. At
+    /// the limit, the least recently used data is evicted. The limit applies while this process
+    /// runs. If several processes use the cache, the smallest limit counts [default: a tenth of the
+    /// size of the file system, at most 32g]
     #[arg(long, value_name = "BYTES", value_parser = parse_cache_size)]
     pub(crate) cache_size: Option<u64>,
 
@@ -131,11 +133,13 @@ pub(crate) struct ConnectionArguments {
 /// Which bytes must be verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VerifyChoice {
-    /// All bytes; an image without a chunk index (a list of digests) is refused
+    /// All bytes; an image without a chunk index (a list of digests) is refused. For ferrofs pull,
+    /// a digest of the whole image is enough
     Require,
     /// The bytes for which there is a digest
     Try,
-    /// No bytes
+    /// No bytes; only ferrofs pull still compares an image from a registry with the digest of the
+    /// whole image
     Off,
 }
 
@@ -146,14 +150,18 @@ pub(crate) struct WorkArguments {
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
 
-    /// Print statistics of the decoder, cache and memory on stderr; with --json, add them to the
-    /// summary
+    /// Print statistics of decoding, of the cache of decoded data, and of memory on stderr; with
+    /// --json, add them to the summary
     #[arg(long)]
     pub(crate) stats: bool,
 }
 
 /// The help of `--stats` for the verbs that have no `--json`.
-const STATS_WITHOUT_JSON: &str = "Print statistics of the decoder, cache and memory on stderr";
+const STATS_WITHOUT_JSON: &str =
+    "Print statistics of decoding, of the cache of decoded data, and of memory on stderr";
+
+/// The help of `--quiet` for the verbs that print a summary.
+const QUIET_WITH_SUMMARY: &str = "Print no warnings and no summary";
 
 /// Limits of CPU time and memory.
 #[derive(Args, Clone, Debug, Default)]
@@ -164,8 +172,8 @@ pub(crate) struct MachineArguments {
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 
-    /// Memory limit of the whole process; the suffixes k, m and g mean KiB, MiB and GiB. The
-    /// minimum is 27m, for a mount 28m. At the limit, threads wait, or fewer threads run [default:
+    /// Memory limit of the whole process: at least 27m, or 28m for `ferrofs mount`; the suffixes k,
+    /// m and g mean KiB, MiB and GiB. At the limit, threads wait, or fewer threads run [default:
     /// 256m, or an eighth of the system's memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
@@ -184,11 +192,10 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
-    /// Limit of repeated work. A damaged image can have many inodes that refer to the same data;
-    /// ferrofs reads this data again for each of them. At the limit, the subcommand ends with an
-    /// error. The unit is the work of decoding one byte with LZ4, about a nanosecond, so 1g allows
-    /// about one second. Undamaged images cause almost no repeated work [default: 256m plus 512
-    /// bytes for each byte of IMAGE]
+    /// Limit of repeated reading, for damaged or hostile images in which many inodes refer to the
+    /// same data. At the limit, the subcommand ends with an error. The unit is the time in which
+    /// LZ4 decodes one byte, about a nanosecond, so 1g allows about one second. Undamaged images
+    /// cause almost no repeated reading [default: 256m plus 512 times the size of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -197,11 +204,11 @@ pub(crate) struct WorkLimitArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages for decoding that stay resident while nothing is read (the reserve),
-    /// in total less than half of --memory. With 0, none stays resident. All other pages are
-    /// returned to the system at once. A reserve also limits the size of each read, so with fewer
-    /// than 128 pages per thread, long files are read more slowly [default: no fixed number; up to
-    /// an eighth of --memory stays resident until a few seconds after the last read]
+    /// Number of 4 KiB pages for decoding that stay resident while nothing is read, for all threads
+    /// together. These pages are the reserve, which must be less than half of --memory. All other
+    /// pages are returned to the system at once. Each read uses only a share of the reserve, so
+    /// with fewer than 128 pages per thread, long files are read more slowly [default: no fixed
+    /// number; up to an eighth of --memory stays resident until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
@@ -320,6 +327,7 @@ pub(crate) struct StatArguments {
 /// Extract an image, or a part of it, into a directory or a tar archive.
 #[derive(Args, Debug)]
 #[command(after_help = help::EXTRACT, override_usage = help::EXTRACT_USAGE)]
+#[command(mut_arg("quiet", |arg| arg.help(QUIET_WITH_SUMMARY)))]
 pub(crate) struct ExtractArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
@@ -340,7 +348,7 @@ pub(crate) struct ExtractArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) tar: Option<PathBuf>,
 
-    /// Write holes as zeros, for programs that cannot read sparse files in tar archives
+    /// With --tar: write holes as zeros, for programs that cannot read sparse files in tar archives
     #[arg(long, requires = "tar")]
     pub(crate) no_sparse: bool,
 
@@ -353,8 +361,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Make the current user the owner of everything. If that user is root, files get no
-    /// set-user-id bits, no set-group-id bits and no capabilities
+    /// Make the current user the owner of everything. If that user is root, no file gets a
+    /// set-user-id bit, a set-group-id bit or capabilities
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
@@ -370,8 +378,9 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_xattrs: bool,
 
-    /// Write the owners, modes, capabilities and SELinux labels of everything to the files
-    /// fs_config and file_contexts in DIR, for `ferrofs build`. Needs no root
+    /// Write the owners, modes, capabilities and SELinux labels of all files of the image, even if
+    /// PATH selects a part of it, to the files fs_config and file_contexts in DIR. The options
+    /// --fs-config-file and --file-contexts of `ferrofs build` read them. Works without root
     #[arg(long, value_name = "DIR")]
     pub(crate) android_config: Option<PathBuf>,
 
@@ -380,8 +389,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, value_name = "PATH", requires = "android_config")]
     pub(crate) mount_point: Option<OsString>,
 
-    /// Write the metadata of everything to FILE, one JSON object a line, for `ferrofs build
-    /// --sidecar`. Needs no root
+    /// Write the metadata of all files of the image, even if PATH selects a part of it, to FILE,
+    /// one JSON object a line, for `ferrofs build --sidecar`. Works without root
     #[arg(long, value_name = "FILE")]
     pub(crate) sidecar: Option<PathBuf>,
 
@@ -392,7 +401,7 @@ pub(crate) struct ExtractArguments {
 
     /// Maximum number of bytes to write; at the limit, the extraction ends with an error. Holes do
     /// not count. The same limit applies separately to the files of --sidecar and --android-config
-    /// [default: 16g plus 8 KiB for each byte of IMAGE]
+    /// [default: 16g plus 8192 times the size of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Resources")]
     pub(crate) max_output: Option<u64>,
 
@@ -411,7 +420,7 @@ pub(crate) struct ExtractArguments {
 
 /// Read every byte of an image and report each damaged path.
 #[derive(Args, Debug)]
-#[command(after_help = help::CHECK)]
+#[command(after_help = help::CHECK, mut_arg("quiet", |arg| arg.help(QUIET_WITH_SUMMARY)))]
 pub(crate) struct CheckArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     pub(crate) image: PathBuf,
@@ -433,17 +442,17 @@ pub(crate) struct CheckArguments {
     pub(crate) read: ReadArguments,
 }
 
-/// Build an image from a directory or from tar archives.
+/// Build an image from a directory, tar archives or a container image.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = help::BUILD)]
 pub(crate) struct BuildArguments {
-    /// The image file; it is created when the image is complete
+    /// The image file, or, with --force, a block device. A file is created when the image is
+    /// complete
     pub(crate) image: PathBuf,
 
-    /// One of: a directory; tar archives, uncompressed or compressed with gzip, xz or zstd (several
-    /// archives are layers, the lowest first; - is standard input); a container image:
-    /// oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG or oci://HOST/NAME:TAG, where :TAG and
-    /// :NAME:TAG may be left out
+    /// A directory, tar archives, or a container image. Archives can be compressed with gzip, xz or
+    /// zstd. Several archives are layers, the lowest first; - is standard input. A container image
+    /// is oci-layout:DIR[:TAG], docker-archive:FILE[:NAME:TAG] or oci://HOST/NAME[:TAG]
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -509,9 +518,10 @@ pub(crate) struct BuildArguments {
 pub(crate) struct BuildCompression {
     /// One or more algorithms, separated by colons. Files use the first one, unless --hints selects
     /// another one. The algorithms, with their levels and, in parentheses, the default level, are:
-    /// lz4, lz4hc 0-12 (9), lzma 0-9 or 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1), zstd
-    /// 0-22 (3). dictsize is the size of the dictionary: up to 8m for lzma, and a power of two up
-    /// to 1m for zstd [default: no compression]
+    /// lz4, lz4hc 0-12 (9), lzma 0-9 and 100-109 (6), deflate 0-9 (1), libdeflate 0-12 (1), zstd
+    /// 0-22 (3). Levels 100-109 of lzma are levels 0-9 of xz with --extreme. dictsize is the size
+    /// of the dictionary: up to 8m for lzma, and a power of two up to 1m for zstd [default: no
+    /// compression]
     #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES][:...]")]
     pub(crate) compress: Option<String>,
 
@@ -547,8 +557,8 @@ pub(crate) struct BuildCompression {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "fragments")]
     pub(crate) fragments_pcluster: Option<u64>,
 
-    /// Which fragments, the tails or files in the packed inode, are stored only once [default:
-    /// parts]
+    /// Which fragments are stored only once; a fragment is a tail or a whole file in the packed
+    /// inode [default: parts]
     #[arg(long, value_name = "WHAT", value_enum, requires = "fragments")]
     pub(crate) share_fragments: Option<SharingChoice>,
 
@@ -584,9 +594,9 @@ pub(crate) enum FragmentChoice {
 pub(crate) enum SharingChoice {
     /// Identical fragments, and a fragment that is a suffix of a longer one
     Parts,
-    /// Identical whole files
+    /// Only identical whole files
     Files,
-    /// No fragments
+    /// None: every fragment is stored
     Off,
 }
 
@@ -606,8 +616,8 @@ pub(crate) struct BuildLayout {
     pub(crate) block_size: u64,
 
     /// Store files as uncompressed chunks of this size, a power of two, at least one block. Chunks
-    /// of zeros become holes. With --compress, this applies only to files of up to 8 MiB that
-    /// cannot be compressed
+    /// of zeros become holes. With --compress, only uncompressed files become chunks: those that
+    /// --hints leaves uncompressed, and files of up to 8 MiB that cannot be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
@@ -628,9 +638,12 @@ pub(crate) struct BuildLayout {
     pub(crate) metadata_first: bool,
 
     /// Write a chunk index to FILE; with embedded, or without a value, after the last block of
-    /// IMAGE. A chunk index is a list of digests, in a format that the EROFS specification defines.
-    /// With it, readers of a remote image verify each part that they read. On a web server, put
-    /// FILE beside the image, with the name IMAGE.chunk-index. Cannot be used with --offset
+    /// IMAGE. A chunk index (not related to --chunk-size) is a list of SHA-256 digests of parts of
+    /// the image, in a format that the EROFS specification defines. With it, readers of a remote
+    /// image verify each part that they read. On a web server or in an object store, put FILE
+    /// beside the image, with the name IMAGE.chunk-index, and append #index=sha256:DIGEST to the
+    /// URL, where DIGEST is the SHA-256 of FILE; otherwise nothing is verified. Cannot be used with
+    /// --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -649,9 +662,10 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use encoded extents in place of indexes where they save space, and store no data for files
-    /// that contain only zeros. This needs Linux 6.15 or later. An image that needs block addresses
-    /// of more than 32 bits gets them even without this option
+    /// Use the 48-bit format: extent records (encoded extents) in place of indexes where they save
+    /// space, and no data for files that contain only zeros. This needs Linux 6.15 or later. An
+    /// image that needs block addresses of more than 32 bits has such addresses even without this
+    /// option
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 
@@ -683,8 +697,8 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
-    /// Store the prefixes of --xattr-prefix outside of the packed inode. This needs Linux 6.17 or
-    /// later
+    /// Store the prefixes of --xattr-prefix outside of the packed inode, in which --fragments and
+    /// --compress-directories put them. This needs Linux 6.17 or later
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 
@@ -734,9 +748,9 @@ pub(crate) struct BuildContent {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
-    /// Exclude whiteouts of overlayfs and the attribute trusted.overlay.opaque. Exclude
-    /// trusted.overlay.origin where it marks a directory with whiteouts. Other attributes of
-    /// overlayfs stay
+    /// Exclude whiteouts of overlayfs and the attributes that belong to them:
+    /// trusted.overlay.opaque, and an empty trusted.overlay.origin of a directory with whiteouts.
+    /// Other attributes of overlayfs stay
     #[arg(long)]
     pub(crate) strip_overlay: bool,
 
@@ -808,7 +822,7 @@ pub(crate) struct AndroidArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) fs_config_file: Option<PathBuf>,
 
-    /// No effect: owners that a product defines are taken from --fs-config-file
+    /// No effect, accepted for Android's build system: owners come only from --fs-config-file
     #[arg(long, value_name = "DIR", requires = "fs_config_file")]
     pub(crate) product_out: Option<PathBuf>,
 

@@ -29,21 +29,21 @@ Examples:
   ferrofs cat app.erofs /etc/os-release    print one file
   ferrofs extract app.erofs tree/          extract all files
   ferrofs check app.erofs                  read every byte and report damage
-  ferrofs build -z lz4hc app.erofs tree/   build an image from a directory or from tar archives
+  ferrofs build -z lz4hc app.erofs tree/   build an image from a directory
   ferrofs mount app.erofs dir/             mount it on dir/; `umount dir/` unmounts it
   ferrofs push app.erofs oci://HOST/APP:V1 publish it in a registry
   ferrofs pull oci://HOST/APP:V1 app.erofs download it again
 
-Exit status: 0 success, 1 an error of the image or the output, 2 wrong usage; 129, 130 or 143 after
-SIGHUP, SIGINT or SIGTERM.
+Exit status: 0 success, 1 failure (such as a damaged image, or output that cannot be written), 2
+wrong usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, except for `ferrofs mount`.
 Run `ferrofs SUBCOMMAND --help` for all options of a subcommand.";
 
 pub(crate) const INFO: &str = "\
-This subcommand reads only the superblock and its tables, so it takes the same short time for an
-image of any size.
+This subcommand reads only the superblock and the tables that it refers to, such as those of
+compression and devices, so it takes the same short time for an image of any size.
 
-Exit status: 0 success, 1 an error of the image or the output, 2 wrong usage; 129, 130 or 143 after
-SIGHUP, SIGINT or SIGTERM.
+Exit status: 0 success, 1 the image is missing or damaged, or the output cannot be written, 2 wrong
+usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs info app.erofs
@@ -85,9 +85,8 @@ ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
 pub(crate) const EXTRACT: &str = "\
 A PATH selects the entry with this path, everything below it, and the directories above it. In a
 pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches any number of
-directories, and a backslash makes the next character literal. A name that contains such characters
-can be given unchanged, even if it is no valid pattern, for example usr/bin/[. Quote patterns to
-protect them from the shell.
+directories, and a backslash makes the next character literal. A PATH also selects the file with
+exactly this name, so `usr/bin/[` needs no backslash. Quote patterns to protect them from the shell.
 
 Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.
@@ -96,20 +95,24 @@ leave hidden entries whose names end with .part, in DEST or beside it. Only thes
 incomplete; remove them.
 
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
-their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits
-are cleared on files whose owner is not preserved. For an image from someone you do not trust, root
-can use --no-set-id and --no-devices. A directory that existed before gets the image's permissions
-only after its contents are extracted.
+their permissions allow; a summary lists what was left out. A file whose owner is not preserved gets
+no set-user-id bit, and a file whose group is not preserved gets no set-group-id bit. For an image
+from someone you do not trust, root can use --no-set-id and --no-devices. A directory that exists
+already (DEST, or with --overwrite a directory in it) keeps its permissions until its contents are
+extracted; then it gets those of the image.
 
 With --tar, the archive contains all owners, device nodes and attributes, even if an ordinary user
 writes it. Sockets are left out, because tar cannot store them. The archive uses PAX headers,
 nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The same image
-always gives the same bytes. To extract the whole archive with GNU tar, run as root:
-tar --xattrs --xattrs-include='*' -xpf FILE. The archive FILE is created, or replaced, only when it
-is complete. If a file in the image cannot be read completely, it is reported and left out. But a
-file that is too long to be held in memory stays in the archive, and zeros replace the bytes that
-cannot be read. In both cases the exit status is 1. With --tar -, the exit status is the only sign
-that the archive is complete, and the summary of --json goes to stderr.
+always gives the same bytes.
+
+The archive FILE is created, or replaced, only when it is complete. If a file in the image cannot be
+read completely, it is reported and left out. But a file that is too long to be held in memory stays
+in the archive, and zeros replace the bytes that cannot be read. In both cases the exit status is 1.
+With --tar -, the exit status is the only sign that the archive is complete, and the summary of
+--json goes to stderr. To extract the whole archive with GNU tar, run as root:
+
+  tar --xattrs --xattrs-include='*' -xpf FILE
 
 Exit status: 0 everything was extracted, 1 something was not (each failure is reported), 2 wrong
 usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
@@ -136,8 +139,8 @@ created (with --force: replaced) when it is complete, verified and on stable sto
 
 An image from a registry is always compared with its digest, even with --verify=off. An image from a
 web server or an object store has a digest only if its URL ends with #index=sha256:…, the digest of
-its chunk index. Without a digest, ferrofs trusts the transport; with --verify=require, it refuses
-the image.
+the chunk index that lies beside the image. Without a digest, ferrofs trusts the transport; with
+--verify=require, it refuses the image.
 
 Exit status: 0 FILE is complete, 1 it was not created, 2 wrong usage; 129, 130 or 143 after SIGHUP,
 SIGINT or SIGTERM. If only the summary cannot be written, the exit status is 1, although FILE is
@@ -164,6 +167,10 @@ Examples:
   ferrofs push app.erofs 'oci://ghcr.io/owner/app:v1-arm64#platform=linux/arm64'
   ferrofs push --json --insecure-registry=localhost:5000 app.erofs oci://localhost:5000/app:v1";
 
+pub(crate) const STATS_USAGE: &str = "\
+ferrofs stats [OPTIONS] <DIR>
+       ferrofs stats [OPTIONS] --all";
+
 pub(crate) const STATS: &str = "\
 The process that serves the mount sends the statistics. Every user with read access to the mount can
 query them, from every namespace that contains the mount. Counters start at zero when the image is
@@ -178,7 +185,8 @@ added: for each quantile, --all prints the highest value of any mount. With --pr
 the samples of each mount instead of totals. Mounts that do not answer within two seconds are left
 out; the totals state their number.
 
-Exit status: 0 success, 1 DIR is no mount of ferrofs or does not answer, 2 wrong usage.
+Exit status: 0 success, 1 DIR is no mount of ferrofs or does not answer, 2 wrong usage; 129, 130 or
+143 after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs stats mnt
@@ -191,9 +199,11 @@ The list shows the mounts of this user in this mount namespace: the age of each 
 memory of the process that serves it, and how often that process was restarted. The state is
 \"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a
 mount), \"no answer\" if the process does not answer within two seconds, or \"unknown\" if its
-statistics cannot be read, for example because another version of ferrofs serves the mount.
+statistics cannot be read, for example because a version of ferrofs with other statistics serves the
+mount.
 
-Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage.
+Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage; 129,
+130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs list
@@ -206,10 +216,11 @@ subcommand has open is not removed. But --to may evict parts of such an image; t
 again when they are read. The process ferrofs-fetch removes the files; this subcommand starts it if
 it is not running.
 
-`ferrofs cache verify` reads all cached chunks, and exits with 1 if one of them is damaged. Damaged
-chunks are never used; they are fetched again when they are read.
+`ferrofs cache verify` reads all cached parts, and exits with 1 if one of them is damaged. Damaged
+parts are never used; they are fetched again when they are read.
 
-Exit status: 0 success, 1 an error of the cache, or verify has found damage, 2 wrong usage.
+Exit status: 0 success, 1 the cache cannot be used, or verify has found damage, 2 wrong usage; 129,
+130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs cache list
@@ -217,6 +228,11 @@ Examples:
   ferrofs cache prune --older-than=30d
   ferrofs cache prune --to=2g
   ferrofs cache verify";
+
+pub(crate) const MOUNT_USAGE: &str = "\
+ferrofs mount [OPTIONS] <IMAGE> <DIR>
+       ferrofs mount --replace <DIR>
+       ferrofs mount --reattach <DIR>";
 
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background
@@ -246,16 +262,29 @@ capability, even if root made the mount. --explain prints what it can still do; 
 describes the sandbox. With --user NAME, root makes the mount, the user NAME owns it, and the server
 runs as this user.
 
-Options of -o: ro; allow_other; keep; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev,
-nodev (root only); fsname=, subtype=, max_read=; offset=, fsoffset= or image_offset= (use
-image_offset= in /etc/fstab, because mount(8) creates a loop device for offset=), partition= (of a
-super image of Android), device= (repeatable), no_checksum; memory=, reserved_pages=, prefault,
-jobs=, cpus=, nice=; timeout=, busy_poll=, log=; user_xattr, nouser_xattr, acl, noacl; for remote
-images cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=; remount, which
-succeeds only if it changes nothing that /proc/mounts shows. Options that only mount(8) interprets
-(nofail, user, noauto, _netdev, x-…) are accepted. Options about access times (noatime and similar
-ones) are accepted without effect, because an image has no access times. Every other option is an
-error, including rw, because an EROFS image cannot be written.
+These options of -o are the long options above, with _ in place of -:
+  allow_other, keep, offset=, device= (repeatable), partition=, no_checksum
+  memory=, reserved_pages=, prefault, jobs=, cpus=, nice=, timeout=, busy_poll=, log=
+  cache=, cache_size=, offline, verify=, fetch_timeout=, insecure_registry=
+
+These options exist only in -o:
+  ro                            no effect: every mount is read-only
+  auto_unmount, noauto_unmount  see above [default: auto_unmount]
+  exec, noexec                  [default: exec]
+  suid, nosuid, dev, nodev      suid and dev are permitted to root only [default: nosuid,nodev]
+  fsname=, subtype=             the source and type (fuse.SUBTYPE) that /proc/mounts shows
+  max_read=                     maximum size of a read request, in bytes
+  fsoffset=, image_offset=      the same as offset=; use image_offset= in /etc/fstab, because
+                                mount(8) creates a loop device for offset=
+  user_xattr, nouser_xattr      show or hide extended attributes user.* [default: user_xattr]
+  acl, noacl                    noacl is the same as --no-acl [default: acl]
+  remount                       succeeds only if it changes nothing that /proc/mounts shows
+
+Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted. Options
+about access times (noatime and similar ones) are accepted without effect, because an image has no
+access times. Options that request what is always so (default_permissions, kernel_cache, loop and
+others) are accepted, too. Every other option is an error, including rw, because an EROFS image
+cannot be written.
 
 Lines of /etc/fstab (ferrofs must be in /usr/bin, or linked as /sbin/mount.fuse.ferrofs):
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
@@ -323,11 +352,12 @@ directory, and removes it at the end, even after a signal.
 
 Each measurement mounts the image again, so that the page cache is empty, and then opens, reads and
 closes the files. The first measurement uses one reader. The second uses one reader for each CPU,
-but at least four. Both read only part of a large image. If FUSE is not available, the demonstration
-prints the reason and compares the image, read without FUSE, with the expected contents.
+but at least four. If the image is large, both read only a part of it. If FUSE is not available, the
+demonstration prints the reason and compares the image, read without FUSE, with the expected
+contents.
 
 Exit status: 0 no difference was found, 1 something was different or could not be read, 2 wrong
-usage.
+usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   ferrofs demo
@@ -336,9 +366,9 @@ Examples:
 
 pub(crate) const FSCK_EROFS: &str = "\
 This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, even without
---extract. There is one exception: if the image has devices and no --device is given, it reads file
-contents only with --extract or --xattr-inode-digest. `ferrofs check` and `ferrofs extract` have
-more options.
+--extract. But if the image has devices and no --device is given, it checks only the metadata,
+unless --extract or --xattr-inode-digest is given. `ferrofs check` and `ferrofs extract` have more
+options.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Below
 -d3, nothing is printed on success.
@@ -369,14 +399,16 @@ Options without effect are accepted with a warning, which --quiet and -d0 suppre
 not supported are refused with a message. `ferrofs build` has more options.
 
 Algorithms of -z with their levels and parameters, and in parentheses the defaults: lz4; lz4hc 0-12
-(9); lzma 0-9, 100-109 (6), dictsize up to 8388608, lc (3), lp (0) and pb (2) up to 4, and lc + lp
-up to 4; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The word
-level= can be left out, as in -zlzma,9.
+(9); lzma 0-9 and 100-109 (6), dictsize up to 8388608, lc (3), lp (0) and pb (2), each at most 4,
+with lc + lp at most 4; deflate 0-9 (1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576.
+Levels 100-109 of lzma are levels 0-9 of xz with --extreme. The word level= can be left out, as in
+-zlzma,9.
 
 Extended options of -E (a ^ in front switches one off): fragments, all-fragments,
 fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (noinline_data also switches it off),
 legacy-compress, force-inode-compact, force-inode-extended, force-inode-blockmap,
-force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted.
+force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted. See
+mkfs.erofs(1) of erofs-utils, or `ferrofs build --help`, which has most of them under other names.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that
 time as well. -T, --all-time and --mkfs-time then have no effect.
@@ -410,21 +442,22 @@ The bytes of an image depend on the source and the options, but never on --jobs 
 directory entries. By default, they also depend on the time and the host: the UUID is random, the
 build time is the current time, and the default of --memory depends on the memory of the host. A
 small --memory changes the bytes, because fewer duplicate parts, chunks and extended attributes are
-found. If SOURCE is an archive, directories without an entry get the current time, and names without
-ids in ACLs get the ids of the host's accounts.
+found. If SOURCE is an archive, directories without an entry get the current time. If an ACL in the
+archive has only the name of a user or group, its id is looked up in /etc/passwd or /etc/group of
+the host.
 
 With --reproducible, the same source and options give the same bytes on every host and at any time.
 The UUID is then all zeros, unless --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that
 is not set, the newest time in the source. The default of --memory is 256m. Owners, permissions and
 times of files are still those of the source, unless options of the section Content change them.
 
+If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
+--reproducible, and files that are newer get that time, too. --time overrides it as the build time.
+
 Data that does not fit into --memory goes to an unnamed temporary file in $TMPDIR or, if that is not
 set, in the directory of IMAGE (in /var/tmp if IMAGE is a block device). The summary states the size
 of this file. Archives that are compressed with a window of more than about 5/8 of --memory are
 refused: zstd --long=27 needs --memory=212m, and xz -9 needs 109m.
-
-If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
---reproducible, and files that are newer get that time, too. --time overrides it as the build time.
 
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
 size of the image.

@@ -75,8 +75,9 @@ struct FetcherArguments {
     /// not exist is created with mode 0700
     #[arg(long, value_name = "DIR", required_unless_present = "uncached")]
     cache: Option<PathBuf>,
-    /// Write to no cache: serve the socket on standard input until it is closed, and keep a part of
-    /// the fetched data in memory. With --cache, read that cache as well
+    /// Do not write to a cache; keep a part of the fetched data in memory. Serve one client, over
+    /// the socket that is standard input, until the client closes it. With --cache, read that cache
+    /// as well
     #[arg(long)]
     uncached: bool,
     /// Retry a failed request for at most this number of seconds

@@ -238,8 +238,12 @@ impl Upload {
             let is_sent = now > 0 && whole.start + now >= whole.end;
             let stall_limit = if is_sent { ANSWER_TIMEOUT } else { STALL.min(self.timeout) };
             if moved.elapsed() > stall_limit {
-                let detail =
-                    format!("the server accepted no bytes for {} s", stall_limit.as_secs());
+                let seconds = stall_limit.as_secs();
+                let detail = if is_sent {
+                    format!("the server has all bytes and did not answer for {seconds} s")
+                } else {
+                    format!("the server accepted no bytes for {seconds} s")
+                };
                 let error = FetchError::new(FetchErrorKind::TimedOut, self.display_name(), detail);
                 return Err(ExchangeError::transient(error));
             }

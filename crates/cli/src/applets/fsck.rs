@@ -27,7 +27,7 @@ pub(crate) struct FsckArguments {
     #[arg(allow_negative_numbers = true)]
     level: u8,
 
-    /// With -d3, print the compression ratio of all files
+    /// With -d3, print one compression ratio for all files together
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
@@ -36,8 +36,8 @@ pub(crate) struct FsckArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Extract the image into DIR, whose parent must exist. Without DIR, read all data but extract
-    /// nothing; this is the default, with one exception (see below)
+    /// Extract the image into DIR, whose parent must exist. Without DIR, extract nothing, but read
+    /// all file contents, even those on devices that --device does not name
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

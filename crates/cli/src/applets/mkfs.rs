@@ -51,8 +51,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 prints only errors; 1 and 2 also a summary and the name of each file; 3 to 9
-    /// also a summary, but no names
+    /// Verbosity: 0 prints only errors; 1 to 9 also a summary. 1 and 2 also print the name of each
+    /// file; erofs-utils, too, shows no such progress from 3 on
     #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
@@ -118,8 +118,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     all_root: bool,
 
-    /// Store files as uncompressed chunks of this size, a power of two. With -z, this applies only
-    /// to files of up to 8 MiB that cannot be compressed
+    /// Store files as uncompressed chunks of this size, a power of two. With -z, only uncompressed
+    /// files become chunks: those that --compress-hints leaves uncompressed, and files of up to 8
+    /// MiB that cannot be compressed
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
@@ -160,7 +161,8 @@ pub(crate) struct MkfsArguments {
     clean: Option<String>,
 
     /// Add the sources to the image FILE. Files of the sources replace files of FILE that have the
-    /// same path. The new image replaces FILE when it is complete. The values are those of --clean
+    /// same path. The new image replaces FILE when it is complete. data, rvsp, 0 and no value are
+    /// the same: the data of source images is copied
     #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "data", overrides_with = "clean")]
     incremental: Option<String>,
@@ -204,8 +206,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long, overrides_with = "ignore_mtime")]
     preserve_mtime: bool,
 
-    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number has
-    /// the same effect as the positive one, but needs -E48bit [default: 4194304]
+    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number
+    /// needs -E48bit, and has the same effect as the positive one: pclusters stay aligned to blocks
+    /// [default: 4194304]
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 
@@ -222,10 +225,11 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "path|none")]
     sort: Option<String>,
 
-    /// Build from a tar archive. f, or no value, copies the contents of files into the image. i
-    /// leaves the contents in the archive, which becomes device 1. i,MAP copies the contents, and
-    /// writes their offsets in the image and in the archive to the file MAP. headerball reads an
-    /// archive without contents and creates files of zeros
+    /// Build from a tar archive. The value f, or no value, copies the contents of files into the
+    /// image. The value i leaves the contents in the archive, which becomes device 1. The value
+    /// i,MAP, unlike i, copies the contents; it also writes their offsets in the image and in the
+    /// archive to the file MAP. The value headerball reads an archive without contents and creates
+    /// files of zeros
     #[arg(long, value_name = "f|i[,MAP]|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarSelection>,
@@ -252,7 +256,7 @@ pub(crate) struct MkfsArguments {
     #[arg(overrides_with = "ungzip")]
     unxz: Option<Option<PathBuf>>,
 
-    /// The archive is compressed with gzip; indexes for random access are not written
+    /// The same as --ungzip; unlike erofs-utils, ferrofs writes no index for random access
     #[arg(long)]
     gzinfo: bool,
 
@@ -290,7 +294,7 @@ pub(crate) struct MkfsArguments {
     pub(crate) android: AndroidArguments,
 
     /// Print the version
-    #[arg(short = 'V', long, action = ArgAction::Version)]
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = None::<&'static str>)]
     version: Option<bool>,
 }
 

@@ -104,7 +104,7 @@ pub(crate) struct HelperFlags {
     #[arg(short)]
     pub(crate) sloppy: bool,
 
-    /// Open and check the image, but do not mount it
+    /// Check the options and open the image, but do not mount it
     #[arg(short)]
     pub(crate) fake: bool,
 

@@ -46,6 +46,6 @@ pub(crate) enum CacheAction {
     List,
     /// Remove all images that are not in use, or only what --to or --older-than selects
     Prune,
-    /// Compare every chunk with its checksum, and remove damaged chunks
+    /// Compare every cached part with its checksum, and remove damaged parts
     Verify,
 }

@@ -14,7 +14,7 @@ use crate::help;
 
 /// Show latencies, memory and workers of a running mount.
 #[derive(Args, Debug)]
-#[command(after_help = help::STATS)]
+#[command(after_help = help::STATS, override_usage = help::STATS_USAGE)]
 pub(crate) struct StatsArguments {
     /// The mount point, or a directory below it
     #[arg(value_name = "DIR", required_unless_present = "all")]
@@ -44,7 +44,7 @@ pub(crate) struct ListArguments {
 
 /// Mount an image with FUSE, without root and without the kernel's EROFS driver.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = help::MOUNT)]
+#[command(after_help = help::MOUNT, override_usage = help::MOUNT_USAGE)]
 pub(crate) struct MountArguments {
     /// The image: a file, or a URL such as https://…, oci://… or s3://…
     #[arg(required_unless_present_any = ["replace", "reattach"])]
@@ -82,9 +82,9 @@ pub(crate) struct MountArguments {
     pub(crate) timeout: u64,
 
     /// Maximum time for which a thread polls for the next request before it sleeps, 0 to 1000.
-    /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling and CPU sharing. CPU
-    /// sharing means that, on two CPUs, ferrofs answers on the CPU of the caller, while a thread
-    /// with nice value 19 keeps the other CPU busy [default: 100]
+    /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling. If there are
+    /// exactly two CPUs, 0 also turns off CPU sharing, with which ferrofs serves a single caller on
+    /// the caller's CPU, and a thread with nice value 19 keeps the other CPU busy [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
@@ -98,7 +98,7 @@ pub(crate) struct MountArguments {
 
     /// Keep the mount if its server, the process that serves it, crashes or is killed. A second
     /// process, the holder, supervises the server and starts it again. On Linux 6.9 or later, no
-    /// access fails
+    /// access fails, except requests that crash one server after the other
     #[arg(long)]
     pub(crate) keep: bool,
 

@@ -312,7 +312,7 @@ pub struct RemoteRecord {
     pub repeated: u64,
     /// Bytes that these requests asked for.
     pub fetched_bytes: u64,
-    /// Reads of a part of a chunk that no request preceded.
+    /// Reads of a part of a chunk without a request of their own: reads minus fetched chunks.
     pub hits: u64,
     /// How long readers waited, all together.
     pub waited_ns: u64,
