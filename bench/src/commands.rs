@@ -34,8 +34,8 @@ const LOOK: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Clone, Args)]
 struct CommandArguments {
-    /// Number of threads of every program; not for quota, which measures the default [default: the
-    /// default of each program]
+    /// Number of threads of every program. The experiment `quota` measures the default number and
+    /// refuses this option [default: the default of each program]
     #[arg(short, long, value_name = "N", value_parser = up_to(512))]
     jobs: Option<u16>,
     #[command(flatten)]
@@ -70,7 +70,7 @@ pub(crate) struct BuildArguments {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     most_bytes: Option<u64>,
     /// Build only these variants, separated by commas. Their names state the algorithm and the
-    /// maximum pcluster size; all means with fragments, dedupe and inline pclusters
+    /// maximum pcluster size; the suffix -all stands for fragments, dedupe and inline pclusters
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = build_variants())]
     only: Vec<String>,
     #[command(flatten)]

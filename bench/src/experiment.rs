@@ -159,8 +159,8 @@ impl<'a> Context<'a> {
 /// How often an experiment measures, for `#[command(flatten)]` in its arguments.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct RoundOptions {
-    /// Number of rounds; each round measures once everything that is compared [default: fixed for
-    /// each experiment, smaller with --quick; the report states it]
+    /// Number of rounds; in each round, everything that is compared is measured once [default:
+    /// fixed for each experiment, smaller with --quick; the report states it]
     #[arg(short = 'c', short_alias = 'i', long, value_name = "N", alias = "iterations")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: Option<u16>,

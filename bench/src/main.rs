@@ -48,8 +48,8 @@ use report::Report;
 
 /// The exit status of a run that was too noisy.
 const TOO_NOISY: u8 = 3;
-const EXIT_STATUS: &str = "Exit status: 0 figures were printed, 1 the experiment failed, 2 wrong usage, \
-3 the run was too noisy, so its figures are not printed";
+const EXIT_STATUS: &str = "Exit status: 0 figures were printed, even if they miss thresholds; 1 the experiment ended with an \
+error; 2 wrong usage; 3 the run was too noisy, so its figures are not printed";
 
 macro_rules! experiments {
     ($($name:literal: $variant:ident($arguments:ty),)+) => {
@@ -109,7 +109,7 @@ struct CommandLine {
     /// folder [default: none; for `all`, ferrofs-bench-report]
     #[arg(long, global = true, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print figures even if they differ too much between repetitions
+    /// Print figures even if they differ too much between repetitions; `all` always does, and marks them
     #[arg(long, global = true)]
     noisy_ok: bool,
     #[command(subcommand)]
@@ -122,7 +122,8 @@ enum Verb {
     Run(Run),
     /// Run every experiment and write report.html, which takes at most 15 minutes on 2 CPUs
     All(all::AllArguments),
-    /// Print what an experiment measures, the expected result and its thresholds
+    /// Print what an experiment measures, the expected result and its thresholds. Nothing runs, so
+    /// --quick, --out and --noisy-ok are refused
     Describe {
         /// The experiments to describe [default: all]
         #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
@@ -166,7 +167,10 @@ fn main() -> ExitCode {
 fn run(line: &CommandLine) -> Result<ExitCode> {
     let mut out = stdout();
     match &line.verb {
-        Verb::All(settings) => all::run(settings, line.quick, line.out.as_deref(), &mut out)?,
+        Verb::All(settings) => {
+            ensure!(!line.noisy_ok, "all prints noisy figures, too, marked: leave --noisy-ok out");
+            all::run(settings, line.quick, line.out.as_deref(), &mut out)?;
+        }
         Verb::Describe { experiments } => {
             let runs = line.quick || line.noisy_ok || line.out.is_some();
             ensure!(!runs, "describe runs nothing: leave --quick, --noisy-ok and --out out");

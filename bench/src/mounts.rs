@@ -56,12 +56,13 @@ const QUIET: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MountArguments {
-    /// The kernel drivers and programs that mount the images, separated by commas
+    /// The kernel drivers and programs that mount the images, separated by commas, as in
+    /// kernel,ferrofs
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::value_variants().to_vec())]
     systems: Vec<System>,
-    /// What to read, separated by commas. With --seconds, the last item of the list also gets the
-    /// time that the other items do not need
+    /// What to read, separated by commas, as in find,tree. With --seconds, the last item of the
+    /// list also gets the time that the other items do not need
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = Pattern::value_variants().to_vec())]
     what: Vec<Pattern>,
@@ -102,14 +103,16 @@ pub(crate) struct SlowArguments {
     /// How long each read of the storage takes, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = up_to(10_000))]
     delay: u16,
-    /// Number of threads. Each thread reads its own part of the file
+    /// Number of threads. Each thread reads its own part of the largest file of the image. Images
+    /// whose largest file is smaller than 64 MiB are left out; if none remains, one is made
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = up_to(256))]
     readers: u16,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StartArguments {
-    /// The kernel drivers and programs that mount the images, separated by commas
+    /// The kernel drivers and programs that mount the images, separated by commas, as in
+    /// kernel,ferrofs
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = System::EROFS)]
     systems: Vec<System>,

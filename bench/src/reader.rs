@@ -59,7 +59,8 @@ pub(crate) enum Pattern {
     Small,
     /// 20 modules that python3 of the image imports (needs root)
     Imports,
-    /// A repository of 1,600 files, as `git status` compares it with its index
+    /// A git repository of 1,600 files, in an image that the experiment builds, as `git status`
+    /// compares it with its index
     Status,
     /// All files in the order of the listing, as `find -type f | xargs -n 64 -P N cat` reads them, where N is a number
     /// of --readers

@@ -23,7 +23,7 @@ const IMAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erof
 fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
     command.args(words.split_whitespace());
-    if !words.starts_with("describe") {
+    if !words.starts_with("describe") && !words.starts_with("all ") {
         // No figure is judged here.
         command.arg("--noisy-ok");
     }
@@ -141,6 +141,7 @@ fn options_without_a_meaning_are_refused() {
     for (words, part) in [
         ("describe --quick", "describe runs nothing"),
         ("describe --out x", "describe runs nothing"),
+        ("all --noisy-ok", "all prints noisy figures"),
         (&format!("quota --jobs 1 {IMAGE}"), "this experiment sets --jobs itself"),
     ] {
         let output = command(words).output().unwrap();

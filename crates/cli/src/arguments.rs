@@ -62,8 +62,9 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
-    /// the order of the device table, which `ferrofs info` shows
+    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
+    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
+    /// table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -193,9 +194,10 @@ pub(crate) struct MachineArguments {
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
     /// Limit of repeated reading, for damaged or hostile images in which many inodes refer to the
-    /// same data. At the limit, the subcommand ends with an error. The unit is the time in which
-    /// LZ4 decodes one byte, about a nanosecond, so 1g allows about one second. Undamaged images
-    /// cause almost no repeated reading [default: 256m plus 512 times the size of IMAGE]
+    /// same data. At the limit, the subcommand ends with an error. Work is measured in bytes: one
+    /// byte stands for the time in which LZ4 decodes one byte, about a nanosecond, so 1g allows
+    /// about one second. Undamaged images cause almost no repeated reading [default: 256m plus 512
+    /// times the size of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -205,10 +207,11 @@ pub(crate) struct WorkLimitArguments {
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
     /// Number of 4 KiB pages for decoding that stay resident while nothing is read, for all threads
-    /// together. These pages are the reserve, which must be less than half of --memory. All other
-    /// pages are returned to the system at once. Each read uses only a share of the reserve, so
-    /// with fewer than 128 pages per thread, long files are read more slowly [default: no fixed
-    /// number; up to an eighth of --memory stays resident until a few seconds after the last read]
+    /// together. These pages are the reserve, which must be less than half of --memory. Pages
+    /// beyond the reserve are returned to the system as soon as they are no longer needed. The
+    /// reserve also limits the size of reads and of readahead, so with fewer than 128 pages per
+    /// thread, long files are read more slowly [default: no fixed number; up to an eighth of
+    /// --memory stays resident until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
@@ -570,8 +573,9 @@ pub(crate) struct BuildCompression {
     #[arg(long)]
     pub(crate) inline_pclusters: bool,
 
-    /// Write the indexes of compressed files in the full form. The default, the compact form, is
-    /// smaller, but Linux before 5.3 cannot read it
+    /// Write the index of each compressed file (the map from positions in the file to pclusters) in
+    /// the full form. The default, the compact form, is smaller, but Linux before 5.3 cannot read
+    /// it
     #[arg(long)]
     pub(crate) full_indexes: bool,
 
@@ -637,13 +641,14 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) metadata_first: bool,
 
-    /// Write a chunk index to FILE; with embedded, or without a value, after the last block of
-    /// IMAGE. A chunk index (not related to --chunk-size) is a list of SHA-256 digests of parts of
-    /// the image, in a format that the EROFS specification defines. With it, readers of a remote
-    /// image verify each part that they read. On a web server or in an object store, put FILE
-    /// beside the image, with the name IMAGE.chunk-index, and append #index=sha256:DIGEST to the
-    /// URL, where DIGEST is the SHA-256 of FILE; otherwise nothing is verified. Cannot be used with
-    /// --offset
+    /// Write a chunk index: without a value, or with embedded, after the last block of IMAGE;
+    /// otherwise to FILE. A chunk index (not related to --chunk-size) is a list of SHA-256 digests
+    /// of parts of the image, in a format that the EROFS specification defines. With it, readers of
+    /// a remote image verify each part that they read. `ferrofs push` publishes the embedded index,
+    /// or makes one, for readers of the registry. On a web server or in an object store, only FILE
+    /// is used: put it beside the image, with the name IMAGE.chunk-index, and append
+    /// #index=sha256:DIGEST to the URL, where DIGEST is the SHA-256 of FILE. Without #index=,
+    /// nothing is verified there. Cannot be used with --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -662,10 +667,11 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use the 48-bit format: extent records (encoded extents) in place of indexes where they save
-    /// space, and no data for files that contain only zeros. This needs Linux 6.15 or later. An
-    /// image that needs block addresses of more than 32 bits has such addresses even without this
-    /// option
+    /// Use features of the 48-bit format: extent records (encoded extents) describe the pclusters
+    /// of a file where they take less space than its index (see --full-indexes), and files that
+    /// contain only zeros take no data. This needs Linux 6.15 or later. Block addresses of 48 bits
+    /// do not need this option: images too large for 32 bits always have them, and also need Linux
+    /// 6.15
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 

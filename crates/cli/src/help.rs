@@ -477,7 +477,7 @@ Examples:
   ferrofs build -z lzma,level=9 -C 1m --fragments=all --dedupe --inline-pclusters app.erofs tree/
   ferrofs build --reproducible --all-root -z lz4hc app.erofs tree/
   ferrofs build --whiteouts=apply app.erofs layer1.tar.gz layer2.tar.zst
-  ferrofs build -z zstd --metadata-first --chunk-index app.erofs tree/      for remote readers
+  ferrofs build -z zstd --metadata-first --chunk-index app.erofs tree/      for a registry
   zcat rootfs.tar.gz | ferrofs build -z lz4 --json app.erofs -
   ferrofs build -z zstd app.erofs oci-layout:images:v1         a container image of umoci or skopeo
   ferrofs build -z zstd app.erofs oci://ghcr.io/owner/app:v1   one in a registry";

@@ -34,8 +34,9 @@ pub(crate) struct DumpArguments {
     #[arg(long)]
     pub(crate) blkid_udev: bool,
 
-    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
-    /// the order of the device table, which `ferrofs info` shows
+    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
+    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
+    /// table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

@@ -31,13 +31,14 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
-    /// File that holds an extra device (blob) of the image. Repeat the option for each device, in
-    /// the order of the device table, which `ferrofs info` shows
+    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
+    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
+    /// table, which `ferrofs info` shows
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
     /// Extract the image into DIR, whose parent must exist. Without DIR, extract nothing, but read
-    /// all file contents, even those on devices that --device does not name
+    /// all file contents; files on devices that --device does not name are reported as errors
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

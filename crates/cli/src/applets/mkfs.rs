@@ -51,8 +51,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 prints only errors; 1 to 9 also a summary. 1 and 2 also print the name of each
-    /// file; erofs-utils, too, shows no such progress from 3 on
+    /// Verbosity: 0 errors only; 1 and 2 also a summary and the name of each file; 3 to 9 also a
+    /// summary, but no names, as in erofs-utils
     #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
@@ -206,9 +206,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long, overrides_with = "ignore_mtime")]
     preserve_mtime: bool,
 
-    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number
-    /// needs -E48bit, and has the same effect as the positive one: pclusters stay aligned to blocks
-    /// [default: 4194304]
+    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. In erofs-utils, a
+    /// negative number requests pclusters that are not aligned to blocks. It needs -E48bit here,
+    /// too, but the minus sign is ignored: pclusters stay aligned [default: 4194304]
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 

@@ -83,8 +83,8 @@ pub(crate) struct MountArguments {
 
     /// Maximum time for which a thread polls for the next request before it sleeps, 0 to 1000.
     /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling. If there are
-    /// exactly two CPUs, 0 also turns off CPU sharing, with which ferrofs serves a single caller on
-    /// the caller's CPU, and a thread with nice value 19 keeps the other CPU busy [default: 100]
+    /// exactly two CPUs, ferrofs serves a single caller on the caller's CPU, while a thread with
+    /// nice value 19 keeps the other CPU busy (CPU sharing). 0 turns this off, too [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
