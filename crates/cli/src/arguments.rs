@@ -455,7 +455,8 @@ pub(crate) struct BuildArguments {
 
     /// A directory, tar archives, or a container image. Archives can be compressed with gzip, xz or
     /// zstd. Several archives are layers, the lowest first; - is standard input. A container image
-    /// is oci-layout:DIR[:TAG], docker-archive:FILE[:NAME:TAG] or oci://HOST/NAME[:TAG]
+    /// is oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG (TAG and NAME:TAG may be left out) or
+    /// oci://HOST/NAME:TAG
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
