@@ -31,7 +31,6 @@ const AGAIN_LIMIT: Duration = Duration::from_secs(14 * 60);
 /// The notice of an experiment that did not begin in time. It is a failure, so that the exit status tells that the report is
 /// incomplete.
 const TIME_OVER: &str = "failed: the time was over";
-const DEFAULT_FOLDER: &str = "ferrofs-bench-report";
 /// Its files are copied where no tree is named.
 const SYSTEM_TREE: &str = "/usr";
 const COPY_BYTES: u64 = 300 << 20;
@@ -64,28 +63,29 @@ pub(crate) struct AllArguments {
     /// Run only these experiments
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = experiment_names())]
     only: Vec<String>,
+    /// Make fewer and smaller runs, to test that the experiments work; do not draw conclusions from their figures
+    #[arg(long)]
+    quick: bool,
+    /// Write report.html, and for each EXPERIMENT what its own --out writes, to this folder
+    #[arg(long, value_name = "DIR", default_value = "ferrofs-bench-report")]
+    out: PathBuf,
 }
 
 /// Runs all experiments and writes `report.html` beside their results. Failed experiments are named on the page and make
 /// an error at the end.
-pub(crate) fn run(
-    arguments: &AllArguments,
-    is_quick: bool,
-    folder: Option<&Path>,
-    out: &mut dyn Write,
-) -> Result<()> {
+pub(crate) fn run(arguments: &AllArguments, out: &mut dyn Write) -> Result<()> {
     catch_signals()?;
     // Our program, which makes the images, may have to be built first, which is not part of the time.
     ProgramArguments::default().ours()?;
     let start = Instant::now();
-    let folder = folder.unwrap_or(Path::new(DEFAULT_FOLDER));
+    let (folder, is_quick) = (&arguments.out, arguments.quick);
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     writeln!(out, "building images")?;
     let only = &arguments.only;
     let is_wanted = |name: &&str| only.is_empty() || only.iter().any(|only| only == name);
     let experiments: Vec<&str> = experiment_names().into_iter().filter(is_wanted).collect();
     let made = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
-    let (values, notes) = make_inputs(arguments, is_quick, &experiments, made.path())?;
+    let (values, notes) = make_inputs(arguments, &experiments, made.path())?;
     let mut run = |label: String, name, folder: &Path| -> Result<Section> {
         write!(out, "{label}: ")?;
         out.flush()?;
@@ -195,14 +195,13 @@ fn remove_results(experiment: &str, folder: &Path) -> Result<()> {
 /// folder.
 fn make_inputs(
     arguments: &AllArguments,
-    is_quick: bool,
     experiments: &[&str],
     folder: &Path,
 ) -> Result<(Values, Vec<String>)> {
-    let AllArguments { image, source, peers, .. } = arguments;
+    let AllArguments { image, source, peers, quick: is_quick, .. } = arguments;
     let (mut notes, copy) = (Vec::new(), folder.join("source"));
     if source.is_none() {
-        let most = if is_quick { QUICK_COPY_BYTES } else { COPY_BYTES };
+        let most = if *is_quick { QUICK_COPY_BYTES } else { COPY_BYTES };
         let (files, bytes) = copy_part(Path::new(SYSTEM_TREE), &copy, most)?;
         let megabytes = bytes / 1_000_000;
         notes
@@ -224,7 +223,7 @@ fn make_inputs(
     let takes_it = |(name, case): &(&str, &str)| {
         experiments.contains(name) && case.contains("--squashfs={squashfs}")
     };
-    if !is_quick && EXPERIMENTS.iter().any(takes_it) {
+    if !*is_quick && EXPERIMENTS.iter().any(takes_it) {
         let programs = ProgramArguments { ferrofs: None, peers: peers.clone() };
         match squashfs_of(&ImageInfo::read(of_tree)?, None, &programs, false, folder) {
             Ok(path) => squashfs = Some(path),

@@ -67,11 +67,11 @@ pub(crate) fn up_to(most: u16) -> RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=most.into())
 }
 
-/// Whether what was written to standard output had a reader: `describe | head` has one for its first lines only.
-pub(crate) fn is_read(written: io::Result<()>) -> io::Result<bool> {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        written => written.map(|()| true),
+/// Writes to standard output, where it is no failure that the reader is gone, as in `describe | head`.
+pub(crate) fn print(out: &mut dyn Write, text: impl Display) -> io::Result<()> {
+    match write!(out, "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
@@ -95,8 +95,7 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn say(&mut self, line: impl Display) -> Result<()> {
-        is_read(writeln!(self.out, "{line}"))?;
-        Ok(())
+        Ok(print(self.out, format_args!("{line}\n"))?)
     }
 
     /// Says how often is measured. The time from now on is shared by this many calls of `measure`.

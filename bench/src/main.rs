@@ -37,12 +37,12 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail, ensure};
-use clap::{Parser, Subcommand};
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
 
 use case::Case;
 use child::{ChildArguments, Role};
-use experiment::{Context, Experiment, is_read};
+use experiment::{Context, Experiment, print};
 use machine::missing;
 use report::Report;
 
@@ -61,14 +61,16 @@ macro_rules! experiments {
         #[derive(Debug, Subcommand)]
         enum Run {
             $(#[command(name = $name, about = Case::of($name).map(|case| case.title).unwrap_or_default())]
-            $variant($arguments),)+
+            $variant(ExperimentArguments<$arguments>),)+
         }
 
         impl Run {
-            /// Its name and its arguments.
-            fn experiment(&self) -> (&'static str, &dyn Experiment) {
+            /// Its name, its arguments and what is done with its report.
+            fn experiment(&self) -> (&'static str, &dyn Experiment, &ReportOptions) {
                 match self {
-                    $(Self::$variant(arguments) => ($name, arguments),)+
+                    $(Self::$variant(ExperimentArguments { arguments, report }) => {
+                        ($name, arguments, report)
+                    })+
                 }
             }
         }
@@ -102,18 +104,30 @@ experiments! {
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_STATUS)]
 struct CommandLine {
-    /// Make fewer and smaller runs, to test that an experiment works; do not draw conclusions from their figures
-    #[arg(long, global = true)]
-    quick: bool,
-    /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
-    /// folder [default: none; for `all`, ferrofs-bench-report]
-    #[arg(long, global = true, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Print figures even if they differ too much between repetitions; `all` always does, and marks them
-    #[arg(long, global = true)]
-    noisy_ok: bool,
     #[command(subcommand)]
     verb: Verb,
+}
+
+#[derive(Debug, Args)]
+struct ExperimentArguments<A: Args> {
+    #[command(flatten)]
+    arguments: A,
+    #[command(flatten)]
+    report: ReportOptions,
+}
+
+#[derive(Debug, Args)]
+struct ReportOptions {
+    /// Make fewer and smaller runs, to test that an experiment works; do not draw conclusions from their figures
+    #[arg(long)]
+    quick: bool,
+    /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
+    /// folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print figures even if they differ too much between repetitions
+    #[arg(long)]
+    noisy_ok: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -122,8 +136,7 @@ enum Verb {
     Run(Run),
     /// Run every experiment and write report.html, which takes at most 15 minutes on 2 CPUs
     All(all::AllArguments),
-    /// Print what an experiment measures, the expected result and its thresholds. Nothing runs, so
-    /// --quick, --out and --noisy-ok are refused
+    /// Print what an experiment measures, the expected result and its thresholds, without running it
     Describe {
         /// The experiments to describe [default: all]
         #[arg(value_name = "EXPERIMENT", value_parser = experiment_names())]
@@ -135,7 +148,7 @@ enum Verb {
 
 impl Run {
     fn missing(&self) -> Result<Option<String>> {
-        let (name, experiment) = self.experiment();
+        let (name, experiment, _) = self.experiment();
         Ok(missing(&[Case::of(name)?.requires, experiment.requirements()].concat()))
     }
 }
@@ -167,19 +180,12 @@ fn main() -> ExitCode {
 fn run(line: &CommandLine) -> Result<ExitCode> {
     let mut out = stdout();
     match &line.verb {
-        Verb::All(settings) => {
-            ensure!(!line.noisy_ok, "all prints noisy figures, too, marked: leave --noisy-ok out");
-            all::run(settings, line.quick, line.out.as_deref(), &mut out)?;
-        }
+        Verb::All(settings) => all::run(settings, &mut out)?,
         Verb::Describe { experiments } => {
-            let runs = line.quick || line.noisy_ok || line.out.is_some();
-            ensure!(!runs, "describe runs nothing: leave --quick, --noisy-ok and --out out");
             let is_meant =
                 |name: &str| experiments.is_empty() || experiments.iter().any(|one| one == name);
             for name in experiment_names().into_iter().filter(|name| is_meant(name)) {
-                if !is_read(writeln!(out, "# {name}: {}", Case::of(name)?))? {
-                    break;
-                }
+                print(&mut out, format_args!("# {name}: {}\n", Case::of(name)?))?;
             }
         }
         Verb::Child(arguments) => match arguments.role {
@@ -188,29 +194,29 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
             Role::Reader => reader::read(&arguments.start()?)?,
         },
         Verb::Run(run) => {
-            let (name, experiment) = run.experiment();
+            let (name, experiment, options) = run.experiment();
             if let Some(missing) = run.missing()? {
                 bail!("this {missing}");
             }
-            let mut context = Context::new(Report::new(name)?, line.quick, &mut out);
+            let mut context = Context::new(Report::new(name)?, options.quick, &mut out);
             experiment.run(&mut context)?;
             let report = context.finish()?;
-            return conclude(&report, line, &mut out);
+            return conclude(&report, options, &mut out);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints and writes the report. A refused run is written, marked, but its figures are not printed.
-fn conclude(report: &Report, line: &CommandLine, out: &mut dyn Write) -> Result<ExitCode> {
-    let is_refused = !report.noise.is_empty() && !line.noisy_ok;
+fn conclude(report: &Report, options: &ReportOptions, out: &mut dyn Write) -> Result<ExitCode> {
+    let is_refused = !report.noise.is_empty() && !options.noisy_ok;
     // The folder is written even if nobody reads this.
-    is_read(if is_refused {
-        report.noise.iter().try_for_each(|noise| writeln!(out, "{noise}"))
+    if is_refused {
+        report.noise.iter().try_for_each(|noise| print(out, format_args!("{noise}\n")))?;
     } else {
-        write!(out, "{report}")
-    })?;
-    if let Some(folder) = &line.out {
+        print(out, report)?;
+    }
+    if let Some(folder) = &options.out {
         report.write_folder(folder)?;
     }
     Ok(if is_refused { ExitCode::from(TOO_NOISY) } else { ExitCode::SUCCESS })
@@ -235,7 +241,9 @@ mod tests {
         let wanted = ("bench jobs --noisy-ok", ExitCode::SUCCESS, true);
         for (words, code, has_figures) in [refused, wanted] {
             let mut text = Vec::new();
-            let found = conclude(&report, &parse(words).unwrap(), &mut text).unwrap();
+            let Verb::Run(run) = parse(words).unwrap().verb else { panic!("{words}") };
+            let (_, _, options) = run.experiment();
+            let found = conclude(&report, options, &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert_eq!(format!("{found:?}"), format!("{code:?}"), "{words}");
             assert_eq!(text.contains("figures"), has_figures, "{text}");
@@ -248,7 +256,8 @@ mod tests {
         CommandLine::command().debug_assert();
         parse("bench workqueue -t 1,2,64 -r 8 -m 2 -c 5 --rows original,rayon --quick").unwrap();
         let senseless = "workqueue -t 0|workqueue -r 0|workqueue -m 0|workqueue -m 1025|workqueue -m M|workqueue -c 0|\
-            workqueue -t x|workqueue --rows nothing|jobs -t 0|model --cpus 513|model memory|describe all|build . --only lz4|";
+            workqueue -t x|workqueue --rows nothing|jobs -t 0|model --cpus 513|model memory|describe all|build . --only lz4|\
+            describe --quick|describe --noisy-ok|describe --out x|all --noisy-ok|--quick pages|";
         for words in senseless.split('|') {
             let refused = parse(&format!("bench {words}")).unwrap_err();
             assert_eq!(refused.exit_code(), 2, "{words}");

@@ -44,9 +44,6 @@ pub(crate) enum System {
 }
 
 impl System {
-    pub(crate) const EROFS: [Self; 4] =
-        [Self::Kernel, Self::KernelFile, Self::Erofsfuse, Self::Ferrofs];
-
     /// The file system that a driver of the kernel mounts; none of a daemon's.
     const fn driver(self) -> Option<&'static str> {
         match self {

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ferrofs_fuse::attach::Attachment;
 use tempfile::TempDir;
 
@@ -59,12 +59,12 @@ pub(crate) struct MountArguments {
     /// The kernel drivers and programs that mount the images, separated by commas, as in
     /// kernel,ferrofs
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_values_t = System::value_variants().to_vec())]
+    #[arg(default_value = "kernel,kernel-file,erofsfuse,squashfuse_ll,kernel-squashfs,ferrofs")]
     systems: Vec<System>,
     /// What to read, separated by commas, as in find,tree. With --seconds, the last item of the
     /// list also gets the time that the other items do not need
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_values_t = Pattern::value_variants().to_vec())]
+    #[arg(default_value = "large,find,list,sizes,small,imports,status,tree")]
     what: Vec<Pattern>,
     /// Numbers of threads that read a tree; one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
@@ -114,7 +114,7 @@ pub(crate) struct StartArguments {
     /// The kernel drivers and programs that mount the images, separated by commas, as in
     /// kernel,ferrofs
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_values_t = System::EROFS)]
+    #[arg(default_value = "kernel,kernel-file,erofsfuse,ferrofs")]
     systems: Vec<System>,
     #[command(flatten)]
     of: ImageArguments,
@@ -519,7 +519,19 @@ impl Experiment for MountMemoryArguments {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Command, ValueEnum};
+
     use super::*;
+
+    #[test]
+    fn without_a_list_all_systems_and_patterns_are_measured() {
+        let command = MountArguments::augment_args(Command::new("mount"));
+        let found = command.get_matches_from(["mount", "image.erofs"]);
+        let systems: Vec<System> = found.get_many("systems").unwrap().copied().collect();
+        assert_eq!(systems, System::value_variants());
+        let patterns: Vec<Pattern> = found.get_many("what").unwrap().copied().collect();
+        assert_eq!(patterns, Pattern::value_variants());
+    }
 
     #[test]
     fn whoever_read_something_else_is_out() {
