@@ -68,8 +68,8 @@ pub(crate) struct LaunchesArguments {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     load: u16,
-    /// Also measure launches from mounts of erofsfuse, which must be in DIR, and of the kernel's
-    /// EROFS
+    /// Also measure launches from mounts of erofsfuse and of the kernel's EROFS; DIR must contain
+    /// erofsfuse
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     #[command(flatten)]

@@ -121,8 +121,9 @@ struct ReportOptions {
     /// Make fewer and smaller runs, to test that an experiment works; do not draw conclusions from their figures
     #[arg(long)]
     quick: bool,
-    /// Write EXPERIMENT.json with every sample, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this
-    /// folder
+    /// Write the results to the folder DIR. EXPERIMENT.json contains every sample, EXPERIMENT.md is
+    /// the report, and EXPERIMENT.svg, EXPERIMENT-2.svg ... are its plots; EXPERIMENT is the name
+    /// of the experiment
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print figures even if they differ too much between repetitions
@@ -134,7 +135,7 @@ struct ReportOptions {
 enum Verb {
     #[command(flatten)]
     Run(Run),
-    /// Run every experiment and write report.html, which takes at most 15 minutes on 2 CPUs
+    /// Run every experiment in at most 15 minutes (on 2 CPUs), and write report.html
     All(all::AllArguments),
     /// Print what an experiment measures, the expected result and its thresholds, without running it
     Describe {

@@ -30,7 +30,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) enum System {
     /// The kernel's EROFS over a loop device, as mount(8) makes it (needs root)
     Kernel,
-    /// The kernel's EROFS directly on the file, without a loop device (needs root, and Linux 6.12)
+    /// The kernel's EROFS directly on the file, without a loop device (needs root, and Linux 6.12
+    /// or later)
     KernelFile,
     /// The daemon of erofs-utils
     Erofsfuse,

@@ -59,11 +59,11 @@ pub(crate) enum Pattern {
     Small,
     /// 20 modules that python3 of the image imports (needs root)
     Imports,
-    /// A git repository of 1,600 files, in an image that the experiment builds, as `git status`
-    /// compares it with its index
+    /// What `git status` reads in a git repository of 1,600 files; the experiment builds an image
+    /// of it
     Status,
-    /// All files in the order of the listing, as `find -type f | xargs -n 64 -P N cat` reads them, where N is a number
-    /// of --readers
+    /// All files in the order in which `find` lists them, as `find -type f | xargs -n 64 -P N cat`
+    /// reads them; N is each number of --readers in turn
     Tree,
     /// Blocks in random order, none twice
     #[value(skip)]

@@ -175,7 +175,10 @@ const ROWS: [(&str, &str); 11] = [
     ("per-thread", "As batching; slots, bitmaps and event of each worker on separate cache lines"),
     ("round-robin", "QEMU's threaded workqueue, version 3: as per-thread, but round robin"),
     ("rayon", "rayon: one submitter spawns a task for each page"),
-    ("rayon-iter", "rayon: a parallel iterator, which has no stream of requests"),
+    (
+        "rayon-iter",
+        "rayon: a parallel iterator over all pages, so no submitter sends requests one by one",
+    ),
     ("crossbeam", "crossbeam-channel: one bounded queue to the workers, another one for results"),
     ("ours-waiting", "The queue of ferrofs; the submitter never compresses, but waits for workers"),
     ("ours-round-robin", "As ours, but round robin"),

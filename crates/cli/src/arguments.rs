@@ -62,9 +62,9 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
-    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
-    /// table, which `ferrofs info` shows
+    /// A file or block device that holds data which IMAGE refers to but does not contain. EROFS
+    /// calls it a device or a blob (see `ferrofs build --blob`). Give one such option for each
+    /// device, in the order of the device table that `ferrofs info` prints
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -151,7 +151,7 @@ pub(crate) struct WorkArguments {
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
 
-    /// Print statistics of decoding, of the cache of decoded data, and of memory on stderr; with
+    /// Print statistics on stderr: of decoding, of the cache of decoded data, and of memory; with
     /// --json, add them to the summary
     #[arg(long)]
     pub(crate) stats: bool,
@@ -159,7 +159,7 @@ pub(crate) struct WorkArguments {
 
 /// The help of `--stats` for the verbs that have no `--json`.
 const STATS_WITHOUT_JSON: &str =
-    "Print statistics of decoding, of the cache of decoded data, and of memory on stderr";
+    "Print statistics on stderr: of decoding, of the cache of decoded data, and of memory";
 
 /// The help of `--quiet` for the verbs that print a summary.
 const QUIET_WITH_SUMMARY: &str = "Print no warnings and no summary";
@@ -194,8 +194,8 @@ pub(crate) struct MachineArguments {
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
     /// Limit of repeated reading, for damaged or hostile images in which many inodes refer to the
-    /// same data. At the limit, the subcommand ends with an error. Work is measured in bytes: one
-    /// byte stands for the time in which LZ4 decodes one byte, about a nanosecond, so 1g allows
+    /// same data. At the limit, the subcommand ends with an error. The limit is CPU time, given in
+    /// bytes: a byte is the time in which LZ4 decodes one byte, about a nanosecond. So 1g allows
     /// about one second. Undamaged images cause almost no repeated reading [default: 256m plus 512
     /// times the size of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -206,17 +206,17 @@ pub(crate) struct WorkLimitArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages for decoding that stay resident while nothing is read, for all threads
-    /// together. These pages are the reserve, which must be less than half of --memory. Pages
-    /// beyond the reserve are returned to the system as soon as they are no longer needed. The
-    /// reserve also limits the size of reads and of readahead, so with fewer than 128 pages per
-    /// thread, long files are read more slowly [default: no fixed number; up to an eighth of
-    /// --memory stays resident until a few seconds after the last read]
+    /// Number of 4 KiB pages for decoding that stay resident even while nothing is read. All
+    /// threads share these pages, the reserve. It must be less than half of --memory. Pages beyond
+    /// the reserve are returned to the system as soon as they are no longer needed. The reserve
+    /// also limits the size of reads and of readahead, so with fewer than 128 pages per thread,
+    /// long files are read more slowly [default: no fixed number; up to an eighth of --memory stays
+    /// resident until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
-    /// Fault in the reserved pages, on all CPUs, before the mount is ready. Without
-    /// --reserved-pages, an eighth of --memory is reserved
+    /// Fault in the reserved pages, on all CPUs, before the mount is ready. With --prefault and
+    /// without --reserved-pages, the reserve is an eighth of --memory
     #[arg(long)]
     pub(crate) prefault: bool,
 }
@@ -364,8 +364,8 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Make the current user the owner of everything. If that user is root, no file gets a
-    /// set-user-id bit, a set-group-id bit or capabilities
+    /// Make the current user the owner of everything. If root uses this option, no file gets a
+    /// set-user-id bit, a set-group-id bit or capabilities; for other users, see below
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
@@ -455,7 +455,7 @@ pub(crate) struct BuildArguments {
 
     /// A directory, tar archives, or a container image. Archives can be compressed with gzip, xz or
     /// zstd. Several archives are layers, the lowest first; - is standard input. A container image
-    /// is oci-layout:DIR:TAG, docker-archive:FILE:NAME:TAG (TAG and NAME:TAG may be left out) or
+    /// is oci-layout:DIR, oci-layout:DIR:TAG, docker-archive:FILE, docker-archive:FILE:NAME:TAG or
     /// oci://HOST/NAME:TAG
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
@@ -626,8 +626,8 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
-    /// Write the chunks to FILE, a new file or a block device. FILE becomes device 1 of the image:
-    /// subcommands that read the image need --device=FILE
+    /// Write the chunks of --chunk-size to FILE, a new file or a block device. FILE becomes device
+    /// 1 of the image: subcommands that read the image need --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
 
@@ -646,10 +646,10 @@ pub(crate) struct BuildLayout {
     /// otherwise to FILE. A chunk index (not related to --chunk-size) is a list of SHA-256 digests
     /// of parts of the image, in a format that the EROFS specification defines. With it, readers of
     /// a remote image verify each part that they read. `ferrofs push` publishes the embedded index,
-    /// or makes one, for readers of the registry. On a web server or in an object store, only FILE
-    /// is used: put it beside the image, with the name IMAGE.chunk-index, and append
-    /// #index=sha256:DIGEST to the URL, where DIGEST is the SHA-256 of FILE. Without #index=,
-    /// nothing is verified there. Cannot be used with --offset
+    /// or makes one if IMAGE has none. For an image on a web server or in an object store, readers
+    /// use FILE and not the embedded index: put FILE beside the image, with the name
+    /// IMAGE.chunk-index, and append #index=sha256:DIGEST to the URL, where DIGEST is the SHA-256
+    /// of FILE. If a URL has no #index=, nothing is verified. Cannot be used with --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -668,11 +668,11 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use features of the 48-bit format: extent records (encoded extents) describe the pclusters
-    /// of a file where they take less space than its index (see --full-indexes), and files that
-    /// contain only zeros take no data. This needs Linux 6.15 or later. Block addresses of 48 bits
-    /// do not need this option: images too large for 32 bits always have them, and also need Linux
-    /// 6.15
+    /// Use features of the 48-bit format. A file gets extent records (encoded extents) instead of
+    /// an index (see --full-indexes) if the records take less space. A file that contains only
+    /// zeros takes no space for data. This needs Linux 6.15 or later. An image that is too large
+    /// for 32-bit block addresses gets 48-bit addresses even without this option, and then needs
+    /// Linux 6.15 or later
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 
@@ -704,8 +704,8 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
-    /// Store the prefixes of --xattr-prefix outside of the packed inode, in which --fragments and
-    /// --compress-directories put them. This needs Linux 6.17 or later
+    /// With --fragments or --compress-directories, the prefixes of --xattr-prefix are stored in the
+    /// packed inode. This option stores them outside of it. This needs Linux 6.17 or later
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 
@@ -750,8 +750,8 @@ pub(crate) struct BuildContent {
 
     /// Maximum size of an archive after decompression (not if SOURCE is a directory). Holes of
     /// sparse files count if the image stores them as zeros or --digest-xattr hashes them. Each
-    /// directory that has no entry in the archive counts 512 bytes [default: 1g, or 1,000 times the
-    /// size of the compressed archive if that is more, and at most 1 TiB]
+    /// directory without an entry in the archive counts as 512 bytes [default: 1g, or 1,000 times
+    /// the size of the compressed archive if that is more, and at most 1 TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_input: Option<u64>,
 
@@ -829,17 +829,18 @@ pub(crate) struct AndroidArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) fs_config_file: Option<PathBuf>,
 
-    /// No effect, accepted for Android's build system: owners come only from --fs-config-file
+    /// This option has no effect; it is accepted for Android's build system. Owners come from
+    /// --fs-config-file, not from DIR
     #[arg(long, value_name = "DIR", requires = "fs_config_file")]
     pub(crate) product_out: Option<PathBuf>,
 
-    /// Write to this file which blocks of the image hold the data of each file. With --force, an
+    /// For each file of the image, write to FILE which blocks hold its data. With --force, an
     /// existing file is replaced
     #[arg(long, value_name = "FILE")]
     pub(crate) block_list_file: Option<PathBuf>,
 }
 
-/// Mount an image, compare every byte, and measure how fast it is read.
+/// Mount an image, compare every byte with its source, and measure the read speed.
 #[derive(Args, Debug)]
 #[command(after_help = help::DEMO, mut_arg("stats", |arg| arg.help(STATS_WITHOUT_JSON)))]
 pub(crate) struct DemoArguments {

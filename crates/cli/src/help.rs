@@ -39,8 +39,8 @@ wrong usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, except for `ferrof
 Run `ferrofs SUBCOMMAND --help` for all options of a subcommand.";
 
 pub(crate) const INFO: &str = "\
-This subcommand reads only the superblock and the tables that it refers to, such as those of
-compression and devices, so it takes the same short time for an image of any size.
+This subcommand reads only the superblock and the tables that the superblock refers to, such as the
+table of devices. So the subcommand takes the same short time for an image of any size.
 
 Exit status: 0 success, 1 the image is missing or damaged, or the output cannot be written, 2 wrong
 usage; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
@@ -88,7 +88,7 @@ pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches an
 directories, and a backslash makes the next character literal. A PATH also selects the file with
 exactly this name, so `usr/bin/[` needs no backslash. Quote patterns to protect them from the shell.
 
-Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
+Whatever the image contains, its files are written only inside DEST. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.
 SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not complete. SIGKILL can
 leave hidden entries whose names end with .part, in DEST or beside it. Only these entries are
@@ -97,9 +97,9 @@ incomplete; remove them.
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. A file whose owner is not preserved gets
 no set-user-id bit, and a file whose group is not preserved gets no set-group-id bit. For an image
-from someone you do not trust, root can use --no-set-id and --no-devices. A directory that exists
-already (DEST, or with --overwrite a directory in it) keeps its permissions until its contents are
-extracted; then it gets those of the image.
+from someone you do not trust, root can use --no-set-id and --no-devices. An existing directory
+(DEST, or with --overwrite a directory in DEST) keeps its permissions until its contents are
+extracted. Then it gets the permissions that the image has for it.
 
 With --tar, the archive contains all owners, device nodes and attributes, even if an ordinary user
 writes it. Sockets are left out, because tar cannot store them. The archive uses PAX headers,
@@ -139,8 +139,8 @@ created (with --force: replaced) when it is complete, verified and on stable sto
 
 An image from a registry is always compared with its digest, even with --verify=off. An image from a
 web server or an object store has a digest only if its URL ends with #index=sha256:…, the digest of
-the chunk index that lies beside the image. Without a digest, ferrofs trusts the transport; with
---verify=require, it refuses the image.
+the chunk index that lies beside the image. If an image has no digest, ferrofs trusts the transport.
+But with --verify=require, ferrofs refuses an image without a digest.
 
 Exit status: 0 FILE is complete, 1 it was not created, 2 wrong usage; 129, 130 or 143 after SIGHUP,
 SIGINT or SIGTERM. If only the summary cannot be written, the exit status is 1, although FILE is
@@ -196,11 +196,14 @@ Examples:
 
 pub(crate) const LIST: &str = "\
 The list shows the mounts of this user in this mount namespace: the age of each mount, the resident
-memory of the process that serves it, and how often that process was restarted. The state is
-\"served\", \"kept\" (mount --keep), \"dead\" if the process has ended (`umount DIR` removes such a
-mount), \"no answer\" if the process does not answer within two seconds, or \"unknown\" if its
-statistics cannot be read, for example because a version of ferrofs with other statistics serves the
-mount.
+memory of the process that serves it, and how often that process was restarted. The states are:
+
+  served     a process serves the mount
+  kept       the same, and the mount was made with --keep
+  dead       the process has ended; `umount DIR` removes the mount
+  no answer  the process does not answer within two seconds
+  unknown    the statistics of the process cannot be read, for example because another version of
+             ferrofs serves the mount
 
 Exit status: 0 success, even if there is no mount, 1 the list cannot be read, 2 wrong usage; 129,
 130 or 143 after SIGHUP, SIGINT or SIGTERM.
@@ -249,8 +252,8 @@ holder, keeps the mount and starts the server again, as often as necessary. Open
 directories stay valid, and system calls wait for some milliseconds. On Linux before 6.9, calls in
 progress when the server died fail with EIO. A file whose data crashes the server repeatedly gives
 EIO, and the log names it. If the server cannot be started, the holder waits before the next
-attempt; --reattach DIR makes it try at once. `ferrofs stats` shows the restarts. A SIGTERM to the
-server or the holder unmounts.
+attempt; --reattach DIR makes it try at once. `ferrofs stats` shows the restarts. SIGTERM, SIGINT or
+SIGHUP to the server or to the holder unmounts the image, as above.
 
 --replace DIR takes over a mount made with --keep, for example after an upgrade: this program then
 serves it. No call fails, and open files stay valid. Only root and the user who made the mount may
@@ -282,9 +285,9 @@ These options exist only in -o:
 
 Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted. Options
 about access times (noatime and similar ones) are accepted without effect, because an image has no
-access times. Options that request what is always so (default_permissions, kernel_cache, loop and
-others) are accepted, too. Every other option is an error, including rw, because an EROFS image
-cannot be written.
+access times. Options that request something that ferrofs always does (default_permissions,
+kernel_cache, loop and others) are accepted, too. Every other option is an error, including rw,
+because an EROFS image cannot be written.
 
 Lines of /etc/fstab (ferrofs must be in /usr/bin, or linked as /sbin/mount.fuse.ferrofs):
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
@@ -366,8 +369,8 @@ Examples:
 
 pub(crate) const FSCK_EROFS: &str = "\
 This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, even without
---extract. But if the image has devices and no --device is given, it checks only the metadata,
-unless --extract or --xattr-inode-digest is given. `ferrofs check` and `ferrofs extract` have more
+--extract. There is one exception: without --device, --extract and --xattr-inode-digest, it checks
+only the metadata of an image that has devices. `ferrofs check` and `ferrofs extract` have more
 options.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Below
@@ -442,17 +445,21 @@ The bytes of an image depend on the source and the options, but never on --jobs 
 directory entries. By default, they also depend on the time and the host: the UUID is random, the
 build time is the current time, and the default of --memory depends on the memory of the host. A
 small --memory changes the bytes, because fewer duplicate parts, chunks and extended attributes are
-found. If SOURCE is an archive, directories without an entry get the current time. If an ACL in the
-archive has only the name of a user or group, its id is looked up in /etc/passwd or /etc/group of
-the host.
+found. Directories without an entry in an archive get the current time. If an ACL in an archive
+names a user or a group without an id, ferrofs takes the id from /etc/passwd or /etc/group of the
+host.
 
 With --reproducible, the same source and options give the same bytes on every host and at any time.
 The UUID is then all zeros, unless --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that
-is not set, the newest time in the source. The default of --memory is 256m. Owners, permissions and
-times of files are still those of the source, unless options of the section Content change them.
+is not set, the newest time in the source. The default of --memory is 256m. Directories without an
+entry in an archive get the time SOURCE_DATE_EPOCH, or 0 (1970) if that is not set. An ACL that
+names a user or a group without an id is an error. Owners, permissions and times of files are still
+those of the source, unless options of the sections Content and Android, or SOURCE_DATE_EPOCH,
+change them.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
---reproducible, and files that are newer get that time, too. --time overrides it as the build time.
+--reproducible, and files that are newer get that time, too. --time overrides SOURCE_DATE_EPOCH for
+the build time, but not for the times of files.
 
 Data that does not fit into --memory goes to an unnamed temporary file in $TMPDIR or, if that is not
 set, in the directory of IMAGE (in /var/tmp if IMAGE is a block device). The summary states the size

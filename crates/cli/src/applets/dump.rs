@@ -34,9 +34,9 @@ pub(crate) struct DumpArguments {
     #[arg(long)]
     pub(crate) blkid_udev: bool,
 
-    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
-    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
-    /// table, which `ferrofs info` shows
+    /// A file or block device that holds data which IMAGE refers to but does not contain. EROFS
+    /// calls it a device or a blob (see `ferrofs build --blob`). Give one such option for each
+    /// device, in the order of the device table that `ferrofs info` prints
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

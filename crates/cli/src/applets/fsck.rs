@@ -31,14 +31,15 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
-    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
-    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
-    /// table, which `ferrofs info` shows
+    /// A file or block device that holds data which IMAGE refers to but does not contain. EROFS
+    /// calls it a device or a blob (see `ferrofs build --blob`). Give one such option for each
+    /// device, in the order of the device table that `ferrofs info` prints
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
     /// Extract the image into DIR, whose parent must exist. Without DIR, extract nothing, but read
-    /// all file contents; files on devices that --device does not name are reported as errors
+    /// the contents of all files. A file with data on a device that --device does not name is
+    /// reported as an error
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 

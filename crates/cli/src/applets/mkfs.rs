@@ -27,8 +27,7 @@ const FEATURE_BITS: u32 = 8;
 const JOBS_MAX: usize = 8192;
 
 /// The help of `--block-list-file`: there is no `--force` as in `ferrofs build`.
-const BLOCK_LIST_FILE: &str = "Write to this file which blocks of the image hold the data of each file. An existing file is \
-                               replaced";
+const BLOCK_LIST_FILE: &str = "For each file of the image, write to FILE which blocks hold its data. An existing file is replaced";
 
 /// Build an EROFS image.
 #[derive(Clone, Debug, Parser)]
@@ -51,8 +50,8 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 errors only; 1 and 2 also a summary and the name of each file; 3 to 9 also a
-    /// summary, but no names, as in erofs-utils
+    /// Verbosity. 0: errors only. 1 and 2: errors, a summary and the name of each file. 3 to 9:
+    /// errors and a summary, without names, as in erofs-utils
     #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
     #[arg(allow_negative_numbers = true)]
     level: u8,
@@ -207,8 +206,9 @@ pub(crate) struct MkfsArguments {
     preserve_mtime: bool,
 
     /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. In erofs-utils, a
-    /// negative number requests pclusters that are not aligned to blocks. It needs -E48bit here,
-    /// too, but the minus sign is ignored: pclusters stay aligned [default: 4194304]
+    /// negative number requests pclusters that are not aligned to blocks. ferrofs accepts it only
+    /// with -E48bit, as erofs-utils does, but ignores the minus sign: pclusters stay aligned
+    /// [default: 4194304]
     #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
     pub(crate) max_extent_bytes: Option<i64>,
 

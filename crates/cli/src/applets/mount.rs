@@ -59,9 +59,9 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File or block device with data of the image that is not in IMAGE (a device, or blob; see
-    /// `ferrofs build --blob`). Repeat the option for each device, in the order of the device
-    /// table, which `ferrofs info` shows
+    /// A file or block device that holds data which IMAGE refers to but does not contain. EROFS
+    /// calls it a device or a blob (see `ferrofs build --blob`). Give one such option for each
+    /// device, in the order of the device table that `ferrofs info` prints
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

@@ -12,7 +12,7 @@ use super::{MachineArguments, ReadArguments, ReserveArguments};
 use crate::amount::parse_busy_poll;
 use crate::help;
 
-/// Show latencies, memory and workers of a running mount.
+/// Show latencies, memory and threads of a running mount.
 #[derive(Args, Debug)]
 #[command(after_help = help::STATS, override_usage = help::STATS_USAGE)]
 pub(crate) struct StatsArguments {
@@ -54,13 +54,13 @@ pub(crate) struct MountArguments {
     #[arg(value_name = "DIR", required_unless_present_any = ["replace", "reattach"])]
     pub(crate) directory: Option<PathBuf>,
 
-    /// Take over the mount at DIR, which was made with --keep: this program serves it from now on,
-    /// with the same options
+    /// Take over the mount at DIR, which must have been made with --keep: this version of ferrofs
+    /// then serves the mount, with the same options
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) replace: Option<PathBuf>,
 
-    /// For a mount at DIR that was made with --keep: if the process that serves it has ended and
-    /// could not be started again, start it now, without waiting for the next scheduled attempt
+    /// Start the server of the mount at DIR now. This is for a mount with --keep whose server has
+    /// ended and could not be started again; the holder would wait before its next attempt
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
@@ -82,9 +82,10 @@ pub(crate) struct MountArguments {
     pub(crate) timeout: u64,
 
     /// Maximum time for which a thread polls for the next request before it sleeps, 0 to 1000.
-    /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling. If there are
-    /// exactly two CPUs, ferrofs serves a single caller on the caller's CPU, while a thread with
-    /// nice value 19 keeps the other CPU busy (CPU sharing). 0 turns this off, too [default: 100]
+    /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling. CPU sharing: if
+    /// there are exactly two CPUs and only one thread calls the mount, ferrofs serves that thread
+    /// on its own CPU. Meanwhile, a thread with nice value 19 keeps the other CPU busy. 0 also
+    /// turns off CPU sharing [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
@@ -98,12 +99,12 @@ pub(crate) struct MountArguments {
 
     /// Keep the mount if its server, the process that serves it, crashes or is killed. A second
     /// process, the holder, supervises the server and starts it again. On Linux 6.9 or later, no
-    /// access fails, except requests that crash one server after the other
+    /// access fails, except a request that crashes the server again after each restart
     #[arg(long)]
     pub(crate) keep: bool,
 
-    /// Do not enter the sandbox: keep all privileges and file descriptors, and access to all paths
-    /// and system calls
+    /// Do not enter the sandbox. The server keeps all privileges, all file descriptors, and its
+    /// access to all paths and system calls
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 

@@ -44,8 +44,9 @@ pub(crate) struct PushArguments {
     #[arg(value_name = "URL")]
     pub(crate) location: PathBuf,
 
-    /// Take entry point, environment, labels, user and platform from the configuration of a container
-    /// image, such as one that `ferrofs build --container-config` wrote
+    /// Read the configuration of a container image from FILE, and take the entry point,
+    /// environment, labels, user and platform from it. `ferrofs build --container-config` writes
+    /// such a file
     #[arg(long, value_name = "FILE")]
     pub(crate) container_config: Option<PathBuf>,
 

@@ -157,7 +157,7 @@ fn json_has_no_characters_that_fool_a_terminal() {
 fn the_help_of_list_names_every_state() {
     let help = ferrofs().args(["list", "--help"]).succeeds().text();
     for state in ["served", "kept", "dead", "no answer", "unknown"] {
-        assert!(help.contains(&format!("\"{state}\"")), "{state}: {help}");
+        assert!(help.contains(&format!("\n  {state}  ")), "{state}: {help}");
     }
 }
 
