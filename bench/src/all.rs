@@ -66,7 +66,8 @@ pub(crate) struct AllArguments {
     /// Make fewer and smaller runs, to test that the experiments work; do not draw conclusions from their figures
     #[arg(long)]
     quick: bool,
-    /// Write report.html, and for each EXPERIMENT what its own --out writes, to this folder
+    /// Write to this folder: report.html, and for each experiment the files that --out of that
+    /// experiment writes
     #[arg(long, value_name = "DIR", default_value = "ferrofs-bench-report")]
     out: PathBuf,
 }

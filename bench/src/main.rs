@@ -135,7 +135,7 @@ struct ReportOptions {
 enum Verb {
     #[command(flatten)]
     Run(Run),
-    /// Run every experiment in at most 15 minutes (on 2 CPUs), and write report.html
+    /// Run all experiments and write report.html. Together, they take at most 15 minutes on 2 CPUs
     All(all::AllArguments),
     /// Print what an experiment measures, the expected result and its thresholds, without running it
     Describe {

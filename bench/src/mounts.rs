@@ -86,8 +86,8 @@ pub(crate) struct RandomArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
     bytes: u64,
-    /// Number of blocks that each thread reads in a second run, in which the threads share the
-    /// whole file; at most 512 with --quick. With 0, there is no second run
+    /// Number of blocks that each thread reads in a second run, which covers the whole file instead
+    /// of its first --bytes; at most 512 with --quick. With 0, there is no second run
     #[arg(long, value_name = "BLOCKS", default_value_t = 8192)]
     sparse: u64,
     /// Numbers of threads; one run for each number. Each thread reads its own part of the file

@@ -32,9 +32,9 @@ const SQUASHFS_OPTIONS: [&str; 7] =
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ProgramArguments {
-    /// The ferrofs program to measure [default: ferrofs in the folder of ferrofs-bench, otherwise
-    /// the first ferrofs in $PATH; if `cargo run` started ferrofs-bench, a missing ferrofs is built
-    /// in that folder]
+    /// The ferrofs program to measure [default: ferrofs in the folder of ferrofs-bench (if it is
+    /// missing there and `cargo run` started ferrofs-bench, it is built there first), otherwise the
+    /// first ferrofs in $PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) ferrofs: Option<PathBuf>,
     /// Folder with the programs that ferrofs is compared with, such as mkfs.erofs [default: search

@@ -63,8 +63,8 @@ pub(crate) struct ReadArguments {
     pub(crate) offset: u64,
 
     /// A file or block device that holds data which IMAGE refers to but does not contain. EROFS
-    /// calls it a device or a blob (see `ferrofs build --blob`). Give one such option for each
-    /// device, in the order of the device table that `ferrofs info` prints
+    /// calls such a file a device or a blob (see `ferrofs build --blob`). Give one such option for
+    /// each device, in the order of the device table that `ferrofs info` prints
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -151,15 +151,15 @@ pub(crate) struct WorkArguments {
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
 
-    /// Print statistics on stderr: of decoding, of the cache of decoded data, and of memory; with
-    /// --json, add them to the summary
+    /// Print to stderr the statistics of decoding, of the cache of decoded data, and of memory;
+    /// with --json, add them to the summary
     #[arg(long)]
     pub(crate) stats: bool,
 }
 
 /// The help of `--stats` for the verbs that have no `--json`.
 const STATS_WITHOUT_JSON: &str =
-    "Print statistics on stderr: of decoding, of the cache of decoded data, and of memory";
+    "Print to stderr the statistics of decoding, of the cache of decoded data, and of memory";
 
 /// The help of `--quiet` for the verbs that print a summary.
 const QUIET_WITH_SUMMARY: &str = "Print no warnings and no summary";
@@ -194,10 +194,10 @@ pub(crate) struct MachineArguments {
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkLimitArguments {
     /// Limit of repeated reading, for damaged or hostile images in which many inodes refer to the
-    /// same data. At the limit, the subcommand ends with an error. The limit is CPU time, given in
-    /// bytes: a byte is the time in which LZ4 decodes one byte, about a nanosecond. So 1g allows
-    /// about one second. Undamaged images cause almost no repeated reading [default: 256m plus 512
-    /// times the size of IMAGE]
+    /// same data. At the limit, the subcommand ends with an error. The limit is for the CPU time of
+    /// repeated reading. Its unit is the time in which LZ4 decodes one byte, about a nanosecond, so
+    /// 1g allows about one second. Undamaged images cause almost no repeated reading [default: 256m
+    /// plus 512 times the size of IMAGE]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_work: Option<u64>,
 }
@@ -207,11 +207,11 @@ pub(crate) struct WorkLimitArguments {
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
     /// Number of 4 KiB pages for decoding that stay resident even while nothing is read. All
-    /// threads share these pages, the reserve. It must be less than half of --memory. Pages beyond
-    /// the reserve are returned to the system as soon as they are no longer needed. The reserve
-    /// also limits the size of reads and of readahead, so with fewer than 128 pages per thread,
-    /// long files are read more slowly [default: no fixed number; up to an eighth of --memory stays
-    /// resident until a few seconds after the last read]
+    /// threads share these pages, which are called the reserve. The reserve must be less than half
+    /// of --memory. Pages beyond the reserve are returned to the system as soon as they are no
+    /// longer needed. The reserve also limits the size of reads and of readahead, so with fewer
+    /// than 128 pages per thread, long files are read more slowly [default: no fixed number; up to
+    /// an eighth of --memory stays resident until a few seconds after the last read]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
@@ -649,7 +649,8 @@ pub(crate) struct BuildLayout {
     /// or makes one if IMAGE has none. For an image on a web server or in an object store, readers
     /// use FILE and not the embedded index: put FILE beside the image, with the name
     /// IMAGE.chunk-index, and append #index=sha256:DIGEST to the URL, where DIGEST is the SHA-256
-    /// of FILE. If a URL has no #index=, nothing is verified. Cannot be used with --offset
+    /// of FILE. If the URL of such an image has no #index=, nothing is verified. Cannot be used
+    /// with --offset
     #[arg(long, value_name = "embedded|FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = EMBEDDED_CHUNK_INDEX)]
     pub(crate) chunk_index: Option<OsString>,
@@ -670,9 +671,9 @@ pub(crate) struct BuildLayout {
 
     /// Use features of the 48-bit format. A file gets extent records (encoded extents) instead of
     /// an index (see --full-indexes) if the records take less space. A file that contains only
-    /// zeros takes no space for data. This needs Linux 6.15 or later. An image that is too large
-    /// for 32-bit block addresses gets 48-bit addresses even without this option, and then needs
-    /// Linux 6.15 or later
+    /// zeros takes no space for data. An image with these features needs Linux 6.15 or later. An
+    /// image that is too large for 32-bit block addresses gets 48-bit addresses even without this
+    /// option, and then needs Linux 6.15 or later
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 
@@ -704,8 +705,8 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
-    /// With --fragments or --compress-directories, the prefixes of --xattr-prefix are stored in the
-    /// packed inode. This option stores them outside of it. This needs Linux 6.17 or later
+    /// Store the prefixes of --xattr-prefix outside of the packed inode. Without this option,
+    /// --fragments and --compress-directories store them in it. This needs Linux 6.17 or later
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 

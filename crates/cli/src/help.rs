@@ -88,11 +88,11 @@ pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches an
 directories, and a backslash makes the next character literal. A PATH also selects the file with
 exactly this name, so `usr/bin/[` needs no backslash. Quote patterns to protect them from the shell.
 
-Whatever the image contains, its files are written only inside DEST. A file that cannot be read
-completely is reported and not created; the other files are extracted, and the exit status is 1.
-SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not complete. SIGKILL can
-leave hidden entries whose names end with .part, in DEST or beside it. Only these entries are
-incomplete; remove them.
+Whatever the image contains, nothing is written outside of DEST, except temporary entries beside it
+(see below). A file that cannot be read completely is reported and not created; the other files are
+extracted, and the exit status is 1. SIGINT, SIGTERM and SIGHUP stop the extraction and remove files
+that are not complete. SIGKILL can leave hidden entries whose names end with .part, in DEST or
+beside it. Only these entries are incomplete; remove them.
 
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. A file whose owner is not preserved gets
@@ -369,9 +369,9 @@ Examples:
 
 pub(crate) const FSCK_EROFS: &str = "\
 This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, even without
---extract. There is one exception: without --device, --extract and --xattr-inode-digest, it checks
-only the metadata of an image that has devices. `ferrofs check` and `ferrofs extract` have more
-options.
+--extract. There is one exception: if the image has devices and none of --device, --extract and
+--xattr-inode-digest is given, it checks only the metadata. `ferrofs check` and `ferrofs extract`
+have more options.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Below
 -d3, nothing is printed on success.
@@ -445,17 +445,17 @@ The bytes of an image depend on the source and the options, but never on --jobs 
 directory entries. By default, they also depend on the time and the host: the UUID is random, the
 build time is the current time, and the default of --memory depends on the memory of the host. A
 small --memory changes the bytes, because fewer duplicate parts, chunks and extended attributes are
-found. Directories without an entry in an archive get the current time. If an ACL in an archive
-names a user or a group without an id, ferrofs takes the id from /etc/passwd or /etc/group of the
-host.
+found. If SOURCE is an archive, directories that have no entry in it get the current time. If an ACL
+in an archive gives only the name of a user or group, and not the id, ferrofs takes the id from
+/etc/passwd or /etc/group of the host.
 
 With --reproducible, the same source and options give the same bytes on every host and at any time.
 The UUID is then all zeros, unless --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that
-is not set, the newest time in the source. The default of --memory is 256m. Directories without an
-entry in an archive get the time SOURCE_DATE_EPOCH, or 0 (1970) if that is not set. An ACL that
-names a user or a group without an id is an error. Owners, permissions and times of files are still
-those of the source, unless options of the sections Content and Android, or SOURCE_DATE_EPOCH,
-change them.
+is not set, the newest time in the source. The default of --memory is 256m. If SOURCE is an archive,
+directories that have no entry in it get the time SOURCE_DATE_EPOCH, or 0 (1970) if that is not set.
+An ACL that gives only the name of a user or group is an error. Owners, permissions and times of
+files are still those of the source, unless options of the sections Content and Android, or
+SOURCE_DATE_EPOCH, change them.
 
 If the environment variable SOURCE_DATE_EPOCH is set, it is the build time even without
 --reproducible, and files that are newer get that time, too. --time overrides SOURCE_DATE_EPOCH for

@@ -66,8 +66,8 @@ const THREADS: usize = 2;
 
 /// Fetch remote EROFS images for ferrofs
 ///
-/// ferrofs starts this program when necessary. One instance serves all ferrofs processes of a user
-/// that use the same cache.
+/// ferrofs starts this program when necessary. For each user and each cache, one instance serves
+/// all ferrofs processes.
 #[derive(Debug, Parser)]
 #[command(version, name = "ferrofs-fetch")]
 struct FetcherArguments {

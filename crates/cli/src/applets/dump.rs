@@ -35,8 +35,8 @@ pub(crate) struct DumpArguments {
     pub(crate) blkid_udev: bool,
 
     /// A file or block device that holds data which IMAGE refers to but does not contain. EROFS
-    /// calls it a device or a blob (see `ferrofs build --blob`). Give one such option for each
-    /// device, in the order of the device table that `ferrofs info` prints
+    /// calls such a file a device or a blob (see `ferrofs build --blob`). Give one such option for
+    /// each device, in the order of the device table that `ferrofs info` prints
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

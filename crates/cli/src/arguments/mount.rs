@@ -60,7 +60,8 @@ pub(crate) struct MountArguments {
     pub(crate) replace: Option<PathBuf>,
 
     /// Start the server of the mount at DIR now. This is for a mount with --keep whose server has
-    /// ended and could not be started again; the holder would wait before its next attempt
+    /// ended and could not be started again. Without --reattach, the holder (see --keep) waits
+    /// before its next attempt
     #[arg(long, value_name = "DIR", exclusive = true)]
     pub(crate) reattach: Option<PathBuf>,
 
@@ -83,9 +84,9 @@ pub(crate) struct MountArguments {
 
     /// Maximum time for which a thread polls for the next request before it sleeps, 0 to 1000.
     /// Polling avoids wake-up latency, but costs CPU time. 0 turns off polling. CPU sharing: if
-    /// there are exactly two CPUs and only one thread calls the mount, ferrofs serves that thread
-    /// on its own CPU. Meanwhile, a thread with nice value 19 keeps the other CPU busy. 0 also
-    /// turns off CPU sharing [default: 100]
+    /// there are exactly two CPUs and only one thread accesses the mount, ferrofs serves that
+    /// thread on the CPU on which the thread runs. Meanwhile, a thread with nice value 19 keeps the
+    /// other CPU busy. 0 also turns off CPU sharing [default: 100]
     #[arg(long, value_name = "MICROSECONDS", value_parser = parse_busy_poll)]
     pub(crate) busy_poll: Option<Duration>,
 
