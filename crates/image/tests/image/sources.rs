@@ -20,6 +20,8 @@ use crate::manifest::ImageSet;
 
 /// How long a test may take before it counts as hanging.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Longer, so that a condition that never becomes true is named before the process is aborted.
+const WATCHDOG_LIMIT: Duration = Duration::from_secs(90);
 
 /// Ends the process with a message if it is not dropped in time.
 pub(crate) struct Watchdog {
@@ -34,7 +36,7 @@ impl Watchdog {
         let watch = move || {
             let (over, changed) = &*shared;
             let over = over.lock().unwrap_or_else(PoisonError::into_inner);
-            let waited = changed.wait_timeout_while(over, LIMIT, |over| !*over).unwrap();
+            let waited = changed.wait_timeout_while(over, WATCHDOG_LIMIT, |over| !*over).unwrap();
             if waited.1.timed_out() {
                 eprintln!("{what} hangs");
                 std::process::abort();
@@ -258,6 +260,11 @@ impl BlockingSource {
     pub(crate) fn open(&self) {
         self.state.lock().unwrap().is_open = true;
         self.changed.notify_all();
+    }
+
+    /// How many reads have blocked so far.
+    pub(crate) fn blocked(&self) -> usize {
+        self.state.lock().unwrap().waiting
     }
 
     /// Waits until so many reads block.
