@@ -201,7 +201,7 @@ memory of the process that serves it, and how often that process was restarted. 
   served     a process serves the mount
   kept       the same, and the mount was made with --keep
   dead       the process has ended; `umount DIR` removes the mount
-  no answer  the process does not answer within two seconds
+  no answer  the process does not answer within two seconds, or another mount covers the directory
   unknown    the statistics of the process cannot be read, for example because another version of
              ferrofs serves the mount
 

@@ -96,7 +96,7 @@ impl Resources {
         if reserve.prefault {
             memory.prefault(threads).context("--prefault")?;
         }
-        let priority = worker_priority();
+        let priority = thread_priority(work);
         let workers = match threads {
             1 => DecodeWorkers::none(),
             _ => DecodeWorkers::with_max_threads(
@@ -138,11 +138,12 @@ impl Resources {
     }
 }
 
-/// The priority of the workers that decode ahead. A process with a positive nice value, from `--nice` or from whoever
-/// started it, is to give way to others, so its workers are not raised.
-fn worker_priority() -> PriorityRequest {
-    match rustix::process::getpriority_process(None) {
-        Ok(nice) if nice > 0 => PriorityRequest::Normal,
+/// The priority of the workers that decode ahead, and of the listeners and prefetch threads of a mount. A process with a
+/// positive nice value, from `--nice` or from whoever started it, is to give way to others, so none of these is raised.
+pub(crate) fn thread_priority(work: &MachineArguments) -> PriorityRequest {
+    let of_process = || rustix::process::getpriority_process(None).ok();
+    match work.nice.or_else(of_process) {
+        Some(nice) if nice > 0 => PriorityRequest::Normal,
         _ => PriorityRequest::Raised,
     }
 }
@@ -270,14 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn a_nice_process_has_no_raised_workers_whoever_made_it_nice() {
+    fn a_nice_process_has_no_raised_threads_whoever_made_it_nice() {
         // Of a thread that ends: a process may not take a nice value back.
         let named = std::thread::Builder::new().name("nice".to_owned());
         let requested = named.spawn(|| {
             rustix::process::setpriority_process(None, 19).unwrap();
-            worker_priority()
+            let of = |nice| thread_priority(&MachineArguments { nice, ..Default::default() });
+            (of(None), of(Some(-1)), of(Some(0)), of(Some(1)))
         });
-        assert_eq!(requested.unwrap().join().unwrap(), PriorityRequest::Normal);
+        let requested = requested.unwrap().join().unwrap();
+        let (raised, normal) = (PriorityRequest::Raised, PriorityRequest::Normal);
+        assert_eq!(requested, (normal, raised, raised, normal));
     }
 
     #[test]

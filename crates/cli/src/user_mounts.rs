@@ -29,7 +29,7 @@ const MAX_CONCURRENT_QUERIES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct UserMount {
     pub(crate) entry: MountEntry,
-    /// `None` if it did not answer in time.
+    /// `None` if it did not answer in time, or is covered by another mount.
     pub(crate) answer: Option<Result<MountStats, StatsError>>,
 }
 
@@ -97,11 +97,16 @@ fn mounts_of_user() -> anyhow::Result<Vec<UserMount>> {
     let mut mounts = Vec::new();
     for (entry, answer) in entries.into_iter().zip(answers) {
         // A directory below another mount leads there, and a program that is no ferrofs may have our name.
-        let other = |stats: &MountStats| stats.mount.as_ref() != Some(&entry);
-        let is_other = matches!(&answer, Some(Ok(stats)) if other(stats));
-        let is_foreign = matches!(&answer, Some(Err(StatsError::NotFerrofs(_))));
+        let kind = Some(&entry.file_system_type);
+        let (is_covered, is_foreign) = match &answer {
+            Some(Ok(stats)) => (stats.mount.as_ref() != Some(&entry), false),
+            Some(Err(StatsError::NotFerrofs(other))) => {
+                (other.as_ref() != kind, other.as_ref() == kind)
+            }
+            _ => (false, false),
+        };
         if !is_foreign {
-            let answer = answer.filter(|_| !is_other);
+            let answer = answer.filter(|_| !is_covered);
             mounts.push(UserMount { entry, answer });
         }
     }

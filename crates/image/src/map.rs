@@ -285,7 +285,7 @@ impl FlatMap {
     }
 }
 
-/// A chunk-based file: one extent a chunk (docs/format.md F8, F10).
+/// A chunk-based file: one extent a chunk (docs/format.md F8, F43, F53).
 #[derive(Debug)]
 struct ChunkMap {
     cursor: MetaCursor,

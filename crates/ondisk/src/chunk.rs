@@ -1,4 +1,4 @@
-//! Chunk-based files: an array that says where each chunk is (docs/format.md F8, F10).
+//! Chunk-based files: an array that says where each chunk is (docs/format.md F8, F43, F53).
 
 use crate::address::BlockSize;
 use crate::bytes::{fit, low_half, truncated, u32_at};

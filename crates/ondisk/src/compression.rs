@@ -13,6 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Encoded bytes of one pcluster: at most 1 MiB.
 pub const PCLUSTER_MAX_BYTES: u32 = 1 << 20;
+/// The most blocks of a pcluster: an index has 11 bits for their number (docs/format.md F27, F64).
+pub const PCLUSTER_MAX_BLOCKS: u32 = 2047;
 /// Decoded bytes of one extent: at most 12 MiB.
 pub const EXTENT_MAX_BYTES: u64 = 12 << 20;
 /// The largest dictionary of MicroLZMA: 8 MiB.

@@ -516,7 +516,7 @@ impl DiskInode {
         match self.payload {
             Payload::StartBlock(None) if has_data && is_flat => Ok(self.null_address()),
             Payload::StartBlock(Some(block)) if has_data && is_flat => {
-                // The 32-bit pattern means a hole in both widths (F10).
+                // The 32-bit pattern means a hole in both widths: without 48BIT, Linux compares no more bits (F10).
                 let field = "the start block of an inode";
                 if block == NULL_ADDRESS_32 || block >= NULL_ADDRESS_48 {
                     return Err(Error::new(ErrorKind::TooLarge { field, value: block }, 16));

@@ -37,6 +37,9 @@ pub(crate) use thread_team::PendingStarts;
 /// number.
 const CHUNKS_PER_THREAD: u64 = 4;
 
+/// The most shares of a range: the number of chunks, and that of the threads that find none left, fit into the cursor.
+const SHARES_MAX: u64 = 1 << 62;
+
 /// A loop over a range of numbers, run by several threads. The unit is the caller's: bytes, pages, blocks,
 /// indices.
 ///
@@ -259,7 +262,7 @@ impl SplitParameters {
 
     /// The chunks for so many threads, with an average number of chunks a thread; 0 counts as 1.
     fn chunks(&self, threads: u64, chunks_per_thread: u64) -> Chunks {
-        let shares = threads.max(1).saturating_mul(chunks_per_thread.max(1));
+        let shares = threads.max(1).saturating_mul(chunks_per_thread.max(1)).min(SHARES_MAX);
         // The minimum comes before the rounding: rounded first, the minimum itself could miss align.
         let chunk_size = (self.size() / shares).max(self.min_chunk_size).max(1);
         // A multiple that u64 does not hold lies behind every end, and so does u64::MAX.
@@ -354,7 +357,7 @@ impl<E> ChunkCursor<E> {
     /// J1. Takes the next chunk; none if all are taken or the loop was stopped.
     ///
     /// A thread ends with its first "none", so `next` passes the number of chunks by at most the number of
-    /// threads and cannot wrap.
+    /// threads and cannot wrap, since [`SHARES_MAX`] bounds that number.
     fn take(&self) -> Option<Range<u64>> {
         // Relaxed: the number guards no data. Each goes out once, and none after J2, because all changes of
         // this one word have a total order, the swap in `fail` included.

@@ -234,7 +234,7 @@ impl PerCpuPool {
         self.refresh();
     }
 
-    /// What the pool has counted. It takes no lock, so the numbers need not add up while work goes on.
+    /// What the pool has counted. It counts without a lock, so the numbers need not add up while work goes on.
     #[must_use]
     pub fn stats(&self) -> PerCpuStats {
         PerCpuStats::of(&self.shared)

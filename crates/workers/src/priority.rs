@@ -259,7 +259,7 @@ fn raise_to_nice() {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     //! The ladder against what /proc shows of the thread.
     #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
@@ -286,9 +286,10 @@ mod tests {
         }
     }
 
-    /// Runs on a thread of its own, since it changes that thread's priority.
+    /// Runs on a thread of its own, since it changes that thread's priority. The name is the test's.
     fn on_new_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-        Builder::new().spawn(body).unwrap().join().unwrap()
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        Builder::new().name(test).spawn(body).unwrap().join().unwrap()
     }
 
     // Policy and priority shown are what sched_getscheduler says.
@@ -335,7 +336,7 @@ mod tests {
         for policy in [sys::POLICY_FIFO, sys::POLICY_ROUND_ROBIN] {
             on_new_thread(move || {
                 if sys::set_scheduler(policy, 50).is_err() {
-                    return skipped("real-time priority 50 is refused");
+                    return skip("real-time priority 50 is refused");
                 }
                 assert_eq!(apply(PriorityRequest::Raised), PriorityLevel::RealTime);
                 assert_eq!((shown().0, shown().1), (policy, 50));
@@ -348,7 +349,7 @@ mod tests {
     fn a_priority_that_was_inherited_on_the_way_is_discarded() {
         on_new_thread(|| {
             let Some(inherited) = InheritedPriority::raise() else {
-                return skipped("a real-time priority is refused");
+                return skip("a real-time priority is refused");
             };
             let thread = |body: fn()| {
                 on_new_thread(move || {
@@ -367,7 +368,7 @@ mod tests {
     fn an_inherited_priority_reaches_threads_that_are_started_after_it_was_discarded() {
         on_new_thread(|| {
             let Some(inherited) = InheritedPriority::raise() else {
-                return skipped("a real-time priority is refused");
+                return skip("a real-time priority is refused");
             };
             let spawner = RaisedSpawner::start().unwrap();
             drop(inherited);
@@ -413,17 +414,23 @@ mod tests {
         });
     }
 
-    #[allow(clippy::print_stdout, reason = "a test says what it skips")]
-    fn skipped(why: &str) {
-        println!("skipped: {why}");
+    /// Reports that the present test is skipped: on standard error, and in the file that `FERROFS_SKIPPED` names.
+    #[allow(clippy::print_stderr, reason = "a test says what it skips")]
+    pub(crate) fn skip(reason: &str) {
+        let thread = std::thread::current();
+        let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
+        eprint!("{line}");
+        if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            io::Write::write_all(&mut file.unwrap(), line.as_bytes()).unwrap();
+        }
     }
 
     /// Runs on a thread of its own with the policy `SCHED_IDLE`.
-    #[allow(clippy::print_stdout, reason = "a test says what it skips")]
     fn on_idle_thread(body: impl FnOnce() + Send + 'static) {
         on_new_thread(|| match sys::set_scheduler(sys::POLICY_IDLE, 0) {
             Ok(()) => body(),
-            Err(errno) => println!("skipped: the idle policy is refused: {errno}"),
+            Err(errno) => skip(&format!("the idle policy is refused: {errno}")),
         });
     }
 

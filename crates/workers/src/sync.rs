@@ -2,7 +2,7 @@
 //! (`--cfg loom`), so that the tested code is the shipped code. bench/model includes the sources of this crate
 //! with a third set, which counts cache-line transfers.
 //!
-//! Nothing else in this crate names `std::sync` or `std::thread`.
+//! What a model runs takes them from here; only what no model runs names `std::sync` or `std::thread`.
 
 #[cfg(loom)]
 pub(crate) use loom_backend::*;

@@ -386,10 +386,7 @@ mod tests {
 
         let limits = [Resource::Nice, Resource::Rtprio].map(|limit| getrlimit(limit).current);
         if !getuid().is_root() || limits != [Some(0), Some(0)] {
-            println!(
-                "skipped: the user is no root to begin with, or the limits allow to be raised"
-            );
-            return;
+            return priority::tests::skip("it needs root, and limits that raise nobody");
         }
         seen_on(plain("ordinary"), |_| {
             // Of this thread only, and of those that it starts.

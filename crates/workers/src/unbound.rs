@@ -139,7 +139,7 @@ impl UnboundPool {
         self.enqueue(WorkItem::new(work, Instant::now()))
     }
 
-    /// What its threads have counted. It takes no lock, so the numbers need not add up while work goes on.
+    /// What its threads have counted. They count without a lock, so the numbers need not add up while work goes on.
     #[must_use]
     pub fn stats(&self) -> UnboundStats {
         let shared = &self.shared;

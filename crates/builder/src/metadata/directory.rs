@@ -17,7 +17,7 @@ pub(crate) struct Directories<'t> {
     omit_dot: bool,
 }
 
-/// Bytes of an entry beside its name (docs/format.md F17).
+/// Bytes of an entry beside its name (docs/format.md F16).
 const DIRENT_BYTES: usize = 12;
 
 /// Which inode a node has become.

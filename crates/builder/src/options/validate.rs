@@ -6,8 +6,8 @@ use std::iter;
 use ferrofs_codec::{Algorithm, Method};
 use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
 use ferrofs_ondisk::compression::{
-    EXTENT_MAX_BYTES, LZMA_MAX_DICTIONARY_BYTES, LZMA_MIN_DICTIONARY_BYTES, PCLUSTER_MAX_BYTES,
-    ZSTD_MAX_WINDOW_LOG, ZSTD_MIN_WINDOW_LOG,
+    EXTENT_MAX_BYTES, LZMA_MAX_DICTIONARY_BYTES, LZMA_MIN_DICTIONARY_BYTES, PCLUSTER_MAX_BLOCKS,
+    PCLUSTER_MAX_BYTES, ZSTD_MAX_WINDOW_LOG, ZSTD_MIN_WINDOW_LOG,
 };
 
 use crate::{Algorithms, BuildOptions, Error, ErrorKind, Fragments, Result, SuperblockTime};
@@ -97,6 +97,13 @@ impl BuildOptions {
             format!(
                 "pclusters of {pcluster} bytes are not whole blocks of {block}, at most \
                  {PCLUSTER_MAX_BYTES}"
+            )
+        })?;
+        let blocks = pcluster / block;
+        require(blocks <= PCLUSTER_MAX_BLOCKS, || {
+            format!(
+                "pclusters of {pcluster} bytes have {blocks} blocks of {block}: an index can \
+                 describe at most {PCLUSTER_MAX_BLOCKS}"
             )
         })
     }
@@ -287,6 +294,7 @@ pub(crate) fn long_prefix(text: &[u8]) -> Option<LongPrefix<'_>> {
 #[cfg(test)]
 mod tests {
     use ferrofs_codec::LzmaContexts;
+    use ferrofs_ondisk::BlockSize;
 
     use super::*;
     use crate::{CompressionHints, IndexForm, OutputMode};
@@ -316,6 +324,16 @@ mod tests {
             "pclusters of 6000 bytes are not whole blocks of 4096, at most 1048576"
         );
         assert!(refusal(|options| options.pcluster_bytes = 2 << 20).is_some());
+        let of_512 = |pcluster_bytes| {
+            refusal(|options| {
+                options.block_size = BlockSize::from_bits(9).unwrap();
+                options.pcluster_bytes = pcluster_bytes;
+            })
+        };
+        // The build failed only when a pcluster had them.
+        let message = of_512(1 << 20).unwrap();
+        assert!(message.contains("2048 blocks of 512") && message.ends_with("2047"), "{message}");
+        assert_eq!(of_512((1 << 20) - 512), None);
         assert!(refusal(|options| options.pcluster_bytes = 0).is_some());
         assert!(refusal(|options| options.extent_bytes_max = 16 << 20).is_some());
         assert!(refusal(|options| options.chunk_bytes = Some(2048)).is_some());

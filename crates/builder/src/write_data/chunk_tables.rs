@@ -152,7 +152,7 @@ fn continues(before: &SourceExtent, extent: &SourceExtent) -> bool {
         && one.offset.checked_add(before.bytes) == Some(other.offset)
 }
 
-/// The longest chunk is so many times as long as a block, as a power of two (docs/format.md F10).
+/// The longest chunk is so many times as long as a block, as a power of two (docs/format.md F53).
 pub(crate) const SHIFT_MAX: u32 = 31;
 /// What an entry of a table takes until the table is written.
 pub(crate) const CHUNK_ENTRY_BYTES: u64 = size_of::<Option<ChunkAddress>>() as u64;

@@ -586,7 +586,7 @@ impl FileBuilder {
 }
 
 /// Whether an index can hold an extent from `start` on: each needs an lcluster boundary of its own, and
-/// the length of a pcluster of several blocks a second one (docs/format.md F12). The last extent of a
+/// the length of a pcluster of several blocks a second one (docs/format.md F27, F64). The last extent of a
 /// file needs the first one not, but the second: a copy may be shorter than its pcluster.
 pub(super) fn is_representable(start: u64, extent: (u64, u64), block: u64, is_last: bool) -> bool {
     let (bytes, pcluster_bytes) = extent;

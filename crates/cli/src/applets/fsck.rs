@@ -158,6 +158,11 @@ impl FsckArguments {
         self.level >= VERBOSE_LEVEL
     }
 
+    /// Whether warnings are printed.
+    pub(crate) fn has_warnings(&self) -> bool {
+        self.level > 0
+    }
+
     /// Whether extended attributes are extracted.
     pub(crate) fn has_xattrs(&self) -> bool {
         self.xattrs

@@ -25,6 +25,7 @@ use crate::arguments::{
 use crate::exit_status::usage_error;
 use crate::output::escape;
 use crate::remote as remote_image;
+use crate::resources::thread_priority;
 
 /// All option names, for suggestions.
 const OPTION_NAMES: [&str; 59] = [
@@ -441,6 +442,7 @@ impl MountRequest {
                 return Err(usage_error(refused));
             }
         }
+        request.settings.priority = thread_priority(&request.machine);
         request.name_source()?;
         if request.log_target() == LogTarget::Stderr && !typed.foreground {
             return Err(usage_error("--log stderr needs --foreground"));

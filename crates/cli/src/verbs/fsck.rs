@@ -155,7 +155,7 @@ fn check_part(
     if read.devices.is_empty() && !arguments.decodes() {
         request.metadata_only = source::lacks_devices(&source::open(&arguments.image, read)?);
     }
-    if request.metadata_only {
+    if request.metadata_only && arguments.has_warnings() {
         let what =
             "without --device=FILE for each of its devices, the data of the image is not checked";
         output::print_message(format_args!("warning: {what}"));

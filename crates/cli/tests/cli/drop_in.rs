@@ -521,6 +521,8 @@ fn a_signal_ends_the_comparison_of_digests() {
 fn fsck_checks_metadata_where_devices_are_not_given() {
     let ended = named("fsck.erofs").arg(data("chunk-blob.erofs")).succeeds();
     assert!(ended.stderr.contains("the data of the image is not checked"), "{}", ended.stderr);
+    let ended = named("fsck.erofs").arg("-d0").arg(data("chunk-blob.erofs")).succeeds();
+    assert!(ended.stderr.is_empty(), "{}", ended.stderr);
     named("fsck.erofs").arg("--extract").arg(data("chunk-blob.erofs")).ends_with(1);
     let device = format!("--device={}", data("chunk-blob.blob").display());
     let ended = named("fsck.erofs").arg(device).arg(data("chunk-blob.erofs")).succeeds();

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::keep::has_ordinary_mounts;
-use crate::mounted::has_fuse;
+use crate::mounted::{has_fuse, has_mount_right};
 use crate::support::{Dir, TestCommand, data, is_root, skip};
 
 /// User and group "nobody", who has mounts of other tests, too.
@@ -177,6 +177,25 @@ fn a_mount_that_never_answers_does_not_hold_the_command() {
     assert!(server.join().unwrap(), "the command waited for the mount");
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!(listed[0]["state"], "no answer", "{listed:?}");
+}
+
+#[test]
+fn a_mount_that_another_one_covers_is_listed() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    if !has_mount_right() {
+        return skip("it needs root for a mount on top");
+    }
+    let point = mounts.mount(&[]);
+    let mut tmpfs = Command::new("mount");
+    tmpfs.args(["-t", "tmpfs", "tmpfs"]).arg(&point);
+    assert!(tmpfs.status().unwrap().success());
+    let listed = mounts.list();
+    let sum = mounts.command().args(["stats", "--all", "--json"]).succeeds().json();
+    assert!(Command::new("umount").arg(&point).status().unwrap().success());
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0]["state"], "no answer", "{listed:?}");
+    assert!(sum["mounts_without_statistics"].as_u64() >= Some(1), "{sum}");
+    assert_eq!(mounts.list()[0]["state"], "served");
 }
 
 #[test]

@@ -461,6 +461,41 @@ fn threads_that_a_confined_mount_starts_later_have_the_priority_of_its_listeners
     }
 }
 
+// Only decode workers had an ordinary priority; the threads that do most of the decoding kept theirs.
+#[test]
+fn no_thread_of_a_nice_mount_is_raised() {
+    if !has_fuse() {
+        return;
+    }
+    let (dir, point) = (Dir::new(), MountPoint::new());
+    let (source, image) = (dir.join("source"), dir.join("image"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), words(8 << 20)).unwrap();
+    ferrofs().args(["build", "-q", "-z", "zstd", "-C", "64k"]).arg(&image).arg(&source).succeeds();
+    for options in [&["--nice=1"][..], &["-o", "nice=1"], &["--nice=1", "--keep"]] {
+        ferrofs().arg("mount").args(options).arg(&image).arg(point.path()).succeeds();
+        let file = File::open(point.join("file")).unwrap();
+        file.read_exact_at(&mut vec![0; 8 << 20], 0).unwrap();
+        let first = point.process(None);
+        // A holder serves nothing.
+        let is_holder = field(&status(first.pid()), "Name") == "ferrofs-holder";
+        let holder = is_holder.then(|| u32::try_from(first.pid()).unwrap());
+        let daemon = holder.map_or(first, |holder| point.process(Some(holder)));
+        let mut listeners = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap() {
+            let task = task.unwrap().path();
+            let stat = fs::read_to_string(task.join("stat")).unwrap();
+            // The nice value is field 19.
+            let nice = stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap();
+            assert!(!is_fifo(&task) && nice.parse::<i32>().unwrap() >= 1, "{options:?}: {stat}");
+            listeners += usize::from(stat.contains("(fuse-"));
+        }
+        assert!(listeners > 0, "{options:?}: no listener");
+        drop(file);
+        assert!(point.unmount());
+    }
+}
+
 #[test]
 fn root_can_have_a_mount_served_by_another_user_to_whom_it_belongs() {
     if !has_fuse() {

@@ -17,8 +17,9 @@ use crate::metadata_cache::MetadataCache;
 /// About how many bytes a decode slot uses beside its decoder and the output: its input window and
 /// frames.
 const SLOT_BYTES: u64 = 1280 << 10;
-/// What a mount charges beside reading: parts of pages, and a walk that finds the path of an inode.
-const OTHERS_BYTES: u64 = 768 << 10;
+/// What a mount charges beside reading: up to 512 KiB for parts of pages, and as much for a walk that finds the path of an
+/// inode.
+const OTHERS_BYTES: u64 = 1 << 20;
 /// The least room for buffers to read into: a read of a mount has up to 1 MiB.
 const READ_MIN_BYTES: u64 = 1 << 20;
 /// Threads keep the buffers that they read into in at most this part of the room for such buffers, and of a reserve. What
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn what_waiting_threads_hold_leaves_room_for_the_longest_extent() {
         for mebibytes in (20..300).chain([1 << 10]) {
-            for decoder in [0, 60 << 10, 1_400_000] {
+            for decoder in [0, 60 << 10, 1_400_000, 1_540_000] {
                 let memory = MemoryPool::new(mebibytes << 20).unwrap();
                 let shares = MemoryShares::new(&memory, decoder);
                 for held in [1, shares.slots.min(32)] {

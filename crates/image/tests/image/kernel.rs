@@ -10,7 +10,7 @@ use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::golden::digest;
-use crate::manifest::{ImageSet, ListedImage, hex};
+use crate::manifest::{ImageSet, ListedImage, hex, skip};
 
 /// What the kernel, or the library, reports about a path.
 #[derive(Debug, PartialEq, Eq)]
@@ -150,8 +150,7 @@ fn kernel_has_erofs() -> bool {
 #[test]
 fn the_kernel_sees_the_same_tree() {
     if !rustix::process::geteuid().is_root() || !kernel_has_erofs() {
-        eprintln!("skipped: mounting needs root and a kernel with EROFS");
-        return;
+        return skip("mounting needs root and a kernel with EROFS");
     }
     let dir = tempfile::tempdir().unwrap();
     let mut compared = 0;
@@ -162,12 +161,11 @@ fn the_kernel_sees_the_same_tree() {
             let mount = match mounted(&set, listed, dir.path()) {
                 Ok(mount) => mount,
                 Err(error) if u64::from(block_bytes) > rustix::param::page_size() as u64 => {
-                    eprintln!("skipped: {} has blocks of {block_bytes}: {error}", listed.name);
+                    skip(format_args!("{} has blocks of {block_bytes}: {error}", listed.name));
                     continue;
                 }
                 Err(rustix::io::Errno::PERM) => {
-                    eprintln!("skipped: this root may not mount");
-                    return;
+                    return skip("this root may not mount");
                 }
                 Err(error) => panic!("{}: the kernel refuses it: {error}", listed.name),
             };

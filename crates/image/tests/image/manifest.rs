@@ -1,10 +1,23 @@
 //! The sets of images with manifests: the one in `tests/data`, and a larger one if it is found.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ferrofs_image::{Image, OpenOptions};
 use serde::Deserialize;
+
+/// Reports that the present test, or a part of it, is skipped: on standard error, and in the file that `FERROFS_SKIPPED` names.
+pub(crate) fn skip(reason: impl Display) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    }
+}
 
 /// A folder of images.
 pub(crate) struct ImageSet {
@@ -81,7 +94,7 @@ impl ImageSet {
     pub(crate) fn all() -> Vec<Self> {
         let golden = Self::golden();
         if golden.is_none() {
-            eprintln!("skipped: no larger golden set (FERROFS_GOLDEN)");
+            skip("no larger golden set (FERROFS_GOLDEN)");
         }
         std::iter::once(Self::corpus()).chain(golden).collect()
     }

@@ -3,13 +3,11 @@
 
 use super::{HeadKind, IndexHeader, TailPcluster, unwritable_extent};
 use crate::bytes::fit;
-use crate::compression::EXTENT_MAX_BYTES;
+use crate::compression::{EXTENT_MAX_BYTES, PCLUSTER_MAX_BLOCKS};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The largest distance back; larger ones are written as this, in 11 bits (F26).
 pub(super) const DISTANCE_MAX: u64 = 2047;
-/// The largest block count of a CBLKCNT, in 11 bits.
-const BLOCKS_MAX: u32 = 2047;
 /// Blocks of 512 bytes to 64 KiB, and up to 15 bits more.
 const LCLUSTER_BITS_MIN: u8 = 9;
 const LCLUSTER_BITS_MAX: u8 = 31;
@@ -233,7 +231,7 @@ fn check(spec: &ExtentSpec, tail: TailPcluster, start: u64) -> Result<()> {
     if spec.bytes == 0 {
         return Err(unwritable_extent("an extent of no bytes", start));
     }
-    if spec.blocks > BLOCKS_MAX {
+    if spec.blocks > PCLUSTER_MAX_BLOCKS {
         return Err(unwritable_extent("a pcluster of more than 2047 blocks", start));
     }
     let wrong = match tail {

@@ -550,6 +550,16 @@ fn nothing_goes_out_after_a_failure() {
 }
 
 #[test]
+fn a_cursor_of_the_most_chunks_does_not_wrap() {
+    let split =
+        SplitParameters { start: 0, end: u64::MAX, align: 1, min_chunk_size: 1, max_threads: 2 };
+    let cursor = ChunkCursor::new(split.chunks(2, u64::MAX));
+    assert_eq!(cursor.take(), Some(0..3));
+    cursor.fail(TaskFailure::Error("first"));
+    assert_eq!((cursor.take(), cursor.take()), (None, None));
+}
+
+#[test]
 fn the_first_error_stays_and_a_panic_replaces_it() {
     let cursor = cursor(8);
     cursor.fail(TaskFailure::Error("first"));

@@ -1,18 +1,36 @@
 //! What needs a process of its own: limits, privileges, the mask of the first thread. Each test starts
 //! this binary again in a role, and the role answers in one line.
-#![allow(clippy::print_stdout, reason = "answers and reasons for skipping are printed")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "answers and reasons for skipping are printed"
+)]
 
 mod child;
+
+use std::io::Write;
 
 use child::{Role, run_role};
 
 /// What the child says when the system does not allow it to play its role.
 const SKIPPED: &str = "skipped";
 
+/// Reports that the present test is skipped: on standard error, and in the file that `FERROFS_SKIPPED` names.
+fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        written.expect("the list of skipped tests cannot be written");
+    }
+}
+
 fn expect(role: Role, expected: &str) {
     let answer = run_role(role);
     match answer.split_once(": ") {
-        Some((SKIPPED, reason)) => println!("skipped: {reason}"),
+        Some((SKIPPED, reason)) => skip(reason),
         _ => assert_eq!(answer, expected, "{role:?}"),
     }
 }
