@@ -468,7 +468,11 @@ impl RestartLimiter {
                 self.left = left;
                 Duration::ZERO
             }
-            None => RESTART_PERIOD,
+            None => {
+                // What the period under way earns is for this restart.
+                self.refilled += RESTART_PERIOD;
+                self.refilled.saturating_duration_since(now)
+            }
         }
     }
 }
@@ -524,9 +528,15 @@ mod tests {
         for _ in 0..RESTARTS_AT_ONCE {
             assert_eq!(limiter.pause(start), Duration::ZERO);
         }
-        assert_eq!(limiter.pause(start), RESTART_PERIOD);
-        assert_eq!(limiter.pause(start + RESTART_PERIOD), Duration::ZERO);
-        assert_eq!(limiter.pause(start + RESTART_PERIOD), RESTART_PERIOD);
+        // Each after the pause before it: ten a second. Every second one followed at once.
+        let mut now = start;
+        for _ in 0..20 {
+            let pause = limiter.pause(now);
+            assert_eq!(pause, RESTART_PERIOD);
+            now += pause;
+        }
+        // After half a period more, the other half is left to wait.
+        assert_eq!(limiter.pause(now + RESTART_PERIOD / 2), RESTART_PERIOD / 2);
         let later = start + Duration::from_secs(3600);
         for _ in 0..RESTARTS_AT_ONCE {
             assert_eq!(limiter.pause(later), Duration::ZERO);
