@@ -376,7 +376,7 @@ pub(crate) fn run_companion(words: &[OsString]) -> anyhow::Result<CommandStatus>
     // The socket has one owner, so that its end is seen.
     let null = std::fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
-    serve_companion(socket, &fetcher)?;
+    serve_companion(socket, fetcher)?;
     Ok(CommandStatus::Success)
 }
 

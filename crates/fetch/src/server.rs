@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofs_remote::protocol::{
-    ClientMessage, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
+    ClientMessage, ClientRole, FetchError, FetchErrorKind, FetchUrgency, FetcherMessage, NO_REPLY,
     PROTOCOL_VERSION, PruneReport, PushRequest, checked_ranges,
 };
 use ferrofs_remote::{Connection, ContentDigest, StoreSettings};
@@ -85,11 +85,15 @@ impl ClientSession {
     }
 
     fn serve(self: Arc<Self>) {
-        let mut has_hello = false;
+        let (mut has_hello, mut role) = (false, None);
         while let Ok(Some((message, files))) = self.connection.receive() {
             match message {
-                ClientMessage::Settings { settings } if !has_hello => {
+                // Once, so that a client does not change what the process that connects has said.
+                ClientMessage::Settings { settings, role: stated }
+                    if !has_hello && role.is_none() =>
+                {
                     *lock(&self.settings) = Arc::new(settings);
+                    role = Some(stated);
                 }
                 ClientMessage::Hello { cache_limit, .. } if !has_hello => {
                     has_hello = true;
@@ -98,6 +102,7 @@ impl ClientSession {
                 }
                 // A peer that breaks the protocol is disconnected.
                 _ if !has_hello => break,
+                request if !is_allowed(&request, role.unwrap_or_default()) => break,
                 ClientMessage::Close { object } => drop(lock(&self.objects).remove(&object)),
                 ClientMessage::Used { object, chunks } => self.set_used(object, &chunks),
                 request => {
@@ -380,6 +385,19 @@ impl ClientSession {
             }
         });
     }
+}
+
+/// Whether a client of this role may send it.
+fn is_allowed(request: &ClientMessage, role: ClientRole) -> bool {
+    let only_reads = matches!(
+        request,
+        ClientMessage::Open { .. }
+            | ClientMessage::Fetch { .. }
+            | ClientMessage::Close { .. }
+            | ClientMessage::Used { .. }
+            | ClientMessage::Stats { .. }
+    );
+    only_reads || role == ClientRole::Full
 }
 
 /// The cache on the disk.

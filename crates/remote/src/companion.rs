@@ -15,6 +15,7 @@ use crate::client::Connector;
 use crate::connection::Connection;
 use crate::launch::FetcherProgram;
 use crate::lock::lock;
+use crate::protocol::ClientRole;
 
 /// How long the companion may take: starting a fetcher, and a margin.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -122,11 +123,13 @@ impl Connector for Companion {
     }
 }
 
-/// The whole life of the companion: answers the mount at the other end of `socket` until it ends.
+/// The whole life of the companion: answers the mount at the other end of `socket` until it ends. The mount decodes
+/// what strangers have made, so each of its connections is that of a [`ClientRole::Reader`].
 ///
 /// # Errors
 /// `socket` is not the end of a pair that [`Companion::start`] has made, or fails.
-pub fn serve_companion(socket: OwnedFd, fetcher: &FetcherProgram) -> io::Result<()> {
+pub fn serve_companion(socket: OwnedFd, fetcher: FetcherProgram) -> io::Result<()> {
+    let fetcher = fetcher.role(ClientRole::Reader);
     let socket = Connection::new(socket)?;
     rustix::process::chdir(Path::new("/"))?;
     while let Some((ConnectRequest { number }, _)) = socket.receive()? {

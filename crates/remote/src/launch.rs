@@ -11,7 +11,7 @@ use crate::cache::{CacheDirectory, CachePlace};
 use crate::client::Connector;
 use crate::connection::Connection;
 use crate::lock::lock;
-use crate::protocol::ClientMessage;
+use crate::protocol::{ClientMessage, ClientRole};
 use crate::store_settings::{METADATA_NAMES, StoreSettings};
 
 /// The name of the program.
@@ -39,6 +39,7 @@ pub struct FetcherProgram {
     arguments: Vec<OsString>,
     cache_limit: Option<u64>,
     settings: StoreSettings,
+    role: ClientRole,
 }
 
 impl FetcherProgram {
@@ -48,7 +49,8 @@ impl FetcherProgram {
     pub fn new(cache: impl Into<CachePlace>, program: PathBuf, arguments: Vec<OsString>) -> Self {
         let settings = StoreSettings::from_environment();
         let (cache, diagnostic) = (cache.into(), Mutex::default());
-        Self { cache, diagnostic, program, arguments, cache_limit: None, settings }
+        let role = ClientRole::Full;
+        Self { cache, diagnostic, program, arguments, cache_limit: None, settings, role }
     }
 
     /// Why the last connection is to a fetcher that stores nothing, if it is.
@@ -68,6 +70,13 @@ impl FetcherProgram {
     #[must_use]
     pub fn settings(mut self, settings: StoreSettings) -> Self {
         self.settings = settings;
+        self
+    }
+
+    /// The same, for clients that may ask only for what this role allows.
+    #[must_use]
+    pub fn role(mut self, role: ClientRole) -> Self {
+        self.role = role;
         self
     }
 
@@ -219,9 +228,9 @@ impl Connector for FetcherProgram {
 
     fn connect(&self) -> io::Result<Connection> {
         let connection = self.connect_or_start()?;
-        if !self.settings.is_empty() {
-            let settings = self.settings.clone();
-            match connection.send(&ClientMessage::Settings { settings }, &[]) {
+        if !self.settings.is_empty() || self.role != ClientRole::Full {
+            let (settings, role) = (self.settings.clone(), self.role);
+            match connection.send(&ClientMessage::Settings { settings, role }, &[]) {
                 // The handshake reads why the fetcher has closed the connection.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 sent => sent?,

@@ -15,7 +15,7 @@ use crate::location::RemoteLocation;
 use crate::store_settings::StoreSettings;
 
 /// The version of this protocol. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// The longest text of an error, in bytes: a server can send any.
@@ -32,12 +32,15 @@ pub const NO_REPLY: u64 = 0;
 #[serde(tag = "type", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ClientMessage {
-    /// Before `hello`, or never: with which settings and credentials the objects of this connection
-    /// are requested from object stores. It comes from the process that connects, which for a mount
-    /// is not the one that reads.
+    /// Before `hello` and once, or never: with which settings and credentials the objects of this
+    /// connection are requested from object stores, and what its client may ask for. It comes from
+    /// the process that connects, which for a mount is not the one that reads.
     Settings {
         /// The settings.
         settings: StoreSettings,
+        /// What the client may ask for, from here on.
+        #[serde(default)]
+        role: ClientRole,
     },
     /// The first message of a connection but `settings`.
     Hello {
@@ -124,6 +127,19 @@ pub enum ClientMessage {
         /// Ranges as in `fetch`. None: the whole object, as its index is damaged.
         chunks: Vec<(u32, u32)>,
     },
+}
+
+/// What the client at the other end of a connection may ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientRole {
+    /// Everything.
+    #[default]
+    Full,
+    /// Reading: it opens and closes objects, fetches chunks and asks for statistics. Any other request
+    /// ends the connection. So a daemon that an image has taken over publishes nothing with the logins
+    /// of its user, and removes nothing from the cache.
+    Reader,
 }
 
 /// What to remove from the cache.

@@ -145,12 +145,13 @@ impl fmt::Debug for StoreSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{ClientMessage, ClientRole};
 
     #[test]
     fn values_are_not_shown() {
         let settings = StoreSettings::from_iter([("AWS_SECRET_ACCESS_KEY", "hidden")]);
         assert_eq!(format!("{settings:?}"), "StoreSettings{\"AWS_SECRET_ACCESS_KEY\"}");
-        let message = crate::protocol::ClientMessage::Settings { settings };
+        let message = ClientMessage::Settings { settings, role: ClientRole::Full };
         assert!(!format!("{message:?}").contains("hidden"));
     }
 

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use ferrofs_remote::cache::CacheDirectory;
-use ferrofs_remote::protocol::{ClientMessage, FetcherMessage, PROTOCOL_VERSION};
-use ferrofs_remote::{Connection, Connector, FetchClient};
+use ferrofs_remote::protocol::{
+    ClientMessage, ClientRole, FetcherMessage, PROTOCOL_VERSION, PruneRequest, PushRequest,
+    RemoteOptions,
+};
+use ferrofs_remote::{Connection, Connector, FetchClient, Location, StoreSettings};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use crate::command::skip;
@@ -84,6 +87,52 @@ impl Connector for Existing {
 
 fn is_served(client: &FetchClient) {
     client.stats(TIMEOUT).unwrap();
+}
+
+/// A daemon that decodes what strangers have made could publish with the logins of its user, and empty the cache.
+#[test]
+fn a_reader_is_disconnected_when_it_asks_for_more_than_reading() {
+    let world = World::new();
+    let fetcher = Limited::start(&world, "-Sn 64");
+    let settings = |role| ClientMessage::Settings { settings: StoreSettings::default(), role };
+    let hello = ClientMessage::Hello { version: PROTOCOL_VERSION, cache_limit: None };
+    let stats = ClientMessage::Stats { id: 1 };
+    let location = || match Location::parse("oci://127.0.0.1:1/name:tag".as_ref()) {
+        Ok(Location::Remote(location)) => location,
+        other => panic!("{other:?}"),
+    };
+    let options = RemoteOptions::default();
+    let push = PushRequest::new(location(), options.clone(), "{}".to_owned());
+    let requests = [
+        ClientMessage::Prune { id: 2, what: PruneRequest::Unused },
+        ClientMessage::Discard { id: 2, key: "00".repeat(32), chunks: Vec::new() },
+        ClientMessage::Manifest { id: 2, location: Box::new(location()), options },
+        ClientMessage::Push { id: 2, request: Box::new(push) },
+        // It does not become another client, either.
+        settings(ClientRole::Full),
+    ];
+    for request in requests {
+        // A client that may ask for it gets a reply, and so do its other requests.
+        let may_ask = request.id().map(|_| ClientRole::Full);
+        for role in may_ask.into_iter().chain([ClientRole::Reader]) {
+            let connection = fetcher.cache.connect().unwrap();
+            for message in [&settings(role), &hello, &stats, &request] {
+                connection.send(message, &[]).unwrap();
+            }
+            let received = || connection.receive::<FetcherMessage>().ok().flatten();
+            assert!(matches!(received(), Some((FetcherMessage::Hello { .. }, _))), "{request:?}");
+            let replies = std::iter::from_fn(received).map(|(message, _)| message.id());
+            let is_answered = replies.take(2).any(|id| id == Some(2));
+            assert_eq!(is_answered, role == ClientRole::Full, "{role:?}: {request:?}");
+        }
+    }
+    let connection = fetcher.cache.connect().unwrap();
+    for message in [&settings(ClientRole::Reader), &settings(ClientRole::Full), &hello] {
+        connection.send(message, &[]).unwrap();
+    }
+    assert!(connection.receive::<FetcherMessage>().ok().flatten().is_none(), "a second `settings`");
+    drop(connection);
+    fetcher.end();
 }
 
 #[test]
