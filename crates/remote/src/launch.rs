@@ -73,7 +73,7 @@ impl FetcherProgram {
         self
     }
 
-    /// The same, for clients that may ask only for what this role allows.
+    /// The same, for clients that may request only what this role allows.
     #[must_use]
     pub fn role(mut self, role: ClientRole) -> Self {
         self.role = role;

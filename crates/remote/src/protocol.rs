@@ -33,12 +33,12 @@ pub const NO_REPLY: u64 = 0;
 #[non_exhaustive]
 pub enum ClientMessage {
     /// Before `hello` and once, or never: with which settings and credentials the objects of this
-    /// connection are requested from object stores, and what its client may ask for. It comes from
+    /// connection are requested from object stores, and what its client may request. It comes from
     /// the process that connects, which for a mount is not the one that reads.
     Settings {
         /// The settings.
         settings: StoreSettings,
-        /// What the client may ask for, from here on.
+        /// What the client may request, from here on.
         #[serde(default)]
         role: ClientRole,
     },
@@ -129,7 +129,7 @@ pub enum ClientMessage {
     },
 }
 
-/// What the client at the other end of a connection may ask for.
+/// What the client at the other end of a connection may request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientRole {

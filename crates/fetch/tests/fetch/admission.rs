@@ -91,7 +91,7 @@ fn is_served(client: &FetchClient) {
 
 /// A daemon that decodes what strangers have made could publish with the logins of its user, and empty the cache.
 #[test]
-fn a_reader_is_disconnected_when_it_asks_for_more_than_reading() {
+fn a_reader_that_sends_more_than_requests_to_read_is_disconnected() {
     let world = World::new();
     let fetcher = Limited::start(&world, "-Sn 64");
     let settings = |role| ClientMessage::Settings { settings: StoreSettings::default(), role };
@@ -112,9 +112,9 @@ fn a_reader_is_disconnected_when_it_asks_for_more_than_reading() {
         settings(ClientRole::Full),
     ];
     for request in requests {
-        // A client that may ask for it gets a reply, and so do its other requests.
-        let may_ask = request.id().map(|_| ClientRole::Full);
-        for role in may_ask.into_iter().chain([ClientRole::Reader]) {
+        // A client that may request it gets a reply, and so do its other requests.
+        let may_send = request.id().map(|_| ClientRole::Full);
+        for role in may_send.into_iter().chain([ClientRole::Reader]) {
             let connection = fetcher.cache.connect().unwrap();
             for message in [&settings(role), &hello, &stats, &request] {
                 connection.send(message, &[]).unwrap();
