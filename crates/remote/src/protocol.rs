@@ -138,7 +138,8 @@ pub enum ClientRole {
     Full,
     /// Reading: it opens and closes objects, fetches chunks and asks for statistics. Any other request
     /// ends the connection. So a daemon that an image has taken over publishes nothing with the logins
-    /// of its user, and removes nothing from the cache.
+    /// of its user, and names nothing to remove from the cache. It can still state a low limit of the
+    /// cache in `hello`.
     Reader,
 }
 
